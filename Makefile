@@ -1,0 +1,65 @@
+# make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
+# make test    everything that has to hold, on 2 cores
+# make install .venv with spotrun in it; make clean takes all of it away
+#
+# Paths are relative, so that any folder will do, one with a space in its name included.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
+PYTEST_ARGS ?=
+WORKERS ?= 2
+
+PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location -c constraints.txt
+SOURCES := pyproject.toml constraints.txt Makefile
+
+# A venv knows its own path: one that was copied along from elsewhere must not install into the original.
+MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
+	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
+
+.PHONY: demo test install dev lint types clean moved
+
+demo: .venv/.installed
+	.venv/bin/spotrun launch examples/resnet50.yaml -y
+
+# Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
+# With CI=true a test that was skipped without being listed in tests/expected_skips.txt is a failure.
+test: export OMP_NUM_THREADS ?= 1
+test: .venv/.installed-dev
+	.venv/bin/ruff check --quiet .
+	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
+	$(if $(CI),.venv/bin/python tests/expected_skips.py .pytest-results.xml)
+
+lint: .venv/.installed-dev
+	.venv/bin/ruff check .
+
+types: .venv/.installed-dev
+	.venv/bin/python -m mypy
+
+install: .venv/.installed
+
+dev: .venv/.installed-dev
+
+.venv/bin/python: $(MOVED)
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found"; \
+		echo "  try: apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) cannot make virtual environments"; \
+		echo "  try: apt-get install python3-venv"; exit 1; }
+	$(if $(MOVED),rm -rf .venv)
+	@$(PYTHON) -m venv .venv
+
+# torch comes first and alone: it brings the setuptools that builds spotrun, so that nothing else has to be fetched.
+.venv/.installed: $(SOURCES) $(MOVED) | .venv/bin/python
+	@echo "installing torch, then spotrun and what it needs, into .venv: about a minute from a warm package cache"
+	@$(PIP) torch
+	@$(PIP) --no-build-isolation --editable '.[examples]'
+	@touch $@
+
+.venv/.installed-dev: $(SOURCES) $(MOVED) | .venv/bin/python
+	@echo "installing torch, then spotrun and what its tests need, into .venv"
+	@$(PIP) torch
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch .venv/.installed $@
+
+clean:
+	rm -rf .venv build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+"""
+Seconds on the meter to dollars, under a dated rule. Pure, and exact: amounts are whole nano-dollars.
+
+Cumulative costs are rounded once and then only subtracted, so parts always sum to their total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from spotrun.events import BillingRule
+from spotrun.instance import EndedBy, PriceSegment
+
+NANO_DOLLAR = Decimal("1e-9")
+SECONDS_PER_HOUR = 3600
+ZERO = Decimal(0)
+
+LOCAL_RULE = BillingRule(
+    minimum_s=60,
+    free_if_interrupted_within_s=60,
+    source="simulated; shaped like Compute Engine's: per second, 60 s minimum, free if preempted in the first minute",
+)
+
+
+def exact_seconds(duration: timedelta) -> Decimal:
+    """A duration in seconds without passing through a float."""
+    return Decimal(duration // timedelta(microseconds=1)) / 1_000_000
+
+
+def to_nano(amount_usd: Decimal) -> Decimal:
+    return amount_usd.quantize(NANO_DOLLAR)
+
+
+def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
+    """What `duration` costs at one hourly price."""
+    return to_nano(price_usd_per_hour * exact_seconds(duration) / SECONDS_PER_HOUR)
+
+
+def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
+    """What the meter shows for `start` to `end`, each stretch at the price in effect; the first price also before it."""
+    total = ZERO
+    for index, segment in enumerate(prices):
+        since = start if index == 0 else max(start, segment.since)
+        until = min(end, prices[index + 1].since) if index + 1 < len(prices) else end
+        if until > since:
+            total += segment.usd_per_hour * exact_seconds(until - since) / SECONDS_PER_HOUR
+    return to_nano(total)
+
+
+class Meter:
+    """The bill of one instance as it grows: `cost_until` any moment, never less later than earlier."""
+
+    def __init__(
+        self,
+        rule: BillingRule,
+        prices: Sequence[PriceSegment],
+        billed_from: datetime | None,
+        ended_at: datetime | None,
+        ended_by: EndedBy | None,
+    ) -> None:
+        self._rule = rule
+        self._prices = prices
+        self._from = billed_from
+        self._ended_at = ended_at
+        self._free = billed_from is None or self._forgiven(billed_from, ended_at, ended_by)
+
+    def _forgiven(self, billed_from: datetime, ended_at: datetime | None, ended_by: EndedBy | None) -> bool:
+        if ended_at is None or ended_by is not EndedBy.CLOUD:
+            return False
+        return (ended_at - billed_from).total_seconds() < self._rule.free_if_interrupted_within_s
+
+    def cost_until(self, moment: datetime) -> Decimal:
+        """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
+        if self._free or self._from is None or moment <= self._from:
+            return ZERO
+        if self._ended_at is None or moment < self._ended_at:
+            return metered(self._prices, self._from, moment)
+        minimum_end = self._from + timedelta(seconds=self._rule.minimum_s)
+        return metered(self._prices, self._from, max(self._ended_at, minimum_end))

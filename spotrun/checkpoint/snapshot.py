@@ -1,0 +1,260 @@
+"""
+A state tree into an arena and back: one copy of each tensor, no pickling, no file.
+
+Architecture.md, point 5 and "Checkpoint format"; measured.md §1: a warm copy into shared memory runs at 14 GB/s, a
+fresh clone at 1.9 and `torch.save` at 1.1, so arenas are touched beforehand and used again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.checkpoint import layout
+from spotrun.checkpoint.layout import Json, Path, Unsavable
+from spotrun.errors import CheckpointDamaged
+
+_DTYPE_NAMES = {getattr(torch, name): name for name in layout.ITEM_BYTES if hasattr(torch, name)}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+_NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
+_DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Plan:
+    """
+    An image that has yet to be written: its header, and each tensor with its place counted from the image's first
+    byte.
+    """
+
+    header: bytes
+    pieces: Sequence[tuple[Tensor, int, int]]
+    size_bytes: int
+
+
+def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = ()) -> Plan:
+    """
+    Lay out `state`, without a copy: the plan refers to the living tensors.
+
+    What cannot be saved below a key of `lenient` (hyper-parameters are any object) becomes a note that says so.
+
+    Raises:
+        Unsavable: names the value that has no place in an image.
+    """
+    encoder = _Encoder(frozenset(lenient))
+    tree = layout.encode_tree(state, encoder)
+    entries = layout.place([(_DTYPE_NAMES[t.dtype], tuple(t.shape)) for t in encoder.tensors])
+    header = layout.encode_header(entries, tree, meta)
+    pieces = [
+        (tensor, len(header) + entry.offset, entry.size_bytes)
+        for tensor, entry in zip(encoder.tensors, entries, strict=True)
+        if entry.size_bytes
+    ]
+    end = max((start + size for _, start, size in pieces), default=len(header))
+    return Plan(header, pieces, end)
+
+
+def write_image(plan: Plan, arena: Tensor) -> None:
+    """Copy everything into `arena` (bytes, at least `plan.size_bytes`)."""
+    arena[: len(plan.header)].copy_(torch.frombuffer(bytearray(plan.header), dtype=torch.uint8))
+    for tensor, start, size_bytes in plan.pieces:
+        arena[start : start + size_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def image_bytes(state: Any, meta: Mapping[str, Any]) -> bytes:
+    """The image on its own, for tests and small tools; the trainer writes into arenas."""
+    plan = plan_image(state, meta)
+    arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
+    write_image(plan, arena)
+    return arena.numpy().tobytes()
+
+
+def read_image(image: layout.Buffer | mmap.mmap) -> tuple[Any, dict[str, Any]]:
+    """
+    The state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+
+    Raises:
+        CheckpointDamaged: and nothing else, whatever the bytes are. Nothing of them is executed.
+    """
+    view = memoryview(image)
+    header = layout.decode_header(view)
+    data = torch.frombuffer(image, dtype=torch.uint8)
+    decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors])
+    try:
+        return layout.decode_tree(header.tree, decoder), header.meta
+    except RecursionError as error:
+        raise CheckpointDamaged("the checkpoint's state is nested too deep") from error
+
+
+def _tensor(data: Tensor, data_start: int, entry: layout.TensorEntry) -> Tensor:
+    dtype = _DTYPES.get(entry.dtype)
+    if dtype is None:
+        raise CheckpointDamaged(f"this torch ({torch.__version__}) has no {entry.dtype}")
+    if not entry.size_bytes:
+        return _empty(entry.shape, dtype)
+    start = data_start + entry.offset
+    return data[start : start + entry.size_bytes].view(dtype).view(entry.shape)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    try:
+        return torch.empty(shape, dtype=dtype)
+    except RuntimeError as error:  # strides of (0, 2**48, 2**48) do not fit into 64 bits
+        raise CheckpointDamaged(f"the checkpoint holds an empty tensor of shape {shape}") from error
+
+
+class _Encoder:
+    """Takes tensors and arrays out of the tree, in the order in which they come."""
+
+    def __init__(self, lenient: frozenset[str]) -> None:
+        self.tensors: list[Tensor] = []
+        self._lenient = lenient
+
+    def __call__(self, value: Any, path: Path) -> Json:
+        if isinstance(value, Tensor):
+            return {"tensor": self._keep(value.detach(), path)}
+        if isinstance(value, np.ndarray):
+            return self._array(value, path)
+        if isinstance(value, np.generic):
+            return self._array(np.asarray(value), path, kind="scalar")
+        if isinstance(value, torch.Size):
+            return {"size": list(value)}
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": str(value)}
+        if not self._lenient.isdisjoint(path):
+            return f"<{type(value).__module__}.{type(value).__qualname__}, not saved by spotrun>"
+        raise Unsavable(path, f"a {type(value).__module__}.{type(value).__qualname__}")
+
+    def _keep(self, tensor: Tensor, path: Path) -> int:
+        if (
+            tensor.layout is not torch.strided
+            or tensor.is_quantized
+            or tensor.is_nested
+            or tensor.device.type == "meta"
+        ):
+            raise Unsavable(path, f"a tensor of {tensor.layout}, dtype {tensor.dtype}, on {tensor.device}")
+        if tensor.dtype not in _DTYPE_NAMES or type(tensor) not in (Tensor, torch.nn.Parameter):
+            raise Unsavable(path, f"a {type(tensor).__name__} of {tensor.dtype}")
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def _array(self, array: np.ndarray[Any, Any], path: Path, kind: str = "array") -> Json:
+        if not _NUMPY_DTYPE.fullmatch(array.dtype.str):
+            raise Unsavable(path, f"a numpy array of {array.dtype}")
+        data = (
+            torch.frombuffer(bytearray(array.tobytes()), dtype=torch.uint8)
+            if array.size
+            else torch.empty(0, dtype=torch.uint8)
+        )
+        return {kind: [self._keep(data, path), array.dtype.str, list(array.shape)]}
+
+
+class _Decoder:
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+
+    def __call__(self, kind: str, content: Json) -> Any:
+        try:
+            return self._decode(kind, content)
+        except (TypeError, ValueError, KeyError, IndexError, OverflowError, RuntimeError) as error:
+            raise CheckpointDamaged(f"the checkpoint's state holds a {kind[:40]!r} that is none") from error
+
+    def _decode(self, kind: str, content: Json) -> Any:
+        if kind == "tensor":
+            return self._at(content)
+        if kind in ("array", "scalar"):
+            array = self._array(*content)
+            return array if kind == "array" else array[()]
+        if kind == "size":
+            return torch.Size(content)
+        if kind == "dtype":
+            return _DTYPES[content]
+        if kind == "device" and _DEVICE.fullmatch(content):
+            return torch.device(content)
+        raise ValueError(kind)
+
+    def _at(self, index: Json) -> Tensor:
+        if type(index) is not int or index < 0:
+            raise TypeError("not an index")
+        return self._tensors[index]
+
+    def _array(self, index: Json, dtype: Json, shape: Json) -> np.ndarray[Any, Any]:
+        if not _NUMPY_DTYPE.fullmatch(dtype) or not all(type(extent) is int and extent >= 0 for extent in shape):
+            raise ValueError("not an array")
+        return np.frombuffer(self._at(index).numpy().tobytes(), dtype=dtype).reshape(shape).copy()
+
+
+class Stager:
+    """
+    The trainer's side of the arenas (protocol.md 20): writes only into free ones; only the agent frees them.
+
+    Safe for one thread that stages and one that adopts and frees. The interface is what
+    meta-pytorch/torch_checkpointing calls a stager, so that it could be exchanged: a plan goes in, an arena's
+    number comes out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._arenas: dict[int, Tensor] = {}
+        self._free: list[int] = []
+        self.size_bytes = 0
+
+    def adopt(self, fds: Sequence[int], size_bytes: int, first: int) -> None:
+        """Map new arenas in place of the old ones, and touch their pages. Closes the descriptors."""
+        arenas = {first + n: _map_shared(fd, size_bytes) for n, fd in enumerate(fds)}
+        for arena in arenas.values():
+            arena[::_PAGE_BYTES] = 0  # off the training thread: a page fault per 4 kB is 7 times what the copy takes
+        with self._lock:
+            self._arenas, self._free, self.size_bytes = arenas, list(arenas), size_bytes
+            self._lock.notify_all()
+
+    def free(self, arena: int) -> None:
+        """A number of an earlier set is ignored: that arena is not mapped any more."""
+        with self._lock:
+            if arena in self._arenas and arena not in self._free:
+                self._free.append(arena)
+                self._lock.notify_all()
+
+    def ready(self, size_bytes: int = 0) -> bool:
+        """An arena is free, and large enough."""
+        with self._lock:
+            return bool(self._free) and self.size_bytes >= size_bytes
+
+    def wait(self, size_bytes: int, timeout_s: float) -> bool:
+        with self._lock:
+            return self._lock.wait_for(lambda: bool(self._free) and self.size_bytes >= size_bytes, timeout_s)
+
+    def stage(self, plan: Plan) -> int:
+        """Write the image into a free arena and return its number; `ready(plan.size_bytes)` must hold."""
+        with self._lock:
+            index = self._free.pop(0)
+            arena = self._arenas[index]
+        write_image(plan, arena)
+        return index
+
+
+def _map_shared(fd: int, size_bytes: int) -> Tensor:
+    try:
+        return torch.frombuffer(mmap.mmap(fd, size_bytes), dtype=torch.uint8)
+    finally:
+        os.close(fd)
+
+
+def map_image(fd: int, size_bytes: int) -> mmap.mmap:
+    """The image behind `fd`, writable for us alone. Closes the descriptor."""
+    try:
+        return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(fd)

@@ -1,0 +1,99 @@
+"""
+Time as a port.
+
+A run on the local cloud may pass faster than the world (`time_scale`): everything the user reads, every price, notice,
+poll and time-to-live is in *run time*. Only this module knows system time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+SCALE_VARIABLE = "SPOTRUN_TIME_SCALE"
+EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
+
+
+class Clock(Protocol):
+    scale: float
+
+    def now(self) -> datetime:
+        """The time of day in run time, aware, in UTC. May jump; never subtract two of them for a deadline."""
+
+    def monotonic(self) -> float:
+        """Seconds of run time since some fixed moment; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so many seconds of run time."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait until `event` is set, at most so many seconds of run time; True when it was set."""
+
+
+class ScaledClock:
+    """
+    Run time that passes `scale` times as fast as system time and agreed with it at `epoch`.
+
+        now = epoch + (system now - epoch) * scale
+    """
+
+    def __init__(self, epoch: datetime, scale: float) -> None:
+        self.epoch = epoch
+        self.scale = scale
+
+    def now(self) -> datetime:
+        return self.epoch + (datetime.now(UTC) - self.epoch) * self.scale
+
+    def monotonic(self) -> float:
+        return time.monotonic() * self.scale
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds) / self.scale)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        return event.wait(max(0.0, seconds) / self.scale)
+
+    def environment(self) -> dict[str, str]:
+        """What a child process needs to share this clock."""
+        return {SCALE_VARIABLE: repr(self.scale), EPOCH_VARIABLE: self.epoch.isoformat()}
+
+
+def system_clock() -> ScaledClock:
+    """The clock on the wall."""
+    return ScaledClock(datetime(2020, 1, 1, tzinfo=UTC), 1.0)
+
+
+def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
+    """The clock that the parent process handed down; the wall clock where it handed down none."""
+    if SCALE_VARIABLE not in environment:
+        return system_clock()
+    return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))
+
+
+class ManualClock:
+    """Time you can hold, for tests and simulation: it passes only when somebody sleeps or advances it."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self.scale = 1.0
+        self._start = start
+        self._elapsed_s = 0.0
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=self._elapsed_s)
+
+    def monotonic(self) -> float:
+        return self._elapsed_s
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        self.advance(seconds)
+        return event.is_set()
+
+    def advance(self, seconds: float) -> None:
+        self._elapsed_s += max(0.0, seconds)

@@ -1,0 +1,73 @@
+"""The port to a cloud. One contract suite (tests/test_driver_contract.py) holds for every driver."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from spotrun.instance import Instance, LaunchRequest
+from spotrun.offering import Offering
+
+
+class CloudDriver(Protocol):
+    """
+    Rents and returns instances on one cloud.
+
+    Drivers hold no run state: a new driver object must be able to terminate what an old one launched.
+    Every failure of the cloud leaves a driver as a SpotrunError:
+
+        InsufficientCapacity   this offering has none now      -> try another offering
+        QuotaExceeded          the account may not have it     -> tell the user; another region may work
+        CloudUnavailable       throttled, 5xx, network         -> try again later
+        AccessDenied           credentials or permissions      -> stop; retrying cannot help
+        LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
+    """
+
+    name: str
+
+    def offerings(self) -> list[Offering]:
+        """
+        Everything this cloud rents out, each with its price now, in no particular order.
+
+        A listed offering may still have no capacity: only `launch` can tell.
+
+        Raises:
+            CloudUnavailable, AccessDenied: see the class docstring.
+        """
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        """
+        Start one instance and return as soon as the cloud has accepted it.
+
+        Idempotent on `request.token`: repeating a call whose answer was lost returns the same instance, also while
+        that instance is stopping.
+
+        Raises:
+            LaunchTokenSpent: the token's instance existed and is terminated.
+            InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied: see the class docstring.
+        """
+
+    def describe(self, instance_id: str) -> Instance | None:
+        """
+        The instance as the cloud sees it now, or None where it has no record of it.
+
+        None right after a launch means "not known yet", never "dead".
+
+        Raises:
+            CloudUnavailable, AccessDenied: see the class docstring.
+        """
+
+    def list(self, run_uid: str | None = None) -> list[Instance]:
+        """
+        All instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
+
+        Raises:
+            CloudUnavailable, AccessDenied: see the class docstring.
+        """
+
+    def terminate(self, instance_id: str) -> None:
+        """
+        End an instance and everything on it. Repeating it, or naming one that is gone, is harmless.
+
+        Raises:
+            CloudUnavailable, AccessDenied: see the class docstring.
+        """

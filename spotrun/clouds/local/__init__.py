@@ -1,0 +1,7 @@
+"""
+A cloud on this machine: its instances are real process trees, its market is simulated.
+
+Runs on Linux only: it relies on subreapers, parent-death signals and /proc.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,51 @@
+"""What a local cloud is told about its market, as plain values that survive JSON."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+
+from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zone
+from spotrun.market_script import Action, Condition, parse_condition
+
+NOTICE = timedelta(minutes=2)
+"""How long before an interruption EC2 gives notice, when it gives one."""
+
+
+class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Once `when` holds, do `then`; only after that is the next step looked at.
+
+    `when` is the text of a condition (spotrun.market_script). `notice_s` is run time; None is without notice.
+    """
+
+    when: str
+    then: Action
+    notice_s: float | None = NOTICE.total_seconds()
+
+    @property
+    def condition(self) -> Condition:
+        return parse_condition(self.when)
+
+    @property
+    def notice(self) -> timedelta | None:
+        return None if self.notice_s is None else timedelta(seconds=self.notice_s)
+
+
+class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Which market the instances of a run live in.
+
+    `kind` calm: fixed prices, and capacity for ever. generated: prices, capacity and interruptions follow from
+    `seed` and run time alone. The steps of `script` happen on top of either. `boot_s` passes between launch and
+    the start of an instance, in run time.
+    """
+
+    seed: int = 0
+    kind: Literal["calm", "generated"] = "calm"
+    boot_s: float = 60.0
+    script: tuple[ScriptStep, ...] = ()
+    instance_types: tuple[InstanceType, ...] = INSTANCE_TYPES
+    zones: tuple[Zone, ...] = ZONES

@@ -1,0 +1,190 @@
+"""
+The simulated spot market: a pure function of seed and run time, so that every process computes the same one.
+
+Shapes follow public traces of V100 and K80 spot capacity (2022-23): capacity in one zone lasts half an hour in
+the median, ten minutes in the worst tenth, three hours on average (a heavy tail), and is back ten minutes after
+a loss about one time in four.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from random import Random
+from typing import Generic, NamedTuple, TypeVar
+
+from spotrun.clouds.local.catalog import InstanceType, Zone
+from spotrun.clouds.local.config import NOTICE, MarketConfig
+from spotrun.offering import CapacityType, Offering, Pool
+
+SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
+"""The spot price lies between these shares of the on-demand price."""
+
+UP_MIN_MINUTES, UP_MEDIAN_MINUTES, UP_SIGMA = 8.0, 24.0, 2.0
+"""Capacity lasts UP_MIN + lognormal: median 32 min, 10th percentile 10 min, mean 3.1 h."""
+DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
+PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
+UNANNOUNCED_SHARE = 0.1
+"""One interruption in ten comes without notice: notices are best effort."""
+
+WARM_UP = timedelta(days=2)
+"""The market is older than the run, so that a run starts at no special moment of it."""
+
+
+class Loss(NamedTuple):
+    """When the cloud takes a pool's capacity back, and how long before it says so (None: not at all)."""
+
+    at: datetime
+    notice: timedelta | None
+
+
+class Availability(NamedTuple):
+    """Capacity is there from `since` to `until`."""
+
+    since: datetime
+    until: datetime
+    notice: timedelta | None
+
+
+class PriceStep(NamedTuple):
+    since: datetime
+    until: datetime
+    usd_per_hour: Decimal
+
+
+class Market:
+    """Prices and capacity of one run's market. `origin` is the moment at which run time began."""
+
+    def __init__(self, config: MarketConfig, origin: datetime) -> None:
+        self._config = config
+        self._start = origin - WARM_UP
+        self._types = {kind.name: kind for kind in config.instance_types}
+        self._zones = {zone.name: zone for zone in config.zones}
+        self._availability: dict[Pool, Timeline[Availability]] = {}
+        self._prices: dict[Pool, Timeline[PriceStep]] = {}
+
+    def rents(self, pool: Pool) -> bool:
+        return pool.zone in self._zones and pool.instance_type in self._types
+
+    def offerings(self, at: datetime) -> list[Offering]:
+        return [
+            self._offering(zone, kind, capacity_type, at)
+            for zone in self._config.zones
+            for kind in self._config.instance_types
+            for capacity_type in CapacityType
+        ]
+
+    def has_capacity(self, pool: Pool, at: datetime) -> bool:
+        """Whether a launch would succeed: not any more once the pool's loss has been announced."""
+        if self._never_lost(pool):
+            return True
+        period = self._availability_of(pool).at(at)
+        return period.since <= at < period.until - NOTICE
+
+    def next_loss(self, pool: Pool, at: datetime) -> Loss | None:
+        """The next time after `at` at which every instance in the pool is taken back; None if never."""
+        if self._never_lost(pool):
+            return None
+        period = self._availability_of(pool).at(at)
+        return Loss(period.until, period.notice)
+
+    def price(self, pool: Pool, at: datetime) -> Decimal:
+        """USD per instance-hour."""
+        return self.price_step(pool, at).usd_per_hour
+
+    def price_step(self, pool: Pool, at: datetime) -> PriceStep:
+        """The price at `at`, with how long it holds."""
+        if pool.capacity_type is CapacityType.ON_DEMAND:
+            return self._constant(self._types[pool.instance_type].on_demand_usd_per_hour)
+        if self._config.kind == "calm":
+            return self._constant(self._spot_price(pool, self._usual_share(pool)))
+        return self._prices_of(pool).at(at)
+
+    def price_changes(self, pool: Pool, after: datetime, until: datetime) -> Iterator[PriceStep]:
+        """The steps that begin after `after`, and not after `until`."""
+        step = self.price_step(pool, after)
+        while step.until <= until:
+            step = self.price_step(pool, step.until)
+            yield step
+
+    def _offering(self, zone: Zone, kind: InstanceType, capacity_type: CapacityType, at: datetime) -> Offering:
+        pool = Pool(zone=zone.name, instance_type=kind.name, capacity_type=capacity_type)
+        return Offering(
+            cloud="local",
+            region=zone.region,
+            zone=zone.name,
+            instance_type=kind.name,
+            capacity_type=capacity_type,
+            price_usd_per_hour=self.price(pool, at),
+            accelerators=kind.accelerators,
+            cpus=kind.cpus,
+            memory_gib=kind.memory_gib,
+            simulated=True,
+        )
+
+    def _never_lost(self, pool: Pool) -> bool:
+        return self._config.kind == "calm" or pool.capacity_type is CapacityType.ON_DEMAND
+
+    def _availability_of(self, pool: Pool) -> Timeline[Availability]:
+        if pool not in self._availability:
+            self._availability[pool] = Timeline(_availabilities(self._random(pool, "capacity"), self._start))
+        return self._availability[pool]
+
+    def _prices_of(self, pool: Pool) -> Timeline[PriceStep]:
+        if pool not in self._prices:
+            self._prices[pool] = Timeline(self._price_steps(pool))
+        return self._prices[pool]
+
+    def _price_steps(self, pool: Pool) -> Iterator[PriceStep]:
+        random, usual, since = self._random(pool, "price"), self._usual_share(pool), self._start
+        while True:
+            until = since + _lognormal(random, PRICE_MEDIAN_MINUTES, PRICE_SIGMA)
+            share = min(max(random.gauss(usual, 0.02), SPOT_SHARE_MIN), SPOT_SHARE_MAX)
+            yield PriceStep(since, until, self._spot_price(pool, share))
+            since = until
+
+    def _spot_price(self, pool: Pool, share: float) -> Decimal:
+        exact = self._types[pool.instance_type].on_demand_usd_per_hour * Decimal(repr(share))
+        return exact.quantize(Decimal("0.0001"))
+
+    def _usual_share(self, pool: Pool) -> float:
+        return self._random(pool, "share").uniform(SPOT_SHARE_MIN + 0.02, SPOT_SHARE_MAX - 0.02)
+
+    def _constant(self, usd_per_hour: Decimal) -> PriceStep:
+        return PriceStep(self._start, datetime.max.replace(tzinfo=self._start.tzinfo), usd_per_hour)
+
+    def _random(self, pool: Pool, purpose: str) -> Random:
+        return Random(f"{self._config.seed}/{pool.zone}/{pool.instance_type}/{purpose}")
+
+
+T = TypeVar("T", Availability, PriceStep)
+
+
+class Timeline(Generic[T]):
+    """The periods of an endless history, drawn as far as somebody has looked."""
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source: Iterator[T] = source
+        self._drawn: list[T] = []
+
+    def at(self, moment: datetime) -> T:
+        """The first period that has not ended at `moment`."""
+        while not self._drawn or self._drawn[-1].until <= moment:
+            self._drawn.append(next(self._source))
+        return self._drawn[bisect_right(self._drawn, moment, key=lambda period: period.until)]
+
+
+def _availabilities(random: Random, start: datetime) -> Iterator[Availability]:
+    """Capacity comes and goes, from a pool that starts without any."""
+    while True:
+        since = start + _lognormal(random, DOWN_MEDIAN_MINUTES, DOWN_SIGMA)
+        until = since + timedelta(minutes=UP_MIN_MINUTES) + _lognormal(random, UP_MEDIAN_MINUTES, UP_SIGMA)
+        yield Availability(since, until, None if random.random() < UNANNOUNCED_SHARE else NOTICE)
+        start = until
+
+
+def _lognormal(random: Random, median_minutes: float, sigma: float) -> timedelta:
+    return timedelta(minutes=random.lognormvariate(math.log(median_minutes), sigma))

@@ -1,0 +1,144 @@
+"""
+Process trees on Linux: find all of one, and end all of it.
+
+A process is named by its id *and* its start time, so a reused id is never taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PAUSE_S = 0.002
+KILL_WITHIN_S = 60.0
+"""System time. A killed process that gives gigabytes back, or hangs in the kernel, takes a while to go."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProcessMark(msgspec.Struct, frozen=True):
+    """One process, for ever: `started` is in clock ticks since the machine booted."""
+
+    pid: int
+    started: int
+
+
+class _Stat(msgspec.Struct, frozen=True):
+    mark: ProcessMark
+    parent: int
+    dead: bool
+
+
+def mark(pid: int) -> ProcessMark | None:
+    """The live process of that id, or None."""
+    stat = _stat(pid)
+    return None if stat is None or stat.dead else stat.mark
+
+
+def is_alive(process: ProcessMark) -> bool:
+    return mark(process.pid) == process
+
+
+def kill(process: ProcessMark) -> None:
+    """SIGKILL exactly this process; harmless if it is gone (its id may be somebody else's now), or is not ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            if is_alive(process):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def descendants(pid: int) -> list[ProcessMark]:
+    """All live processes below `pid`, itself excluded."""
+    children: dict[int, list[_Stat]] = {}
+    for stat in _all():
+        children.setdefault(stat.parent, []).append(stat)
+    found, pending = [], [pid]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += [stat.mark for stat in below if not stat.dead]
+        pending += [stat.mark.pid for stat in below]
+    return found
+
+
+def carrying(name: str, value: str) -> list[ProcessMark]:
+    """All live processes of this user that were started with `name=value` in their environment."""
+    wanted = f"{name}={value}".encode()
+    return [stat.mark for stat in _all() if not stat.dead and wanted in _environment(stat.mark.pid)]
+
+
+def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
+    """
+    Kill what `find` names, again and again until it names nothing: killing races with forking.
+
+    False if some could not be ended within KILL_WITHIN_S.
+    """
+    give_up_at = time.monotonic() + KILL_WITHIN_S
+    while found := list(find()):
+        for process in found:
+            kill(process)
+        reap()
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def reap() -> dict[int, int]:
+    """Collect all dead children; their exit codes (negative: by that signal), by process id."""
+    exit_codes = {}
+    with contextlib.suppress(ChildProcessError):
+        while (reaped := os.waitpid(-1, os.WNOHANG))[0] != 0:
+            exit_codes[reaped[0]] = os.waitstatus_to_exitcode(reaped[1])
+    return exit_codes
+
+
+def become_subreaper() -> None:
+    """From now on, orphans among our descendants become our children: nobody escapes by forking twice."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with(parent: int) -> None:
+    """For a fresh child of `parent`: be SIGKILLed when the parent's thread that forked us ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _all() -> Iterator[_Stat]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _stat(int(name))) is not None:
+            yield stat
+
+
+def _stat(pid: int) -> _Stat | None:
+    """From /proc/PID/stat; see proc(5). A command's name may hold anything, so fields count from its last ')'."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if len(fields) < 20:
+        return None
+    state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
+    dead = state in (b"Z", b"X") and threads <= 1  # a zombie with threads lives on in them
+    return _Stat(ProcessMark(pid, started), parent, dead)
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:  # gone, or not ours
+        return []

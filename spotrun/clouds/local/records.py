@@ -1,0 +1,225 @@
+"""
+What the local cloud remembers, on disk.
+
+    ROOT/log.jsonl                       the cloud's own log: one fact a line, append only
+    ROOT/records/<instance id>/          the cloud's side of an instance
+        instance.json                    its record; replaced atomically, written by the holder of `lock` only
+        lock                             held while the instance is being launched or its supervisor lives
+        orders/                          what was asked of the supervisor: terminate, interrupt, rebalance
+        supervisor.log
+    ROOT/instances/<instance id>/        the instance's own disk
+        console.log                      what its init process printed
+    ROOT/markets/<run uid>.json          which steps of the script have happened to that run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.processes import ProcessMark
+from spotrun.instance import EndedBy, Instance, InstanceState
+
+_INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    All that the cloud knows of one instance, and all that its supervisor needs.
+
+    `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian`
+    are None until they have started; a record without them is a launch that was cut short.
+    """
+
+    instance: Instance
+    run_uri: str
+    time_to_live_s: float
+    clock_epoch: datetime
+    time_scale: float
+    market: MarketConfig
+    init: tuple[str, ...]
+    script_seen: int = 0
+    supervisor: ProcessMark | None = None
+    guardian: ProcessMark | None = None
+    metadata_endpoint: str | None = None
+    init_exit_code: int | None = None
+
+    @property
+    def clock(self) -> ScaledClock:
+        return ScaledClock(self.clock_epoch, self.time_scale)
+
+    @property
+    def ended(self) -> bool:
+        return self.instance.state is InstanceState.TERMINATED
+
+    def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
+        """The record with its end decided; the end never lies before the last thing known."""
+        known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
+        ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
+        return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
+
+    def with_instance(self, **changes: object) -> Record:
+        return msgspec.structs.replace(self, instance=msgspec.structs.replace(self.instance, **changes))
+
+
+class RecordFolder:
+    """One instance's record and lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.instance_id = path.name
+        self._record = path / "instance.json"
+        self._orders = path / "orders"
+
+    def create(self) -> None:
+        self._orders.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> Record | None:
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=Record)
+        except FileNotFoundError:
+            return None
+
+    def write(self, record: Record) -> None:
+        write_atomically(self._record, msgspec.json.encode(record))
+
+    @property
+    def log_path(self) -> Path:
+        return self.path / "supervisor.log"
+
+    def try_lock(self) -> int | None:
+        """
+        A descriptor that holds the lock until it is closed everywhere, or None where another process holds it.
+
+        The lock belongs to the open file, so it passes from launcher to supervisor with the descriptor, without a
+        gap, and the kernel frees it when the last holder is dead: a free lock beside the record of a living
+        instance proves that its supervisor is dead.
+        """
+        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+    def beat(self) -> None:
+        """Say that the instance is alive now."""
+        os.utime(self.path / "lock")
+
+    def last_beat(self, clock: ScaledClock) -> datetime:
+        """When its supervisor was last alive, in run time."""
+        age_s = time.time() - (self.path / "lock").stat().st_mtime
+        return clock.now() - timedelta(seconds=age_s) * clock.scale
+
+    def order(self, name: str, body: dict[str, object]) -> None:
+        """Ask something of the supervisor."""
+        with contextlib.suppress(FileNotFoundError):  # the record was forgotten meanwhile
+            write_atomically(self._orders / name, json.dumps(body).encode())
+
+    def orders(self) -> set[str]:
+        try:
+            return {name for name in os.listdir(self._orders) if not name.startswith(".")}
+        except FileNotFoundError:
+            return set()
+
+    def take_order(self, name: str) -> dict[str, object]:
+        """An order's body; it is given only once."""
+        path = self._orders / name
+        body: dict[str, object] = json.loads(path.read_bytes())
+        path.unlink()
+        return body
+
+
+class Places:
+    """Where everything lies below the root of a local cloud."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.log = root / "log.jsonl"
+
+    def create(self) -> None:
+        for folder in ("records", "instances", "markets"):
+            (self.root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def record_folder(self, instance_id: str) -> RecordFolder | None:
+        """None for a name that no instance can have."""
+        if _INSTANCE_ID.fullmatch(instance_id) is None:
+            return None
+        return RecordFolder(self.root / "records" / instance_id)
+
+    def record_folders(self) -> Iterator[RecordFolder]:
+        with contextlib.suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self.root / "records")):
+                if folder := self.record_folder(name):
+                    yield folder
+
+    def disk(self, instance_id: str) -> Path:
+        assert _INSTANCE_ID.fullmatch(instance_id)
+        return self.root / "instances" / instance_id
+
+    def market(self, run_uid: str) -> Path:
+        assert _SAFE_NAME.fullmatch(run_uid), run_uid
+        return self.root / "markets" / f"{run_uid}.json"
+
+    def remove_instance(self, folder: RecordFolder) -> None:
+        shutil.rmtree(self.disk(folder.instance_id), ignore_errors=True)
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+class CloudLog:
+    """
+    The cloud's own account of what it did, for whoever wants to check ours: a JSON object a line.
+
+    `event` is launched, metered, price, notice, rebalance, ended or refused; `at` is run time. A fact may be told
+    twice, in the same words, where a process died between two writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, event: str, at: datetime, **facts: object) -> None:
+        line = msgspec.json.encode({"event": event, "at": at, **facts}, enc_hook=_plain) + b"\n"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    def metered(self, instance: Instance) -> None:
+        if instance.billed_from is not None:
+            self.write("metered", instance.billed_from, instance_id=instance.instance_id)
+
+    def prices(self, instance: Instance, after: int = 0) -> None:
+        for segment in instance.prices[after:]:
+            self.write("price", segment.since, instance_id=instance.instance_id, usd_per_hour=segment.usd_per_hour)
+
+    def ended(self, instance: Instance) -> None:
+        assert instance.ended_at is not None
+        self.write("ended", instance.ended_at, instance_id=instance.instance_id, by=instance.ended_by)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """A reader sees the old bytes or the new ones. Not flushed: a machine that crashes takes its cloud along."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)
+
+
+def _plain(value: object) -> object:
+    assert isinstance(value, Decimal)
+    return str(value)

@@ -1,0 +1,176 @@
+"""
+The scripted part of a market: steps that happen to a run once each, in order, when training has come to a point.
+
+All instances of a run, and whoever launches them, share one file of the steps that have happened. Whoever sees
+the next step's condition hold writes it down under a lock; its effects follow for all from what is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from spotrun.clouds.local.config import ScriptStep
+from spotrun.clouds.local.records import write_atomically
+from spotrun.market_script import Action, After, Condition, EpochAt, UploadAt
+from spotrun.offering import CapacityType
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True):
+    """The next step came true at `at`, seen by `instance_id` (None: by a launch)."""
+
+    at: datetime
+    instance_id: str | None = None
+
+
+class UploadStatus(msgspec.Struct, frozen=True):
+    sent_bytes: float = 0
+    size_bytes: float = 0
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """The part of an instance's status file that conditions look at. Epochs count from 0."""
+
+    phase: str = "boot"
+    epoch: int | None = None
+    batch: int | None = None
+    batches: int | None = None
+    upload: UploadStatus | None = None
+
+
+class Observer(msgspec.Struct, frozen=True):
+    """
+    An instance that looks at the script: what it is, and how far its training has come.
+
+    One that is under notice is as good as gone: only the training that follows moves the script on.
+    """
+
+    instance_id: str
+    capacity_type: CapacityType
+    under_notice: bool
+    status: NodeStatus
+
+    @property
+    def can_be_taken(self) -> bool:
+        trains = self.status.phase in ("train", "drain")
+        return trains and self.capacity_type is CapacityType.SPOT and not self.under_notice
+
+
+class Script:
+    """One run's script and how far it has come. `origin` is the beginning of run time."""
+
+    def __init__(self, path: Path, steps: tuple[ScriptStep, ...], origin: datetime) -> None:
+        self._path = path
+        self._steps = steps
+        self._conditions = [step.condition for step in steps]
+        self._origin = origin
+        self._signature: tuple[int, int] | None = None
+        self._happened: list[Happened] = []
+
+    def happened(self) -> list[tuple[ScriptStep, Happened]]:
+        """The steps so far."""
+        self._refresh()
+        return list(zip(self._steps, self._happened, strict=False))
+
+    def spot_is_gone(self) -> bool:
+        actions = [step.then for step, _ in self.happened() if step.then is not Action.INTERRUPT]
+        return actions[-1:] == [Action.NO_SPOT]
+
+    def waits_for_upload(self) -> bool:
+        """Whether the next step depends on a moment that lasts only milliseconds."""
+        return len(self._happened) < len(self._steps) and isinstance(self._next_condition(), UploadAt)
+
+    def advance(self, now: datetime, observer: Observer | None) -> None:
+        """Write the next step down if it has come true; nothing happens while another process is doing so."""
+        if self._came_true_at(now, observer) is None:
+            return
+        with self._lock() as locked:
+            if locked and (at := self._came_true_at(now, observer)) is not None:
+                self._append(Happened(at=at, instance_id=None if observer is None else observer.instance_id))
+
+    def _came_true_at(self, now: datetime, observer: Observer | None) -> datetime | None:
+        self._refresh()
+        if len(self._happened) >= len(self._steps):
+            return None
+        takes_one = self._steps[len(self._happened)].then is Action.INTERRUPT
+        if takes_one and not (observer is not None and observer.can_be_taken):
+            return None
+        condition = self._next_condition()
+        if isinstance(condition, After):
+            due_at = self._last_at() + condition.duration
+            return None if now < due_at else now if takes_one else due_at
+        return now if observer is not None and has_come_true(condition, observer) else None
+
+    def _next_condition(self) -> Condition:
+        return self._conditions[len(self._happened)]
+
+    def _last_at(self) -> datetime:
+        return self._happened[-1].at if self._happened else self._origin
+
+    def _refresh(self) -> None:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return
+        if (signature := (stat.st_ino, stat.st_mtime_ns)) != self._signature:
+            self._happened = msgspec.json.decode(self._path.read_bytes(), type=list[Happened])
+            self._signature = signature
+
+    def _append(self, fact: Happened) -> None:
+        self._happened = [*self._happened, fact]
+        write_atomically(self._path, msgspec.json.encode(self._happened))
+
+    @contextmanager
+    def _lock(self) -> Iterator[bool]:
+        """Whether we have it: never waited for, as its holder may be stopped."""
+        descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield _try_flock(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _try_flock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class StatusFile:
+    """What the agent of an instance last said, read again only when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._signature: tuple[int, int] | None = None
+        self._status = NodeStatus()
+
+    def read(self) -> NodeStatus:
+        try:
+            stat = self._path.stat()
+            if (signature := (stat.st_ino, stat.st_mtime_ns)) != self._signature:
+                self._status = msgspec.json.decode(self._path.read_bytes(), type=NodeStatus)
+                self._signature = signature
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            pass  # absent, or written by something else: the last good one stands
+        return self._status
+
+
+def has_come_true(condition: EpochAt | UploadAt, observer: Observer) -> bool:
+    status = observer.status
+    if observer.under_notice:
+        return False
+    if isinstance(condition, UploadAt):
+        upload = status.upload
+        return upload is not None and 0 < upload.size_bytes * condition.fraction <= upload.sent_bytes
+    if status.phase != "train" or status.epoch is None:
+        return False
+    done = (status.batch or 0) / status.batches if status.batches else 0.0
+    return (status.epoch + 1, done) >= (condition.epoch, condition.fraction)

@@ -1,0 +1,351 @@
+"""
+The process beside each local instance that makes it live and die as in a cloud, though its launcher be gone.
+
+    launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
+                             └── guardian         arms the time-to-live; buries the instance if its supervisor dies
+                                   └── supervisor     boots, serves metadata, follows the market, gives notice
+                                         └── init         and all that it starts
+
+Guardian and supervisor are both subreapers: whatever the instance starts stays below them until it is dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local import processes
+from spotrun.clouds.local.market import Loss, Market
+from spotrun.clouds.local.metadata import MetadataService
+from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.script import Observer, Script, StatusFile
+from spotrun.instance import EndedBy, InstanceState, PriceSegment
+from spotrun.market_script import Action
+from spotrun.offering import CapacityType
+
+INSTANCE_ID_VARIABLE = "SPOTRUN_INSTANCE_ID"
+TICK_S = 0.02
+FAST_TICK_S = 0.003
+"""System time. An upload is half sent for tens of milliseconds only."""
+GUARDIAN_GRACE_S = 2.0
+"""System time by which a supervisor may be late with the time-to-live before the guardian steps in."""
+
+
+class SteadyClock:
+    """Run time that agrees with `clock` now and then passes evenly, whatever is done to the wall clock."""
+
+    def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
+        self.scale = clock.scale
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+        self.wait = clock.wait
+        self._anchor = max(clock.now(), not_before)
+        self._anchor_s = clock.monotonic()
+
+    def now(self) -> datetime:
+        return self._anchor + timedelta(seconds=self.monotonic() - self._anchor_s)
+
+
+class Supervisor:
+    """One instance's life. Each turn of its loop looks at all that may happen; each of that has its method."""
+
+    def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
+        self._places = places
+        self._folder = folder
+        self._log = CloudLog(places.log)
+        self._clock = SteadyClock(record.clock, record.instance.launched_at)
+        self._dies_at = self._clock.now() + timedelta(seconds=record.time_to_live_s)
+        self._boots_at = self._clock.now() + timedelta(seconds=record.market.boot_s)
+        self._market = Market(record.market, record.clock_epoch)
+        self._loss = self._market.next_loss(record.instance.offering.pool, self._clock.now())
+        market_path = places.market(record.instance.run_uid)
+        self._script = Script(market_path, record.market.script, record.clock_epoch)
+        self._script_seen = record.script_seen
+        self._status = StatusFile(places.disk(record.instance.instance_id) / "status.json")
+        self._taken_at: datetime | None = None
+        self._metadata = MetadataService(record.instance, self._clock)
+        self._init: subprocess.Popen[bytes] | None = None
+        self._init_exit_code: int | None = None
+        self._record = msgspec.structs.replace(
+            record,
+            supervisor=processes.mark(os.getpid()),
+            guardian=processes.mark(os.getppid()),
+            metadata_endpoint=self._metadata.endpoint,
+        )
+
+    def start(self) -> None:
+        self._folder.beat()
+        self._folder.write(self._record)
+
+    def run(self) -> None:
+        """Until the instance has ended."""
+        while (by := self._turn()) is None:
+            time.sleep(self._pause_s())
+        self._end(by)
+
+    def _turn(self) -> EndedBy | None:
+        self._follow_script()
+        if by := self._why_end():
+            return by
+        self._folder.beat()
+        self._obey_orders()
+        self._announce_loss()
+        self._boot()
+        self._follow_price()
+        return self._why_end()
+
+    def _pause_s(self) -> float:
+        """System time until something may be due."""
+        tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
+        announced_at = self._loss and _announced_at(self._loss)
+        known = [self._dies_at, self._boots_at, self._taken_at, announced_at]
+        due_s = [self._until(at).total_seconds() / self._clock.scale for at in known if at is not None]
+        return min([tick_s, *(seconds for seconds in due_s if seconds > 0)])
+
+    def _until(self, at: datetime) -> timedelta:
+        return at - self._clock.now()
+
+    # -- why it ends -----------------------------------------------------------------------------------------
+
+    def _why_end(self) -> EndedBy | None:
+        now = self._clock.now()
+        if self._taken_at is not None and now >= self._taken_at:
+            return EndedBy.CLOUD
+        if "terminate" in self._folder.orders():
+            return EndedBy.USER
+        if now >= self._dies_at:
+            return EndedBy.TIME_TO_LIVE
+        return EndedBy.ITSELF if self._init_has_exited() else None
+
+    def _end(self, by: EndedBy) -> None:
+        at = self._clock.now()
+        if not processes.kill_all(partial(processes.descendants, os.getpid())):
+            print("some processes did not end", file=sys.stderr)
+        processes.kill_all(partial(processes.carrying, INSTANCE_ID_VARIABLE, self._folder.instance_id))
+        bury(self._folder, self._log, self._record, at, by, self._init_exit_code)
+
+    def _init_has_exited(self) -> bool:
+        exit_codes = processes.reap()
+        if self._init is not None and self._init.pid in exit_codes:
+            self._init.returncode = self._init_exit_code = exit_codes[self._init.pid]
+        return self._init_exit_code is not None
+
+    # -- the market ------------------------------------------------------------------------------------------
+
+    def _follow_script(self) -> None:
+        self._script.advance(self._clock.now(), self._observer())
+        happened = self._script.happened()
+        for step, fact in happened[self._script_seen :]:
+            if step.then is Action.INTERRUPT and fact.instance_id != self._folder.instance_id:
+                continue
+            if step.then is not Action.SPOT_RETURNS and self._is_spot():
+                self._give_notice(fact.at, step.notice)
+        self._script_seen = len(happened)
+
+    def _announce_loss(self) -> None:
+        """The generated market's interruption, once it may be known."""
+        if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
+            self._give_notice(_announced_at(self._loss), self._loss.notice)
+            self._loss = None
+
+    def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
+        """The instance ends `notice` after `at`, or when it was said before if that is earlier; None: unannounced."""
+        taken_at = at + (notice or timedelta())
+        if self._taken_at is not None and self._taken_at <= taken_at:
+            return
+        self._taken_at = taken_at
+        if notice is not None:
+            self._change(notice_deadline=taken_at)
+            self._metadata.give_notice(taken_at)
+            self._tell("notice", deadline=taken_at)
+
+    def _follow_price(self) -> None:
+        prices = self._record.instance.prices
+        if not prices:
+            return
+        pool, now = self._record.instance.offering.pool, self._clock.now()
+        steps = self._market.price_changes(pool, prices[-1].since, now)
+        if changes := [PriceSegment(since=step.since, usd_per_hour=step.usd_per_hour) for step in steps]:
+            self._change(prices=(*prices, *changes))
+            self._log.prices(self._record.instance, after=len(prices))
+
+    def _obey_orders(self) -> None:
+        orders = self._folder.orders()
+        if "interrupt" in orders:
+            notice_s = self._folder.take_order("interrupt")["notice_s"]
+            assert notice_s is None or isinstance(notice_s, int | float)
+            self._give_notice(self._clock.now(), None if notice_s is None else timedelta(seconds=notice_s))
+        if "rebalance" in orders:
+            self._folder.take_order("rebalance")
+            self._metadata.recommend_rebalance(self._clock.now())
+            self._tell("rebalance")
+
+    # -- the machine -----------------------------------------------------------------------------------------
+
+    def _boot(self) -> None:
+        """Once the boot delay has passed: the meter runs, and so does the init process."""
+        if self._init is not None or self._clock.now() < self._boots_at:
+            return
+        now = self._clock.now()
+        price = self._market.price(self._record.instance.offering.pool, now)
+        self._change(
+            state=InstanceState.RUNNING,
+            billed_from=now,
+            prices=(PriceSegment(since=now, usd_per_hour=price),),
+        )
+        self._log.metered(self._record.instance)
+        self._log.prices(self._record.instance)
+        self._init = self._start_init()
+        self._metadata.start()  # after the fork, which is safe only without threads; clients were queued so far
+
+    def _start_init(self) -> subprocess.Popen[bytes]:
+        disk = self._places.disk(self._folder.instance_id)
+        with open(disk / "console.log", "ab") as console:
+            return subprocess.Popen(
+                self._record.init,
+                cwd=disk,
+                env=self._environment(disk),
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=partial(processes.die_with, os.getpid()),
+            )
+
+    def _environment(self, disk: Path) -> dict[str, str]:
+        instance = self._record.instance
+        return {
+            **os.environ,
+            **self._record.clock.environment(),
+            "SPOTRUN_RUN": self._record.run_uri,
+            "SPOTRUN_RUN_UID": instance.run_uid,
+            "SPOTRUN_LAUNCH": str(instance.launch),
+            INSTANCE_ID_VARIABLE: instance.instance_id,
+            "SPOTRUN_INSTANCE_DIR": str(disk),
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._metadata.endpoint,
+        }
+
+    def _observer(self) -> Observer:
+        instance = self._record.instance
+        return Observer(
+            instance_id=instance.instance_id,
+            capacity_type=instance.offering.capacity_type,
+            under_notice=self._taken_at is not None,
+            status=self._status.read(),
+        )
+
+    def _is_spot(self) -> bool:
+        return self._record.instance.offering.capacity_type is CapacityType.SPOT
+
+    def _change(self, **changes: object) -> None:
+        self._record = self._record.with_instance(**changes)
+        self._folder.write(self._record)
+
+    def _tell(self, event: str, **facts: object) -> None:
+        self._log.write(event, self._clock.now(), instance_id=self._folder.instance_id, **facts)
+
+
+def bury(
+    folder: RecordFolder,
+    log: CloudLog,
+    record: Record,
+    at: datetime,
+    by: EndedBy,
+    init_exit_code: int | None = None,
+) -> Record:
+    """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
+    if record.instance.ended_at is None:
+        record = record.end(at, by, init_exit_code)
+        folder.write(record)  # first of all, so that whoever has to repeat this tells the log the same
+    log.ended(record.instance)
+    record = record.with_instance(state=InstanceState.TERMINATED)
+    folder.write(record)
+    return record
+
+
+def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
+    """
+    Write down the end of an instance whose supervisor has died, `at` being when it last lived.
+
+    The supervisor may have died between the record and the log, so what the bill depends on is told again.
+    """
+    processes.kill_all(partial(processes.carrying, INSTANCE_ID_VARIABLE, folder.instance_id))
+    log.metered(record.instance)
+    log.prices(record.instance)
+    return bury(folder, log, record, at, EndedBy.USER if "terminate" in folder.orders() else by)
+
+
+def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:
+    """Wait for the supervisor; end the instance if it died before it did so, or outlived the time-to-live."""
+    overdue = not _wait_for_exit(supervisor_pid, give_up_at)
+    if overdue:
+        os.kill(supervisor_pid, signal.SIGKILL)  # our child, and not reaped: the id is still its own
+    processes.kill_all(partial(processes.descendants, os.getpid()))
+    processes.reap()
+    record = folder.read()
+    if record is not None and not record.ended and record.supervisor is not None:
+        by = EndedBy.TIME_TO_LIVE if overdue else EndedBy.FAULT
+        bury_dead(folder, CloudLog(places.log), record, folder.last_beat(record.clock), by)
+
+
+def _wait_for_exit(pid: int, give_up_at: float) -> bool:
+    """Whether the child has exited before `give_up_at` (system monotonic)."""
+    poll = select.poll()
+    poll.register(handle := os.pidfd_open(pid), select.POLLIN)
+    while not (exited := bool(poll.poll(min(max(0.0, give_up_at - time.monotonic()), 3600.0) * 1000))):
+        if time.monotonic() >= give_up_at:
+            break
+    os.close(handle)
+    return exited
+
+
+def _announced_at(loss: Loss) -> datetime:
+    return loss.at - (loss.notice or timedelta())
+
+
+def main(root: str, instance_id: str, ready: int) -> None:
+    """Become the guardian and supervisor of an instance, whose lock this process was born with."""
+    places = Places(Path(root))
+    folder = places.record_folder(instance_id)
+    assert folder is not None
+    if os.fork() != 0:
+        os._exit(0)
+    record = folder.read()
+    assert record is not None
+    give_up_at = time.monotonic() + record.time_to_live_s / record.time_scale + GUARDIAN_GRACE_S
+    processes.become_subreaper()
+    if (supervisor_pid := os.fork()) != 0:
+        os.close(ready)
+        guard(supervisor_pid, places, folder, give_up_at)
+    else:
+        os.setsid()
+        processes.become_subreaper()
+        supervisor = Supervisor(places, folder, record)
+        supervisor.start()
+        with contextlib.suppress(BrokenPipeError):  # the launcher has died: the instance lives all the same
+            os.write(ready, b"1")
+        os.close(ready)
+        supervisor.run()
+
+
+if __name__ == "__main__":
+    status = 0
+    try:
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    except BaseException:  # noqa: BLE001  the last line of this process: say why, in its log
+        traceback.print_exc()
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)  # without waiting for threads that still serve a metadata request

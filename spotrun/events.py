@@ -1,0 +1,374 @@
+"""
+What can happen to a run. Past tense, immutable, and never rewritten: everything else is computed from these.
+
+An *entry* is one event under its number, with who wrote it and when. A *launch* is named by the number of its
+`LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
+`CheckpointCommitted`. Epochs count from 0 here and from 1 where a person reads them. All times and durations are run time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from spotrun.instance import EndedBy, PriceSegment
+from spotrun.offering import Offering
+
+LEDGER_VERSION = 1
+ENTRY_SIZE_MAX = 64 * 1024
+"""Bytes. What does not fit belongs into an object of its own."""
+
+
+class Cause(StrEnum):
+    """Why an attempt ended (promise I7)."""
+
+    INTERRUPTED = "interrupted"
+    USER_ERROR = "user_error"
+    OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    ACCESS = "access"
+    EXTERNAL = "external"
+    STOPPED = "stopped"
+    REPLACED = "replaced"
+    SAVES_FAILED = "saves_failed"
+    DONE = "done"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
+    """The base of all events; the JSON field `type` holds the class name."""
+
+
+# -- written by the command line -----------------------------------------------------------------------------------------
+
+
+class RunCreated(Event, frozen=True, kw_only=True):
+    """
+    Entry 0: what the user wants, and what may be spent on it. Nobody can spend beyond it later.
+
+    `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
+    uploaded before. `storage` are the prices of the object store used in the account.
+    """
+
+    uid: str
+    name: str
+    ledger_version: int
+    spec: dict[str, Any]
+    spec_sha256: str
+    workdir_sha256: str
+    clock_epoch: datetime
+    time_scale: float
+    price_cap_usd_per_hour: Decimal | None
+    budget_usd: Decimal | None
+    storage: StoragePrices
+    billing: BillingRule
+    simulated: bool
+
+
+class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
+    """What an object store charges. `source` says where the figures were read, and when."""
+
+    usd_per_gb_month: Decimal
+    usd_per_1000_puts: Decimal
+    usd_per_1000_gets: Decimal
+    egress_usd_per_gb: Decimal
+    source: str
+
+
+class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How instance seconds become dollars.
+
+    Billed per second, `minimum_s` at least. Spot capacity that the cloud takes back within
+    `free_if_interrupted_within_s` of its start costs nothing.
+    """
+
+    minimum_s: float
+    free_if_interrupted_within_s: float
+    source: str
+
+
+class StopRequested(Event, frozen=True, kw_only=True):
+    by: str
+
+
+class ResumeRequested(Event, frozen=True, kw_only=True):
+    by: str
+
+
+# -- written by any runner -----------------------------------------------------------------------------------------------
+
+
+class LaunchIntended(Event, frozen=True, kw_only=True):
+    """
+    One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up.
+
+    It reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. `standby_for` names the attempt that it will replace.
+    """
+
+    offering: Offering
+    time_to_live_s: float
+    price_ceiling_usd_per_hour: Decimal
+    not_after: datetime
+    reason: str
+    standby_for: int | None = None
+
+
+class LaunchRecorded(Event, frozen=True, kw_only=True):
+    """The instance of a launch exists, and from `billed_from` on its meter runs."""
+
+    launch: int
+    instance_id: str
+    billed_from: datetime
+    prices: tuple[PriceSegment, ...]
+
+
+class LaunchClosed(Event, frozen=True, kw_only=True):
+    """Irrevocably: no attempt will start from this launch, and every runner terminates its instance."""
+
+    launch: int
+    cause: Cause
+    detail: str = ""
+
+
+class DrainRequested(Event, frozen=True, kw_only=True):
+    """The attempt is to commit once more and hand over."""
+
+    attempt: int
+    reason: str
+
+
+class InstanceCondemned(Event, frozen=True, kw_only=True):
+    """Irrevocably: the instance of this launch is to be terminated by whoever sees it."""
+
+    launch: int
+    cause: Cause
+    detail: str = ""
+
+
+class InstanceGone(Event, frozen=True, kw_only=True):
+    """
+    The instance of a launch is over, on positive evidence, with everything its bill needs.
+
+    `ended_at` is the cloud's time where it has a record. `last_step_seen` is the newest step in the agent's
+    heartbeat, from which the steps lost are told; None where no heartbeat was readable.
+    """
+
+    launch: int
+    instance_id: str
+    billed_from: datetime | None
+    ended_at: datetime
+    ended_by: EndedBy
+    prices: tuple[PriceSegment, ...]
+    evidence: str
+    last_step_seen: int | None = None
+
+
+class RunStopped(Event, frozen=True, kw_only=True):
+    reason: str
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    cause: Cause
+    detail: str
+
+
+# -- written by an opened launch, then by the current attempt ------------------------------------------------------------
+
+
+class AttemptStarted(Event, frozen=True, kw_only=True):
+    """The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code."""
+
+    launch: int
+    instance_id: str
+    booted_at: datetime
+
+
+class ResumedFrom(Event, frozen=True, kw_only=True):
+    """
+    A trainer of this attempt begins at `commit`, or at zero where there is none; later commits are cut off.
+
+    `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back.
+    """
+
+    attempt: int
+    incarnation: int
+    commit: int | None
+    epoch: int
+    step: int
+    skipped: tuple[int, ...] = ()
+
+
+class TrainingStarted(Event, frozen=True, kw_only=True):
+    """The first new step of a trainer is done: what came before was restore, what follows is training."""
+
+    attempt: int
+    incarnation: int
+    step: int
+
+
+class NoticeSeen(Event, frozen=True, kw_only=True):
+    """The cloud said that it will take the instance (`termination`), or that it might (`rebalance`)."""
+
+    attempt: int
+    kind: str
+    deadline_at: datetime | None
+
+
+class CheckpointCommitted(Event, frozen=True, kw_only=True):
+    """
+    A checkpoint exists: its bytes were read back and matched before this was written.
+
+    `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
+    from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
+    step follows it in this attempt.
+    """
+
+    attempt: int
+    incarnation: int
+    prefix: str
+    manifest_sha256: str
+    size_bytes: int
+    objects: int
+    epoch: int
+    batch: int
+    step: int
+    taken_at: datetime
+    stall_s: float
+    durable_s: float
+    why: str
+    final: bool = False
+    suspect: bool = False
+    versions: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+
+
+class CheckpointFailed(Event, frozen=True, kw_only=True):
+    """A snapshot did not become durable (promise I8)."""
+
+    attempt: int
+    step: int
+    detail: str
+
+
+class CheckpointRetired(Event, frozen=True, kw_only=True):
+    """Irrevocably: nobody resumes from this commit, so its objects may be deleted. `attempt` None: by a runner, at the end."""
+
+    attempt: int | None
+    commit: int
+
+
+class EpochCompleted(Event, frozen=True, kw_only=True):
+    """An epoch's last step is done. Provisional until a commit at or past `step` survives (protocol 24)."""
+
+    attempt: int
+    epoch: int
+    step: int
+    ended_at: datetime
+    metrics: dict[str, float] = {}
+
+
+class TrainerExited(Event, frozen=True, kw_only=True):
+    """A trainer process ended before its work was done; the agent starts another while the restart budget lasts."""
+
+    attempt: int
+    incarnation: int
+    cause: Cause
+    exit_code: int
+    step: int
+    detail: str = ""
+
+
+class AttemptDrained(Event, frozen=True, kw_only=True):
+    """The attempt is over by its own hand: `final_commit` holds all it did, and no step ran after `stopped_at`."""
+
+    attempt: int
+    final_commit: int | None
+    stopped_at: datetime
+    reason: str
+
+
+class AttemptEnded(Event, frozen=True, kw_only=True):
+    """The attempt is over without a handover. `last_step` is the last step that its trainer did."""
+
+    attempt: int
+    cause: Cause
+    last_step: int
+    detail: str = ""
+
+
+class RunCompleted(Event, frozen=True, kw_only=True):
+    """The training came to its own end. `final_commit` holds the result; None for a command that makes no checkpoints."""
+
+    attempt: int
+    final_commit: int | None
+    step: int
+
+
+AnyEvent = (
+    RunCreated
+    | StopRequested
+    | ResumeRequested
+    | LaunchIntended
+    | LaunchRecorded
+    | LaunchClosed
+    | DrainRequested
+    | InstanceCondemned
+    | InstanceGone
+    | RunStopped
+    | RunFailed
+    | AttemptStarted
+    | ResumedFrom
+    | TrainingStarted
+    | NoticeSeen
+    | CheckpointCommitted
+    | CheckpointFailed
+    | CheckpointRetired
+    | EpochCompleted
+    | TrainerExited
+    | AttemptDrained
+    | AttemptEnded
+    | RunCompleted
+)
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    One numbered object of the ledger.
+
+    `run` is the uid of the run, `nonce` tells a writer whether a stored entry is its own, `at` is its writer's clock in
+    run time: entries are ordered by `number`, never by `at`.
+    """
+
+    number: int
+    run: str
+    nonce: str
+    at: datetime
+    writer: str
+    event: AnyEvent
+
+
+_encoder = msgspec.json.Encoder(decimal_format="string")
+_decoder = msgspec.json.Decoder(Entry)
+
+
+def encode_entry(entry: Entry) -> bytes:
+    return _encoder.encode(entry)
+
+
+def decode_entry(data: bytes) -> Entry | None:
+    """The entry, or None where `data` is not a well-formed one: such an entry is void, not an error."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def kind(event: Event) -> str:
+    """The name under which an event is stored and shown."""
+    return type(event).__name__

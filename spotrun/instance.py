@@ -1,0 +1,81 @@
+"""What we got: one rented machine, as its cloud describes it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+import msgspec
+
+from spotrun.offering import Offering
+
+
+class InstanceState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+
+class EndedBy(StrEnum):
+    """Who ended an instance. The bill depends on it: some clouds forgive what they interrupt early."""
+
+    CLOUD = "cloud"
+    """The cloud took spot capacity back: an interruption."""
+    USER = "user"
+    """Somebody called terminate."""
+    ITSELF = "itself"
+    """It powered itself off."""
+    TIME_TO_LIVE = "time_to_live"
+    """Its armed time-to-live ran out."""
+    FAULT = "fault"
+    """The machine died of its own (hardware, or the local supervisor was killed)."""
+
+
+class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """From `since` on, until the next segment, one instance-hour costs `usd_per_hour`."""
+
+    since: datetime
+    usd_per_hour: Decimal
+
+
+class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Everything a driver needs to start one instance; nothing is looked up later.
+
+    `token` makes it idempotent and tags the instance together with `run_uid`. `time_to_live` counts on the instance's
+    monotonic clock from its start and ends it whatever else has died.
+    """
+
+    token: str
+    run_uid: str
+    run_uri: str
+    launch: int
+    offering: Offering
+    time_to_live: timedelta
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A machine as its cloud describes it. Times are the cloud's.
+
+    `billed_from` is None until the meter runs; `prices` are the segments charged so far, oldest first.
+    """
+
+    instance_id: str
+    token: str
+    run_uid: str
+    launch: int
+    offering: Offering
+    state: InstanceState
+    launched_at: datetime
+    billed_from: datetime | None = None
+    ended_at: datetime | None = None
+    ended_by: EndedBy | None = None
+    prices: tuple[PriceSegment, ...] = ()
+    notice_deadline: datetime | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.state is not InstanceState.TERMINATED

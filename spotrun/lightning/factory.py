@@ -1,0 +1,53 @@
+"""
+What Lightning calls for every Trainer that is built (the `callbacks_factory` entry points in pyproject.toml).
+
+Elsewhere than under an agent this costs one look at the environment.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spotrun.lightning.callback import SpotrunCallback
+
+AGENT_FD = "SPOTRUN_AGENT_FD"
+PACKAGES = ("pytorch_lightning", "lightning.pytorch")
+
+
+def for_pytorch_lightning() -> list[Any]:
+    return _callbacks("pytorch_lightning")
+
+
+def for_lightning() -> list[Any]:
+    return _callbacks("lightning.pytorch")
+
+
+def _callbacks(package: str) -> list[Any]:
+    return [_class_for((package,))()] if AGENT_FD in os.environ else []
+
+
+def callback_class() -> type[SpotrunCallback]:
+    """
+    The public class: a Callback of each Lightning package that the script has imported, or that is installed if it
+    has none.
+    """
+    imported = tuple(package for package in PACKAGES if package in sys.modules)
+    return _class_for(imported or (_installed(),))
+
+
+def _installed() -> str:
+    return next(package for package in PACKAGES if importlib.util.find_spec(package.partition(".")[0]))
+
+
+@cache
+def _class_for(packages: tuple[str, ...]) -> type[SpotrunCallback]:
+    from spotrun.lightning.callback import SpotrunCallback
+
+    bases = [importlib.import_module(f"{package}.callbacks").Callback for package in packages]
+    return type("SpotrunCallback", (SpotrunCallback, *bases), {"__module__": "spotrun.lightning"})

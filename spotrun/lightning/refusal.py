@@ -1,0 +1,65 @@
+"""What cannot be resumed exactly, said before the run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from spotrun.errors import SpotrunError
+
+
+class TrainingRefused(SpotrunError):
+    """This training cannot run under spotrun as it is; the hint says what to change."""
+
+
+Rule = tuple[Callable[[Any], object], str, str]
+
+
+def _has_callback(*names: str) -> Callable[[Any], object]:
+    """Any callback of these names, by class name so that both Lightning packages are meant."""
+    return lambda trainer: any(cls.__name__ in names for cb in trainer.callbacks for cls in type(cb).__mro__)
+
+
+_RULES: tuple[Rule, ...] = (
+    (
+        lambda t: t.world_size > 1 or t.num_nodes > 1,
+        "the Trainer uses more than one process or device",
+        "Trainer(devices=1, num_nodes=1)",
+    ),
+    (
+        lambda t: type(t.strategy).__name__ != "SingleDeviceStrategy",
+        "the Trainer's strategy spreads state over devices",
+        'Trainer(devices=1, strategy="auto")',
+    ),
+    (lambda t: t.overfit_batches, "overfit_batches is set", "use limit_train_batches"),
+    (
+        lambda t: t.reload_dataloaders_every_n_epochs > 1,
+        "dataloaders are reloaded every few epochs, and a resumed run would reload in others",
+        "Trainer(reload_dataloaders_every_n_epochs=1), or 0",
+    ),
+    (
+        lambda t: getattr(t, "_val_check_time_interval", None) is not None,
+        "validation is due by the clock, which no other run repeats",
+        "give val_check_interval in batches or as a share of the epoch",
+    ),
+    (
+        _has_callback("Timer"),
+        "max_time ends training by the clock",
+        "use max_epochs or max_steps; spotrun has max_duration",
+    ),
+    (
+        _has_callback("BatchSizeFinder", "LearningRateFinder"),
+        "a tuner callback runs trainings of its own inside fit()",
+        "run the tuner once, and put its result into the script",
+    ),
+    (
+        _has_callback("StochasticWeightAveraging"),
+        "StochasticWeightAveraging does not restore all of its own state",
+        "use the EMAWeightAveraging or WeightAveraging callback",
+    ),
+)
+
+
+def unsupported(trainer: Any) -> list[tuple[str, str]]:
+    """(reason, hint) for everything about this Trainer that keeps a resumed run from being bit-identical."""
+    return [(reason, hint) for applies, reason, hint in _RULES if applies(trainer)]

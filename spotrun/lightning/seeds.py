@@ -1,0 +1,50 @@
+"""
+Random numbers as a function of place: the seed of the run, the epoch, the batch, the sample.
+
+Nothing has to be saved then, and nothing can drift (measured.md §4). Each seed is the first 8 bytes of BLAKE2b over
+the parts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+
+def derive(*parts: object) -> int:
+    """A 64-bit seed from parts whose `repr` is stable: numbers, texts, tuples of them."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+
+
+def seed_process(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators, those of all accelerators included."""
+    torch.manual_seed(seed)
+    _seed_others(seed)
+
+
+def seed_cpu(seed: int) -> None:
+    """As `seed_process` without the accelerators; for data loading, once per sample."""
+    torch.default_generator.manual_seed(seed)
+    _seed_others(seed)
+
+
+def _seed_others(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """What happens inside leaves the global generators of this process (not of accelerators) as they were."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

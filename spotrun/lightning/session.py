@@ -1,0 +1,168 @@
+"""
+The trainer's conversation with its agent.
+
+A thread reads what the agent sends and raises flags; the training thread looks at them between two steps
+(house-style.md, rule 6). If the agent is gone, the process follows within a minute (protocol.md 17).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import threading
+
+import torch
+
+from spotrun import trainer_link
+from spotrun.checkpoint.snapshot import Plan, Stager, map_image
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    ArenasWanted,
+    DrainWanted,
+    Hello,
+    LinkClosed,
+    Message,
+    Resume,
+    SnapshotWanted,
+    TrainerLink,
+)
+
+AGENT_GONE_EXIT_CODE = 75
+AGENT_GONE_EXIT_S = 55.0
+ARENA_SLACK_BYTES = 4 << 20
+"""
+Loop counters, metrics and callbacks' states grow a little; an arena holds that much more than the first snapshot.
+"""
+
+
+class Session:
+    """One trainer process's link, arenas and wishes of the agent. Begin with `begin`."""
+
+    def __init__(self, link: TrainerLink) -> None:
+        self._link = link
+        # Data loading workers outlive a killed trainer by seconds; the agent is to see the end of the trainer at once.
+        os.register_at_fork(after_in_child=link.leave_to_parent)
+        self._stager = Stager()
+        self._asked_bytes = 0
+        self.snapshot_wanted = threading.Event()
+        self.drain_wanted = threading.Event()
+        self.closed = threading.Event()
+        self._over = threading.Event()
+
+    def begin(self, lightning: str) -> tuple[Resume, mmap.mmap | None]:
+        """
+        Say hello and wait for what to resume from, however long the agent takes to fetch it.
+
+        Raises:
+            LinkClosed: the agent is gone.
+        """
+        self._link.send(
+            Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
+        )
+        resume, fds = self._wait_for_resume()
+        image = map_image(fds[0], resume.size_bytes) if resume.size_bytes else None
+        threading.Thread(target=self._listen, name="spotrun-link", daemon=True).start()
+        return resume, image
+
+    def _wait_for_resume(self) -> tuple[Resume, list[int]]:
+        while True:
+            received = self._link.receive(None)
+            assert received is not None
+            message, fds = received
+            if isinstance(message, Resume):
+                return message, fds
+            self._take(message, fds)
+
+    def tell(self, message: Message) -> bool:
+        """False when the agent is gone, which is not the training's concern."""
+        if self.closed.is_set():
+            return False
+        try:
+            self._link.send(message)
+        except LinkClosed:
+            self._agent_is_gone()
+        return not self.closed.is_set()
+
+    def end(self) -> None:
+        """The training is over: from now on the agent may go, and the process lives on."""
+        self._over.set()
+
+    # --- arenas
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+        """A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once."""
+        if plan.size_bytes > self._stager.size_bytes:
+            self.want_arenas(plan.size_bytes)
+        return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
+
+    def any_room(self) -> bool:
+        """An arena is free; whether it is large enough is another question."""
+        return self._stager.ready()
+
+    @property
+    def arenas_asked(self) -> bool:
+        return self._asked_bytes > 0
+
+    def want_arenas(self, size_bytes: int) -> None:
+        if size_bytes > self._asked_bytes:
+            self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES
+            self.tell(ArenasWanted(size_bytes=self._asked_bytes))
+
+    def stage(self, plan: Plan) -> int:
+        return self._stager.stage(plan)
+
+    # --- the reading thread
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                received = self._link.receive(None)
+                assert received is not None
+                self._take(*received)
+        except LinkClosed:
+            self._agent_is_gone()
+        if not self._over.wait(AGENT_GONE_EXIT_S):
+            os._exit(AGENT_GONE_EXIT_CODE)
+
+    def _agent_is_gone(self) -> None:
+        self.closed.set()
+        self._link.close()
+
+    def _take(self, message: Message, fds: list[int]) -> None:
+        match message:
+            case Arenas(size_bytes=size_bytes, first=first):
+                self._stager.adopt(fds, size_bytes, first)
+            case ArenaFree(arena=arena):
+                self._stager.free(arena)
+            case SnapshotWanted():
+                self.snapshot_wanted.set()
+            case DrainWanted():
+                self.drain_wanted.set()
+            case _:
+                pass  # Committed is for people who watch
+
+
+_claimed_by: int | None = None
+
+
+def claim() -> Session | None:
+    """
+    The session of this process, for the first fit() in it; None where no agent is.
+
+    Raises:
+        SecondFit: the process has had its fit().
+    """
+    global _claimed_by
+    if _claimed_by == os.getpid():
+        raise SecondFit
+    link = trainer_link.from_environment()
+    if link is None:
+        return None
+    _claimed_by = os.getpid()
+    return Session(link)
+
+
+class SecondFit(Exception):
+    """One process trains once under an agent: a second fit() could not be told from the first when it is resumed."""

@@ -1,0 +1,100 @@
+"""
+The words of a scripted market: *when* something happens on the local cloud, and *what*.
+
+Conditions are about the training, not about wall time, so that a demo and a test interrupt at the same place
+on a fast and on a slow machine. `parse_condition(str(condition)) == condition`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from spotrun.units import Unreadable, format_duration, parse_duration, shown
+
+FORMS = '"epoch 2 at 40%", "upload at 50%" or "after 10m"'
+CONDITION_PATTERN = r"^(epoch [1-9]\d* at \d+(\.\d+)? ?%|upload at \d+(\.\d+)? ?%|after \d\S*)$"
+
+_PERCENT = r"(\d{1,3}(?:\.\d{1,6})?)\s?%"
+_EPOCH = re.compile(rf"epoch (\d{{1,9}}) at {_PERCENT}", re.ASCII)
+_UPLOAD = re.compile(rf"upload at {_PERCENT}", re.ASCII)
+_AFTER = re.compile(r"after (.+)")
+
+
+class Action(StrEnum):
+    """What a step does to the market."""
+
+    INTERRUPT = "interrupt"
+    """The spot instance is taken; another one can be had."""
+    NO_SPOT = "no-spot"
+    """The spot instance is taken, and there is no spot anywhere until a later step `spot-returns`."""
+    SPOT_RETURNS = "spot-returns"
+
+
+@dataclass(frozen=True)
+class EpochAt:
+    """`fraction` (0 to 1) of the batches of epoch number `epoch` are trained; the first epoch is number 1."""
+
+    epoch: int
+    fraction: float
+
+    def __str__(self) -> str:
+        return f"epoch {self.epoch} at {_percent(self.fraction)}"
+
+
+@dataclass(frozen=True)
+class UploadAt:
+    """`fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
+
+    fraction: float
+
+    def __str__(self) -> str:
+        return f"upload at {_percent(self.fraction)}"
+
+
+@dataclass(frozen=True)
+class After:
+    """`duration` of run time has passed since the previous step fired; for the first step, since the run began."""
+
+    duration: timedelta
+
+    def __str__(self) -> str:
+        return f"after {format_duration(self.duration)}"
+
+
+Condition = EpochAt | UploadAt | After
+
+
+def parse_condition(text: object) -> Condition:
+    """
+    `epoch N at P%` (epochs counted from 1), `upload at P%`, `after DURATION`.
+
+    Raises:
+        Unreadable: it is none of these; the suggestion shows the forms.
+    """
+    if isinstance(text, EpochAt | UploadAt | After):
+        return text
+    if not isinstance(text, str):
+        raise Unreadable("must be a condition", f"write {FORMS}")
+    if match := _EPOCH.fullmatch(text):
+        if int(match[1]) == 0:
+            raise Unreadable("epochs are counted from 1", f'write "epoch 1 at {match[2]}%"')
+        return EpochAt(int(match[1]), _fraction(match[2]))
+    if match := _UPLOAD.fullmatch(text):
+        return UploadAt(_fraction(match[1]))
+    if match := _AFTER.fullmatch(text):
+        return After(parse_duration(match[1]))
+    raise Unreadable(f"{shown(text)!r} is not a condition", f"write {FORMS}")
+
+
+def _fraction(percent: str) -> float:
+    if Decimal(percent) > 100:
+        raise Unreadable(f"{percent}% is more than 100%", "write 0% to 100%")
+    return float(Decimal(percent) / 100)
+
+
+def _percent(fraction: float) -> str:
+    return f"{(Decimal(repr(fraction)) * 100).normalize():f}%"

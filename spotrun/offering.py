@@ -1,0 +1,50 @@
+"""What can be rented: an instance type, in a zone, as spot or on-demand, at a price."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from enum import StrEnum
+
+import msgspec
+
+
+class CapacityType(StrEnum):
+    """Who may take the instance back: the cloud at any time (`spot`), or only you (`on_demand`)."""
+
+    SPOT = "spot"
+    ON_DEMAND = "on_demand"
+
+
+class Offering(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One thing a cloud rents out, with its price now.
+
+    `accelerators` is `NAME:COUNT` ("V100:1") or "" for a machine without any. `simulated` says that nobody will
+    ever be billed this price.
+    """
+
+    cloud: str
+    region: str
+    zone: str
+    instance_type: str
+    capacity_type: CapacityType
+    price_usd_per_hour: Decimal
+    accelerators: str = ""
+    cpus: int = 0
+    memory_gib: int = 0
+    simulated: bool = False
+
+    @property
+    def pool(self) -> Pool:
+        return Pool(zone=self.zone, instance_type=self.instance_type, capacity_type=self.capacity_type)
+
+    def __str__(self) -> str:
+        return f"{self.instance_type} {self.capacity_type} in {self.cloud}/{self.zone}"
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Where capacity comes and goes together: one instance type of one capacity type in one zone."""
+
+    zone: str
+    instance_type: str
+    capacity_type: CapacityType

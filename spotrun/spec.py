@@ -1,0 +1,392 @@
+"""
+RunSpec: what the user wants, resolved and immutable.
+
+`spotrun.spec_file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` carries it through
+the run's folder. The models hold one spelling of each wish: the shorthands of the file (`run:` at the top,
+`use_spot`) are resolved before. Nothing here touches the file system.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import GenerateJsonSchema
+
+from spotrun.errors import SpecInvalid
+from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
+from spotrun.spec_problems import problems_of
+from spotrun.spec_values import (
+    DEFAULT_STORE,
+    NAME_PATTERN,
+    PLACE_PATTERN,
+    Accelerators,
+    clean_text,
+    matching,
+    one_of,
+    read_accelerators,
+    read_args,
+    read_envs,
+    read_every,
+    read_name,
+    read_notice,
+    read_num_nodes,
+    read_positive_duration,
+    read_script,
+    read_time_scale,
+    read_uri,
+    read_workdir,
+)
+from spotrun.units import (
+    DURATION_PATTERN,
+    Amount,
+    Steps,
+    Unreadable,
+    duration_in_seconds,
+    format_duration,
+    parse_amount,
+    parse_duration,
+    parse_usd,
+)
+
+_DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "10m", "1h30m"]})
+_USD_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}]}
+)
+_AMOUNT_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "number", "exclusiveMinimum": 0},
+            {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(GB)?\+?$"},
+        ]
+    }
+)
+_TEXT_SCHEMA = WithJsonSchema({"type": "string", "minLength": 1})
+_SCALARS = {"type": ["string", "number", "boolean"]}
+_as_text = PlainSerializer(lambda value: None if value is None else str(value))
+
+
+def _duration_text(value: Any) -> Any:
+    return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
+
+
+_as_seconds = PlainSerializer(_duration_text)
+
+Duration = Annotated[timedelta, PlainValidator(parse_duration), _as_seconds, _DURATION_SCHEMA]
+PositiveDuration = Annotated[timedelta, PlainValidator(read_positive_duration), _as_seconds, _DURATION_SCHEMA]
+Usd = Annotated[Decimal, PlainValidator(parse_usd), _as_text, _USD_SCHEMA]
+AmountField = Annotated[Amount, PlainValidator(parse_amount), _as_text, _AMOUNT_SCHEMA]
+Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT_SCHEMA]
+Place = Annotated[
+    str,
+    PlainValidator(matching(PLACE_PATTERN, "use letters, digits, dots and dashes")),
+    WithJsonSchema({"type": "string", "pattern": PLACE_PATTERN}),
+]
+
+
+class Model(BaseModel):
+    """Frozen; an unknown key is an error; attribute types are the resolved ones (timedelta, Decimal)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class TrainSpec(Model):
+    """What to run: a Python script with arguments, or any shell command."""
+
+    script: Annotated[str, PlainValidator(read_script), _TEXT_SCHEMA] | None = Field(
+        default=None, description="Python script, relative to workdir. Needs no change for spotrun."
+    )
+    args: Annotated[
+        tuple[str, ...],
+        PlainValidator(read_args),
+        PlainSerializer(list),
+        WithJsonSchema({"type": "array", "items": {"type": ["string", "number"]}}),
+    ] = Field(default=(), description="Arguments of the script, one list item each.")
+    run: Command | None = Field(default=None, description="Any shell command, instead of script and args.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> TrainSpec:
+        if self.script is not None and self.run is not None:
+            raise Unreadable("has both script and run", "keep one of them")
+        if self.script is None and self.run is None:
+            raise Unreadable("nothing to run", "write train: {script: train.py} or run: COMMAND")
+        if self.run is not None and self.args:
+            raise Unreadable("goes with script, not with run", "write the arguments into run", at=("args",))
+        return self
+
+
+class ResourcesSpec(Model):
+    """Where to train, and what may be rented."""
+
+    cloud: Annotated[
+        Literal["local", "aws", "gcp"],
+        PlainValidator(one_of("local", unbuilt=("aws", "gcp"))),
+        WithJsonSchema({"enum": ["local"]}),
+    ] = Field(default="local", description="The cloud. `local` rehearses on this machine at simulated prices.")
+    accelerators: (
+        Annotated[
+            Accelerators,
+            PlainValidator(read_accelerators),
+            _as_text,
+            WithJsonSchema(
+                {
+                    "anyOf": [
+                        {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*(:\s*\d+)?$"},
+                        {
+                            "type": "object",
+                            "minProperties": 1,
+                            "maxProperties": 1,
+                            "additionalProperties": {"type": "integer", "minimum": 1},
+                        },
+                    ]
+                }
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="Accelerators per instance: V100:1, {V100: 1} or V100.")
+    instance_type: Place | None = Field(default=None, description="Only this instance type.")
+    region: Place | None = Field(default=None, description="Only this region.")
+    zone: Place | None = Field(default=None, description="Only this zone.")
+    cpus: AmountField | None = Field(default=None, description="CPUs per instance: 4 is exactly four, 4+ four or more.")
+    memory: AmountField | None = Field(default=None, description="Memory per instance in GB: 16 exactly, 16+ or more.")
+    spot_policy: Annotated[
+        Literal["spot", "on-demand", "auto"],
+        PlainValidator(one_of("spot", "on-demand", "auto")),
+        WithJsonSchema({"enum": ["spot", "on-demand", "auto"]}),
+    ] = Field(
+        default="auto",
+        description="spot only, on-demand only, or auto: spot where possible, on-demand when needed.",
+    )
+    max_price: Usd | None = Field(
+        default=None, description="Never rent above this price, in USD per hour per instance."
+    )
+
+
+class CheckpointSpec(Model):
+    """Where checkpoints go, how often, and how many are kept."""
+
+    uri: Annotated[str, PlainValidator(read_uri), _TEXT_SCHEMA] = Field(
+        default=DEFAULT_STORE, description="The store: it holds the whole run folder. A local folder."
+    )
+    every: Annotated[
+        Literal["auto"] | timedelta | Steps,
+        PlainValidator(read_every),
+        _as_seconds,
+        WithJsonSchema({"type": "string", "pattern": rf"^auto$|^[1-9]\d* steps?$|{DURATION_PATTERN}"}),
+    ] = Field(
+        default="auto",
+        description='auto (wastes least time, Young 1974), a duration like 10m, or "500 steps".',
+    )
+    keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many checkpoints are kept.")
+
+
+class PolicySpec(Model):
+    """When to leave spot, when to come back, and when a silent trainer counts as hung."""
+
+    on_demand_after: Duration = Field(
+        default=timedelta(minutes=10),
+        description="With spot_policy auto: on-demand after this long without spot.",
+    )
+    return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is there again.")
+    return_cooldown: Duration = Field(
+        default=timedelta(minutes=10), description="Go back when spot has been there again for this long."
+    )
+    hang_after: PositiveDuration = Field(
+        default=timedelta(minutes=5), description="Without progress for this long the trainer counts as hung."
+    )
+
+
+class BudgetSpec(Model):
+    """What the run may cost."""
+
+    max_usd: Usd | None = Field(default=None, description="Stop before the run costs more than this many US dollars.")
+
+
+class RetrySpec(Model):
+    """What to do when the script itself fails. Interruptions and missing capacity are always retried."""
+
+    on_events: tuple[
+        Annotated[Literal["error"], PlainValidator(one_of("error")), WithJsonSchema({"enum": ["error"]})], ...
+    ] = Field(default=("error",), description="error: the script ended with an error.")
+    max_restarts: StrictInt = Field(default=2, ge=0, le=10_000, description="How often the script is started again.")
+
+
+class ScriptStep(Model):
+    """One step of a scripted market. Steps fire in order, each once."""
+
+    when: Annotated[
+        Condition,
+        PlainValidator(parse_condition),
+        _as_text,
+        WithJsonSchema({"type": "string", "pattern": CONDITION_PATTERN}),
+    ] = Field(
+        description='"epoch N at P%" (epochs counted from 1), "upload at P%" (of a checkpoint\'s bytes), '
+        '"after DURATION" (of run time since the step before).'
+    )
+    then: Annotated[
+        Action,
+        PlainValidator(lambda value: Action(one_of(*Action)(value))),
+        _as_text,
+        WithJsonSchema({"enum": [str(action) for action in Action]}),
+    ] = Field(
+        description="interrupt: the spot instance is taken. no-spot: it is taken and there is no spot anywhere "
+        "until a later step spot-returns."
+    )
+    notice: Annotated[
+        timedelta | None,
+        PlainValidator(read_notice),
+        PlainSerializer(lambda value: "none" if value is None else _duration_text(value)),
+        WithJsonSchema({"type": "string", "pattern": rf"^none$|{DURATION_PATTERN}"}),
+    ] = Field(default=timedelta(seconds=120), description="Warning before the instance is taken; none: without one.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_return_has_no_notice(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("then") != "spot-returns":
+            return data
+        if data.get("notice", "none") != "none":
+            raise Unreadable("spot-returns takes no instance and has no notice", "remove it", at=("notice",))
+        return {**data, "notice": "none"}
+
+
+class LocalMarketSpec(Model):
+    """The local cloud: how fast its clock runs, how it boots, and what its market does."""
+
+    time_scale: Annotated[
+        float,
+        PlainValidator(read_time_scale),
+        WithJsonSchema({"type": "number", "minimum": 1, "maximum": 100_000}),
+    ] = Field(default=1.0, description="Run seconds per real second: 60 makes a market minute take a second.")
+    seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="The seed of a generated market.")
+    boot: Duration = Field(default=timedelta(seconds=40), description="Run time from launch to a booted instance.")
+    market: Annotated[
+        Literal["calm", "generated"],
+        PlainValidator(one_of("calm", "generated")),
+        WithJsonSchema({"enum": ["calm", "generated"]}),
+    ] = Field(
+        default="calm",
+        description="calm: fixed prices and no interruption but the script's. generated: from the seed.",
+    )
+    script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
+
+    @model_validator(mode="after")
+    def _spot_returns_after_it_was_gone(self) -> LocalMarketSpec:
+        gone = False
+        for index, step in enumerate(self.script):
+            if step.then is Action.SPOT_RETURNS and not gone:
+                raise Unreadable("spot is not gone here", "add a step no-spot before it", at=("script", index, "then"))
+            gone = step.then is Action.NO_SPOT or (gone and step.then is not Action.SPOT_RETURNS)
+        return self
+
+
+class RunSpec(Model):
+    """One training run for spotrun."""
+
+    name: Annotated[str, PlainValidator(read_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})] = (
+        Field(description="Name of the run: small letters, digits and dashes. Default: the name of the file.")
+    )
+    workdir: Annotated[Path, PlainValidator(read_workdir), _as_text, _TEXT_SCHEMA] = Field(
+        description="The folder to upload and to train in, relative to this file. Default: this file's folder."
+    )
+    train: TrainSpec = Field(description="What to run: script and args, or run.")
+    setup: Command | None = Field(default=None, description="Shell command that runs on each instance before training.")
+    envs: Annotated[
+        Mapping[str, str],
+        PlainValidator(read_envs),
+        WithJsonSchema({"type": "object", "additionalProperties": _SCALARS}),
+    ] = Field(
+        default={},
+        description="Environment of setup and training. Numbers and booleans become text as in SkyPilot.",
+    )
+    resources: ResourcesSpec = Field(default=ResourcesSpec(), description="Where to train, and what may be rented.")
+    checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
+    policy: PolicySpec = Field(default=PolicySpec(), description="When to leave spot and when to come back.")
+    max_duration: PositiveDuration | None = Field(
+        default=None, description="Stop the run after this long, whatever it does."
+    )
+    budget: BudgetSpec = Field(default=BudgetSpec(), description="What the run may cost.")
+    retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
+    num_nodes: Annotated[int, PlainValidator(read_num_nodes), WithJsonSchema({"const": 1})] = Field(
+        default=1, description="Nodes that train together. Only 1 so far."
+    )
+    local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
+        resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json"))
+        return resolved
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
+        """
+        Exactly the spec that `to_dict` was called on.
+
+        Raises:
+            SpecInvalid: it was written by hand or by a newer spotrun; every problem is listed.
+        """
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            raise SpecInvalid("\n".join(str(problem) for problem in problems_of(error, cls))) from error
+
+    @property
+    def spec_sha256(self) -> str:
+        """The same for two specs exactly when they are equal."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_nones(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nones(item) for key, item in value.items() if item is not None}
+    return [_without_nones(item) for item in value] if isinstance(value, list) else value
+
+
+class _ForEditors(GenerateJsonSchema):
+    """Defaults as a user would write them, and no `null`: a file leaves a key out instead."""
+
+    def nullable_schema(self, schema: Any) -> dict[str, Any]:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        if schema.get("default") is None or isinstance(schema["default"], BaseModel):
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    def encode_default(self, default: Any) -> Any:
+        return format_duration(default) if isinstance(default, timedelta) else super().encode_default(default)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec file, for editors: the models, and the shorthands of a file."""
+    schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
+    resources = schema["$defs"]["ResourcesSpec"]["properties"]
+    resources["use_spot"] = {
+        "type": "boolean",
+        "description": "SkyPilot's: true is spot, false is on-demand.",
+    }
+    schema["properties"]["run"] = {
+        "type": "string",
+        "minLength": 1,
+        "description": "Any shell command, instead of train.",
+    }
+    del schema["required"]
+    schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,325 @@
+"""
+The line between the agent and the trainer process that it started.
+
+A Unix stream socket pair; the trainer inherits its end, whose number is in `SPOTRUN_AGENT_FD`. A message is one
+JSON object on a line. File descriptors (arenas, a checkpoint to resume from) travel beside it (SCM_RIGHTS) and are
+counted in the line, so that each reaches the message it was sent with, however the stream was cut.
+
+    trainer                                   agent
+    Hello                       ->
+                                <-            Resume (+ the checkpoint's memory, unless fresh)
+    ArenasWanted                ->
+                                <-            Arenas (+ their memory)
+    Progress, SnapshotTaken, EpochEnded ->
+                                <-            ArenaFree, SnapshotWanted, DrainWanted, Committed
+    Refused | Finished          ->
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+AGENT_FD = "SPOTRUN_AGENT_FD"
+
+LINE_MAX_BYTES = 1 << 20
+SEND_TIMEOUT_S = 60.0
+"""A peer that reads nothing for so long is taken for gone."""
+
+_FDS_MAX = 16
+_CHUNK_BYTES = 1 << 16
+
+
+class LinkClosed(Exception):
+    """The other end is gone, or speaks something else. Nothing more can be sent or received."""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class Hello(_Message, frozen=True):
+    """The first message. `lightning` is the package and its version, `pytorch_lightning 2.6.6`."""
+
+    pid: int
+    lightning: str
+    torch: str
+    python: str
+
+
+class ArenasWanted(_Message, frozen=True):
+    """Snapshots need `size_bytes` each. Asked again, with a larger size, when the state has grown."""
+
+    size_bytes: int
+
+
+class Progress(_Message, frozen=True):
+    """
+    Where training is. `epoch` counts from 0; `batch` of `batches` are done in it; `step` is Lightning's `global_step`.
+
+    `epochs` is `max_epochs`, or 0 where that is unknown; so is `batches`. Metrics that are not finite are left out.
+    """
+
+    epoch: int
+    batch: int
+    batches: int
+    step: int
+    epochs: int
+    phase: Literal["train", "validate"]
+    metrics: dict[str, float] = {}
+
+
+class SnapshotTaken(_Message, frozen=True):
+    """
+    Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
+
+    `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, with its validation and all else that
+    belongs to its end. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
+    stood still. `finite` is False when the loss or a parameter is NaN or infinite.
+    """
+
+    arena: int
+    size_bytes: int
+    epoch: int
+    batch: int
+    step: int
+    stall_s: float
+    finite: bool
+    final: bool
+    epoch_ended: bool
+    metrics: dict[str, float] = {}
+
+
+class EpochEnded(_Message, frozen=True):
+    """Epoch `epoch` (from 0) has ended, its validation included; `step` is the one that it ended on."""
+
+    epoch: int
+    step: int
+    batches: int
+    samples: int
+    metrics: dict[str, float] = {}
+
+
+class Refused(_Message, frozen=True):
+    """This training cannot be resumed exactly, or not at all; the process ends with an error next."""
+
+    reason: str
+    hint: str
+
+
+class Finished(_Message, frozen=True):
+    """`fit()` is done, and the final snapshot was taken."""
+
+    step: int
+    epoch: int
+
+
+class Resume(_Message, frozen=True):
+    """
+    Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image.
+
+    `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot each so many optimizer steps.
+    """
+
+    size_bytes: int
+    epoch: int
+    step: int
+    every_steps: int | None
+    seed: int
+    fresh: bool
+
+
+class Arenas(_Message, frozen=True):
+    """`count` file descriptors of `size_bytes` each: the arenas `first`, `first + 1`, … They replace earlier ones."""
+
+    size_bytes: int
+    count: int
+    first: int = 0
+
+
+class ArenaFree(_Message, frozen=True):
+    arena: int
+
+
+class SnapshotWanted(_Message, frozen=True):
+    why: Literal["interval", "rebalance", "epoch", "chaos"]
+
+
+class DrainWanted(_Message, frozen=True):
+    """Take a final snapshot at the next step boundary and do no step any more."""
+
+    reason: str
+
+
+class Committed(_Message, frozen=True):
+    step: int
+
+
+Message: TypeAlias = (
+    Hello
+    | ArenasWanted
+    | Progress
+    | SnapshotTaken
+    | EpochEnded
+    | Refused
+    | Finished
+    | Resume
+    | Arenas
+    | ArenaFree
+    | SnapshotWanted
+    | DrainWanted
+    | Committed
+)
+
+
+class _Line(msgspec.Struct, frozen=True):
+    fds: int
+    message: Message
+
+
+class TrainerLink:
+    """
+    One end of the line. `send` may be called from any thread, `receive` from one at a time.
+
+    It owns the socket. Descriptors that `receive` hands out belong to the caller; those given to `send` stay the
+    sender's.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._unread = bytearray()
+        self._fds: deque[int] = deque()
+        self._decoder = msgspec.json.Decoder(_Line)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """
+        Raises:
+            LinkClosed: the other end is gone, or has read nothing for a minute.
+        """
+        line = msgspec.json.encode(_Line(len(fds), message)) + b"\n"
+        assert len(line) <= LINE_MAX_BYTES
+        assert len(fds) <= _FDS_MAX
+        deadline = time.monotonic() + SEND_TIMEOUT_S
+        with self._sending:
+            sent = self._send_some(line, fds, deadline)
+            while sent < len(line):
+                sent += self._send_some(line[sent:], (), deadline)
+
+    def _send_some(self, data: bytes, fds: Sequence[int], deadline: float) -> int:
+        while True:
+            try:
+                if fds:
+                    return socket.send_fds(self._sock, [data], list(fds), socket.MSG_DONTWAIT)
+                return self._sock.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                if not self._ready(select.POLLOUT, deadline - time.monotonic()):
+                    raise LinkClosed(f"the other end has read nothing for {SEND_TIMEOUT_S:.0f} s") from None
+            except (OSError, ValueError) as error:
+                raise LinkClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None) -> tuple[Message, list[int]] | None:
+        """
+        The next message and its file descriptors; None when none came in time. A timeout of None waits for ever, 0
+        not at all.
+
+        Raises:
+            LinkClosed: the other end is gone.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if (line := self._take_line()) is not None:
+                return self._decode(line)
+            wait_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self._ready(select.POLLIN, wait_s):
+                return None
+            self._read()
+
+    def receive_nowait(self) -> tuple[Message, list[int]] | None:
+        return self.receive(0)
+
+    def close(self) -> None:
+        """Idempotent. A thread that waits in `receive` gets LinkClosed."""
+        with contextlib.suppress(OSError):  # the other end went first
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        while self._fds:
+            os.close(self._fds.popleft())
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: close this copy of the socket, and leave the conversation as it is."""
+        self._sock.close()
+
+    def _ready(self, event: int, wait_s: float | None) -> bool:
+        poll = select.poll()
+        try:
+            poll.register(self._sock, event)
+        except ValueError as error:
+            raise LinkClosed("the link was closed here") from error
+        return bool(poll.poll(None if wait_s is None else max(0.0, wait_s) * 1000))
+
+    def _read(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK_BYTES, _FDS_MAX, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError) as error:
+            raise LinkClosed(str(error)) from error
+        self._fds.extend(fds)
+        if not data:
+            raise LinkClosed("the other end closed the link")
+        self._unread += data
+        if len(self._unread) > LINE_MAX_BYTES + _CHUNK_BYTES:
+            raise LinkClosed(f"a line of more than {LINE_MAX_BYTES} bytes")
+
+    def _take_line(self) -> bytes | None:
+        end = self._unread.find(b"\n")
+        if end < 0:
+            return None
+        line = bytes(self._unread[:end])
+        del self._unread[: end + 1]
+        return line
+
+    def _decode(self, line: bytes) -> tuple[Message, list[int]]:
+        try:
+            decoded = self._decoder.decode(line)
+            return decoded.message, [self._fds.popleft() for _ in range(decoded.fds)]
+        except (msgspec.DecodeError, IndexError) as error:
+            raise LinkClosed(f"not a message: {line[:200]!r}") from error
+
+
+def pair() -> tuple[TrainerLink, socket.socket]:
+    """
+    The agent's link, and the socket that the trainer inherits (pass its number in `pass_fds` and in
+    `SPOTRUN_AGENT_FD`).
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    return TrainerLink(ours), theirs
+
+
+def from_environment() -> TrainerLink | None:
+    """The trainer's link, where an agent started this process; None elsewhere, in its child processes too."""
+    number = os.environ.get(AGENT_FD)
+    if number is None:
+        return None
+    try:
+        sock = socket.socket(fileno=int(number))
+    except (OSError, ValueError):
+        return None  # the variable was inherited and the descriptor was not
+    if sock.family is not socket.AF_UNIX:
+        sock.detach()
+        return None
+    sock.set_inheritable(False)
+    return TrainerLink(sock)

@@ -1,0 +1,189 @@
+"""
+The small written forms of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
+
+Every `parse_*` takes what YAML or a flag holds (text or a number), returns a typed value, and raises
+`Unreadable` with what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+
+LONGEST = timedelta(days=3650)
+DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
+
+_DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
+_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_UNIT_WORDS = {
+    word: unit
+    for unit, words in {
+        "d": "d day days",
+        "h": "h hr hrs hour hours",
+        "m": "m min mins minute minutes",
+        "s": "s sec secs second seconds",
+    }.items()
+    for word in words.split()
+}
+_USD = re.compile(r"\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+_AMOUNT = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(?:\s*(?:GB|GiB))?(\+?)", re.ASCII | re.IGNORECASE)
+_STEPS = re.compile(r"(\d{1,12})\s*steps?", re.ASCII)
+
+
+class Unreadable(ValueError):
+    """
+    A value that cannot be read as what its key wants.
+
+    `suggestion` is a phrase that says what to write instead ("write 10m"); `at` names a key or index below
+    the one that was being read, when the fault is there.
+    """
+
+    def __init__(self, message: str, suggestion: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.suggestion = suggestion
+        self.at = at
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`value` as a terminal may show it: one line, no control or direction characters, cut at `limit`."""
+    text = str(value)
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def parse_duration(value: object) -> timedelta:
+    """`90s`, `10m`, `4h`, `1d`, `1h30m`: days, hours, minutes, seconds, in that order, each at most once."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise Unreadable("must be a duration", "write it like 90s, 10m, 4h or 1h30m")
+    text = str(value)
+    if text.strip().startswith("-"):
+        raise Unreadable(f"a duration must not be negative, and this is {shown(text)}", "write it like 10m")
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise Unreadable(_duration_fault(text), _duration_suggestion(text))
+    microseconds = sum(
+        int(Decimal(number) * _SECONDS[unit] * 1_000_000)
+        for number, unit in zip(match.groups(), "dhms", strict=True)
+        if number is not None
+    )
+    if microseconds > LONGEST / timedelta(microseconds=1):
+        raise Unreadable(f"{shown(text)} is longer than {LONGEST.days} days", "write a shorter one, like 4h or 1d")
+    return timedelta(microseconds=microseconds)
+
+
+def _duration_fault(text: str) -> str:
+    if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+        return f"a duration needs a unit, and {shown(text)} has none"
+    return f"{shown(text)!r} is not a duration"
+
+
+def _duration_suggestion(text: str) -> str:
+    lowered = text.lower().strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", lowered, re.ASCII):
+        return f"write {lowered}s for seconds or {lowered}m for minutes"
+    clock = re.fullmatch(r"(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?", lowered, re.ASCII)
+    if clock:
+        first, second, third = clock.groups()
+        long = f"{int(first)}h{int(second)}m"
+        return f"write {long}{int(third)}s" if third else f"write {long} or {int(first)}m{int(second)}s"
+    written = _spelled_duration(lowered)
+    return f"write {written}" if written else "write it like 90s, 10m, 4h or 1h30m"
+
+
+def _spelled_duration(text: str) -> str | None:
+    """`10 min`, `1 hour and 30 minutes`, `2 weeks` in our form; None when it cannot be guessed."""
+    parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
+    rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])
+    if not parts or rest:
+        return None
+    in_days = [(f"{7 * Decimal(n)}", "d") if word in ("w", "week", "weeks") else (n, word) for n, word in parts]
+    if any(word not in _UNIT_WORDS for _, word in in_days):
+        return None
+    written = "".join(f"{number}{_UNIT_WORDS[word]}" for number, word in in_days)
+    return written if _DURATION.fullmatch(written) else None
+
+
+def duration_in_seconds(duration: timedelta) -> str:
+    """The exact form for machines: `600s`, `0.25s`. `parse_duration` gives the same duration back."""
+    whole, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
+    return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
+
+
+def format_duration(duration: timedelta) -> str:
+    """The short form for people: `1h30m`, `10m`, `0s`. `parse_duration` gives the same duration back."""
+    days, rest = divmod(duration, timedelta(days=1))
+    hours, rest = divmod(rest, timedelta(hours=1))
+    minutes, rest = divmod(rest, timedelta(minutes=1))
+    written = "".join(f"{number}{unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "m")) if number)
+    return written + duration_in_seconds(rest) if rest or not written else written
+
+
+def parse_usd(value: object) -> Decimal:
+    """Dollars above zero, as a number or as text: `2.50`."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise Unreadable("must be a number of US dollars", "write it like 2.50")
+    text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    if not _USD.fullmatch(text):
+        raise Unreadable(_usd_fault(text), _usd_suggestion(text))
+    amount = Decimal(text)
+    if amount == 0:
+        raise Unreadable("must be more than 0 dollars", "remove the key for no limit")
+    return Decimal(format(amount.normalize(), "f"))
+
+
+def _usd_fault(text: str) -> str:
+    if text.startswith("-"):
+        return f"must be more than 0 dollars, and this is {shown(text)}"
+    return f"{shown(text)!r} is not a number of US dollars"
+
+
+def _usd_suggestion(text: str) -> str:
+    bare = re.sub(r"(?i)\s*(\$|usd|dollars?|/\s*h(ou)?r?|per\s+hour|an\s+hour)\s*", "", text[:80]).strip(" -")
+    if re.fullmatch(r"\d+,\d{1,2}", bare, re.ASCII):
+        bare = bare.replace(",", ".")
+    bare = bare.replace(",", "").replace("_", "")
+    return f"write {bare}" if _USD.fullmatch(bare) else "write a plain number like 2.50"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How many CPUs or gigabytes: exactly `number`, or with `at_least` that many or more (`4` and `4+`)."""
+
+    number: Decimal
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number:f}{'+' if self.at_least else ''}"
+
+
+def parse_amount(value: object) -> Amount:
+    """SkyPilot's amounts: `4` is exactly four, `4+` is four or more; gigabytes may be written `16GB+`."""
+    if isinstance(value, Amount):
+        return value
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise Unreadable("must be a number, or a number and a plus sign", 'write 4, or "4+" for four or more')
+    match = _AMOUNT.fullmatch(str(value))
+    if match is None or not Decimal(match[1]):
+        raise Unreadable(f"{shown(value)!r} is not an amount above 0", 'write 4, or "4+" for four or more')
+    return Amount(Decimal(format(Decimal(match[1]).normalize(), "f")), at_least=bool(match[2]))
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A number of training steps (optimizer steps, as Lightning's `global_step` counts them)."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} steps"
+
+
+def parse_steps(text: str) -> Steps | None:
+    """`500 steps`; None when the text is something else."""
+    match = _STEPS.fullmatch(text)
+    return Steps(int(match[1])) if match else None

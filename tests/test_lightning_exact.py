@@ -1,0 +1,442 @@
+"""
+A training that is killed and resumed ends as the one that was not: the same bits in weights, optimizer, learning
+rates, losses, metrics and sample order (promise I11). Trainers are real processes, and die by a real SIGKILL. See
+lightning_harness.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
+
+sys.path.append(str(Path(__file__).parent))
+from lightning_harness import Agent, Spawner, Zygote
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory):
+    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
+    yield zygote
+    zygote.close()
+
+
+def trained(result, what="train"):
+    return [line for line in map(json.loads, result["trace"]) if line[0] == what]
+
+
+def assert_same(straight, killed):
+    for n, (a, b) in enumerate(zip(straight["trace"], killed["trace"], strict=False)):
+        assert a == b, f"first difference in line {n}"
+    assert straight == killed
+
+
+def exact(zygote, folder, job, kills, every_steps=1):
+    """Train straight and through `kills`, and compare; returns the killed one's agent and result."""
+    straight = Agent(zygote, job, folder / "straight").run()
+    agent = Agent(zygote, job, folder / "killed", every_steps=every_steps)
+    killed = agent.run(kills)
+    assert_same(straight, killed)
+    return agent, killed
+
+
+# Places: "batch:e:n" in on_train_batch_end of the n-th batch of epoch e (8 batches); "start:e:n" with n done, in
+# on_train_batch_start; "validation:e:n" in the validation after batch n; "epoch_end:e"; "train_end".
+EVERYWHERE = [
+    "batch:0:2", "batch:0:3", "start:0:5", "batch:0:6", "batch:0:7", "batch:0:8", "validation:0:8", "epoch_end:0",
+    "start:1:0", "start:1:1", "batch:1:8", "validation:1:8", "batch:2:8", "epoch_end:2", "train_end",
+]  # fmt: skip
+SOME = ["batch:0:3", "batch:0:8", "epoch_end:0", "start:1:0", "validation:1:8", "batch:2:8"]
+
+TRAININGS = {
+    "one cycle over all steps": ({}, EVERYWHERE),
+    "import lightning": ({"package": "lightning.pytorch"}, SOME),
+    "schedule by epoch": ({"scheduler": "epoch"}, EVERYWHERE),
+    "plateau of a validation metric": ({"scheduler": "plateau"}, EVERYWHERE),
+    "plateau of an epoch's training loss": ({"scheduler": "plateau", "monitor": "train_loss_epoch"}, SOME),
+    "plateau by step": ({"scheduler": "plateau", "interval": "step", "monitor": "train_loss_step"}, SOME),
+    "plateau, validation each second epoch": (
+        {"scheduler": "plateau", "trainer": {"check_val_every_n_epoch": 2, "max_epochs": 4}},
+        ["batch:0:3", "start:1:0", "validation:1:8", "start:2:0", "batch:2:8", "start:3:0"],
+    ),
+    "validation twice an epoch": (
+        {"trainer": {"val_check_interval": 0.5}},
+        ["batch:0:4", "validation:0:4", "batch:0:5", "validation:0:8", "start:1:0", "start:1:4", "validation:2:4"],
+    ),
+    "validation each 5 batches, across epochs": (
+        {"trainer": {"check_val_every_n_epoch": None, "val_check_interval": 5}},
+        ["batch:0:5", "validation:0:5", "batch:1:2", "validation:1:2", "start:1:3", "batch:2:8"],
+    ),
+    "accumulation": ({"trainer": {"accumulate_grad_batches": 3}}, SOME),
+    "accumulation, validation within it": ({"trainer": {"accumulate_grad_batches": 3, "val_check_interval": 2}}, SOME),
+    "accumulation that grows": ({"accumulation": {"0": 1, "1": 3}}, [*SOME[:4], "batch:1:5", *SOME[4:]]),
+    "2 workers": ({"workers": 2}, ["batch:0:3", "validation:0:8", "batch:2:8"]),
+    "2 persistent workers": (
+        {"workers": 2, "persistent": True, "val_workers": 1},
+        ["batch:0:5", "start:1:0", "batch:1:3"],
+    ),
+    "early stopping": (
+        {"early_stopping": 1, "min_delta": 0.2, "trainer": {"max_epochs": 6}},
+        ["batch:0:3", "validation:0:8", "epoch_end:0", "validation:1:8", "epoch_end:1"],
+    ),
+    "max_steps within an epoch": (
+        {"trainer": {"max_steps": 19, "max_epochs": -1}},
+        [*SOME[:5], "batch:2:2", "train_end"],
+    ),
+    "max_steps at an epoch's end": ({"trainer": {"max_steps": 16, "max_epochs": -1}}, [*SOME[:5], "train_end"]),
+    "limit_train_batches": (
+        {"trainer": {"limit_train_batches": 5, "limit_val_batches": 2}},
+        ["batch:0:5", "epoch_end:0", "start:1:0", "batch:2:5"],
+    ),
+    "should_stop set in mid-epoch": (
+        {"stop_at": [1, 4], "trainer": {"max_epochs": 4}},
+        ["batch:1:3", "validation:1:4", "epoch_end:1", "train_end"],
+    ),
+    "should_stop before min_epochs": (
+        {"stop_at": [0, 4], "trainer": {"max_epochs": 4, "min_epochs": 2}},
+        ["batch:0:5", "batch:1:3", "validation:1:8"],
+    ),
+    "samples drawn with replacement": ({"loader": "weighted"}, SOME),
+    "the loader's own generator, drop_last": ({"loader": "generator", "samples": 43}, SOME),
+    "a loader without batches": ({"loader": "no batches"}, ["batch:0:3", "start:1:0", "validation:1:10"]),
+    "manual optimisation": ({"manual": True, "scheduler": "epoch"}, SOME),
+    "a torchmetrics metric": ({"torchmetric": True}, SOME),
+    "ModelCheckpoint": ({"checkpoints": True}, SOME),
+    "loaders made anew each epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, SOME),
+    "half precision": ({"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 0.1}}, SOME[:3]),
+    "the callback in the script too": ({"explicit": True}, SOME[:3]),
+    "another Trainer validates first": ({"validate_first": True}, SOME[:3]),
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
+    job, kills = TRAININGS[name]
+    agent, result = exact(zygote, tmp_path, job, kills)
+    assert agent.attempts == len(kills) + 1
+    if "loader" not in job and "limit_train_batches" not in job.get("trainer", {}):
+        for epoch in range(result["epoch"]):
+            ids = [n for line in trained(result) if line[1] == epoch for n in line[4]]
+            whole = len(ids) == 40
+            assert len(set(ids)) == len(ids)
+            assert whole or epoch == result["epoch"] - 1, "only the last epoch may be cut short"
+
+
+def test_an_averaged_model_is_not_mistaken_for_the_trained_one(zygote, tmp_path):
+    job = {"callbacks": {"EMAWeightAveraging": {"decay": 0.9}}, "slow_validation_s": 0.02}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    killed = Agent(zygote, job, tmp_path / "killed", every_steps=1).run(SOME)
+    for result in (straight, killed):
+        del result["seen"]  # a buffer that is not persistent, of which the averaging callback keeps a copy of its own
+    assert_same(straight, killed)
+
+
+def test_snapshots_each_few_steps_lose_only_these(zygote, tmp_path):
+    agent, _ = exact(zygote, tmp_path, {"scheduler": "plateau"}, EVERYWHERE, every_steps=3)
+    steps = sorted({snapshot.step for snapshot in agent.told(SnapshotTaken)})
+    assert sorted({step // 3 for step in steps}) == list(range(1, 9))
+    assert len(steps) <= 10, "a snapshot is late only while no arena is free"
+
+
+def test_kills_at_any_moment(zygote, tmp_path):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    job = {"workers": 1, "trainer": {"val_check_interval": 0.5}, "slow_validation_s": 0.005}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    for _ in range(5):
+        timer = threading.Timer(source.uniform(0.25, 0.6), agent.kill)
+        timer.start()
+        how = agent.attempt()
+        timer.cancel()
+        timer.join()
+        assert how in ("killed", "finished")
+        if how == "finished":
+            break
+    assert_same(straight, agent.run() if how == "killed" else agent.result())
+
+
+def test_real_python_processes_with_the_transformer_demo(tmp_path):
+    script = tmp_path / "transformer.py"
+    (tmp_path / "wikitext-2.txt").write_text("the cat sat on the mat and the dog ran to the cat " * 120)
+    script.write_text(TRANSFORMER)
+    folders = [tmp_path / "straight", tmp_path / "killed"]
+    agents = [
+        Agent(Spawner(tmp_path), {"script": str(script), "args": [str(folder), str(tmp_path)]}, folder, every_steps=2)
+        for folder in folders
+    ]
+    agents[1].on_message = kill_at_step(7)
+    threads = [threading.Thread(target=agents[0].attempt)]  # side by side: each start costs seconds of imports
+    threads[0].start()
+    assert agents[1].attempt() == "killed"
+    agents[1].on_message = None
+    assert agents[1].attempt() == "finished", agents[1].log.read_text()[-3000:]
+    threads[0].join()
+    assert (folders[0] / "weights").read_text() == (folders[1] / "weights").read_text()
+    assert agents[1].told(Hello)[0].lightning.startswith("pytorch_lightning 2.")
+
+
+TRANSFORMER = """
+import hashlib, sys
+from pathlib import Path
+import pytorch_lightning as pl
+from pytorch_lightning.demos import Transformer, WikiText2
+from torch import nn, optim
+from torch.utils.data import DataLoader
+
+class Language(pl.LightningModule):
+    def __init__(self, vocab):
+        super().__init__()
+        self.model = Transformer(vocab_size=vocab, ninp=16, nhead=2, nhid=16, nlayers=1)
+    def training_step(self, batch, batch_idx):
+        source, target = batch
+        return nn.functional.nll_loss(self.model(source, target), target.view(-1))
+    def configure_optimizers(self):
+        return optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+pl.seed_everything(1)
+data = WikiText2(data_dir=Path(sys.argv[2]), block_size=35, download=False)
+model = Language(data.vocab_size)
+pl.Trainer(max_epochs=2, limit_train_batches=10, accelerator="cpu", logger=False, enable_checkpointing=False,
+           enable_progress_bar=False).fit(model, DataLoader(data, 2, shuffle=True))
+digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+Path(sys.argv[1], "weights").write_text(digest)
+"""
+
+BORING = """
+import hashlib, sys
+from pathlib import Path
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+seed_everything(3)
+model = BoringModel()
+Trainer(max_epochs=2, limit_train_batches=20, limit_val_batches=2, accelerator="cpu", default_root_dir=sys.argv[1],
+        enable_progress_bar=False).fit(model)
+digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+Path(sys.argv[1], "weights").write_text(digest)
+"""
+
+
+def kill_at_step(step):
+    def on_message(agent, message):
+        if isinstance(message, SnapshotTaken) and message.step >= step:
+            agent.kill()
+
+    return on_message
+
+
+def test_the_boring_model_unchanged(zygote, tmp_path):
+    (tmp_path / "boring.py").write_text(BORING)
+    weights = []
+    for kill in (None, kill_at_step(13)):
+        folder = tmp_path / ("killed" if kill else "straight")
+        job = {"script": str(tmp_path / "boring.py"), "args": [str(folder)]}
+        agent = Agent(zygote, job, folder, every_steps=4, on_message=kill)
+        if kill:
+            assert agent.attempt() == "killed"
+            agent.on_message = None
+        assert agent.attempt() == "finished", agent.log.read_text()[-3000:]
+        weights.append((folder / "weights").read_text())
+    assert weights[0] == weights[1]
+    assert agent.told(Hello)[0].lightning.startswith("lightning 2.")
+
+
+# --- what is told, and when ------------------------------------------------------------------------------------------
+
+
+def test_an_undisturbed_training_tells_its_story(zygote, tmp_path):
+    agent = Agent(zygote, {}, tmp_path)
+    result = agent.run()
+    ends = agent.told(EpochEnded)
+    assert [(e.epoch, e.step, e.batches, e.samples) for e in ends] == [(0, 8, 8, 40), (1, 16, 8, 40), (2, 24, 8, 40)]
+    assert sorted(ends[-1].metrics) == sorted(result["metrics"])
+    (final,) = agent.told(SnapshotTaken)
+    assert (final.final, final.epoch_ended, final.epoch, final.batch, final.step) == (True, True, 2, 8, 24)
+    assert agent.messages[-1] == Finished(step=24, epoch=2)
+    progress = [p for p in agent.told(Progress) if p.phase == "train"]
+    first = progress[0]
+    assert (first.epoch, first.batch, first.batches, first.step, first.epochs) == (0, 1, 8, 1, 3)
+    assert {(p.epoch, p.batch, p.step) for p in progress} >= {(0, 8, 8), (1, 8, 16), (2, 8, 24)}
+
+
+def test_a_snapshot_of_an_ended_epoch_says_so(zygote, tmp_path):
+    job = {"scheduler": "epoch", "trainer": {"limit_val_batches": 0}}
+    agent, _ = exact(zygote, tmp_path, job, ["start:1:0", "batch:2:1"], every_steps=4)
+    at = {(s.epoch, s.batch, s.step, s.epoch_ended, s.final) for s in agent.told(SnapshotTaken)}
+    assert {(0, 8, 8, True, False), (1, 8, 16, True, False), (2, 8, 24, True, True)} <= at
+
+
+def test_a_wanted_snapshot_waits_for_a_free_arena(zygote, tmp_path):
+    agent = Agent(zygote, {}, tmp_path, arenas=1)
+    agent.every_steps = 1
+    held = []
+
+    def hold(agent, message):
+        if isinstance(message, SnapshotTaken):
+            held.append(message.step)
+
+    agent.on_message = hold
+    agent.run()
+    assert len(held) > 3
+    assert held == sorted(held)
+
+
+@pytest.mark.parametrize("phase", ["train", "validate"])
+def test_a_drained_training_stands_still_after_its_final_snapshot(zygote, tmp_path, phase):
+    job = {"slow_validation_s": 0.06, "trainer": {"max_epochs": 2}, "slow_s": 0.01}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    after = []
+
+    def drain(agent, message):
+        if isinstance(message, Progress) and message.phase == phase and message.step >= 8 and not after:
+            agent.drain()
+            after.append(message)
+        elif after:
+            after.append(message)
+        if isinstance(message, SnapshotTaken) and message.final:
+            threading.Timer(0.15, agent.kill).start()
+
+    agent = Agent(zygote, job, tmp_path / "drained", on_message=drain)
+    assert agent.attempt() == "killed"
+    assert isinstance(after[-1], SnapshotTaken), "nothing happens after the final snapshot"
+    assert after[-1].final
+    if phase == "validate":
+        last = after[-1]
+        assert (last.batch, last.step, last.epoch_ended) == (8, 8, False), "the validation was not waited for"
+    agent.on_message = None
+    assert_same(straight, agent.run())
+
+
+def test_a_finished_training_that_is_resumed_does_no_step(zygote, tmp_path):
+    agent = Agent(zygote, {"early_stopping": 1, "min_delta": 9.0}, tmp_path)
+    first = agent.run()
+    del agent.messages[:]
+    assert agent.run() == first, "and what follows fit() in the script is run again"
+    assert not agent.told(Progress)
+    assert [(s.final, s.step) for s in agent.told(SnapshotTaken)] == [(True, first["step"])]
+    assert isinstance(agent.messages[-1], Finished)
+
+
+def test_nan_is_noticed(zygote, tmp_path):
+    agent = Agent(zygote, {"nan_at": 12}, tmp_path, every_steps=1)
+    agent.run()
+    finite = {s.step: s.finite for s in agent.told(SnapshotTaken)}
+    assert finite[12]
+    assert not any(good for step, good in finite.items() if step > 12)
+
+
+def test_the_users_checkpoint_is_used_on_a_fresh_start_only(zygote, tmp_path):
+    job = {"checkpoints": True, "trainer": {"max_epochs": 5}, "scheduler": "epoch"}
+    job["ckpt_path"] = str(user_checkpoint(zygote, tmp_path))
+    _, result = exact(zygote, tmp_path, job, ["batch:3:3", "batch:3:8", "validation:3:8", "batch:4:2"])
+    assert trained(result)[0][1] == 3
+
+
+def user_checkpoint(zygote, folder):
+    job = {"checkpoints": True, "scheduler": "epoch"}
+    Agent(zygote, job, folder / "user").run()
+    checkpoints = folder / "user" / "checkpoints"
+    return max(checkpoints.glob("*.ckpt"), key=lambda path: int(path.stem.partition("step=")[2]))
+
+
+def test_the_users_seed_decides_about_the_data_too(zygote, tmp_path):
+    seeds = {"a": 1, "b": 1, "c": 2}
+    lines = [trained(Agent(zygote, {"seed": seed}, tmp_path / name).run()) for name, seed in seeds.items()]
+    assert lines[0] == lines[1]
+    assert [line[4] for line in lines[0]] != [line[4] for line in lines[2]]
+
+
+def test_a_trainer_without_its_agent_ends_by_itself(zygote, tmp_path):
+    agent = Agent(zygote, {"agent_gone_s": 0.3, "slow_s": 0.05, "trainer": {"max_epochs": 50}}, tmp_path)
+    agent.on_message = lambda agent, message: isinstance(message, Progress) and message.step > 1 and agent.link.close()
+    agent.attempt()
+    assert agent.told(Progress)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_without_an_agent_the_callback_is_nothing(zygote, tmp_path):
+    alone = zygote.alone({}, tmp_path / "a")
+    assert zygote.alone({"explicit": True}, tmp_path / "b") == alone
+    assert alone["step"] == 24
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+REFUSED = {
+    "an IterableDataset": ({"loader": "iterable", "scheduler": "epoch"}, "IterableDataset"),
+    "batches in a list": ({"loader": "list"}, "not a torch DataLoader"),
+    "two loaders": ({"loader": "two", "scheduler": "epoch"}, "2 training loaders"),
+    "overfit_batches": ({"trainer": {"overfit_batches": 2}}, "overfit_batches"),
+    "max_time": ({"trainer": {"max_time": "00:01:00:00"}}, "clock"),
+    "validation by the clock": ({"trainer": {"val_check_interval": "00:00:00:05"}}, "clock"),
+    "two processes": (
+        {"trainer": {"devices": 2, "strategy": "ddp_fork"}, "scheduler": "epoch"},
+        "more than one process",
+    ),
+    "loaders each second epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 2}}, "reloaded"),
+    "weights averaged by SWA": (
+        {"callbacks": {"StochasticWeightAveraging": {"swa_lrs": 0.1}}},
+        "StochasticWeightAveraging",
+    ),
+    "a tuner": ({"callbacks": {"LearningRateFinder": {}}}, "tuner"),
+    "both": ({"trainer": {"overfit_batches": 2, "max_time": "00:01:00:00"}}, "overfit_batches is set; max_time"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path, name):
+    job, reason = REFUSED[name]
+    agent = Agent(zygote, job, tmp_path)
+    assert agent.attempt() == "refused", agent.log.read_text()[-3000:]
+    refused = agent.told(Refused)[0]
+    assert reason in refused.reason
+    assert refused.hint
+    assert not [progress for progress in agent.told(Progress) if progress.phase == "train"]
+    assert "spotrun cannot resume this training exactly" in agent.log.read_text()
+
+
+def test_a_second_fit_is_an_error(zygote, tmp_path):
+    agent = Agent(zygote, {"second_fit": True}, tmp_path)
+    assert agent.attempt() == "failed"
+    assert agent.told(Finished)
+    assert "a second fit() in one process" in agent.log.read_text()
+
+
+# --- the seams -------------------------------------------------------------------------------------------------------
+
+
+def test_lightnings_private_names_are_where_they_were(zygote, tmp_path):
+    zygote.end(zygote.start({"call": "moved_names", "result": str(tmp_path / "result")}, None, tmp_path / "log"))
+    found = json.loads((tmp_path / "result").read_text())
+    gone = ["fit_loop.epoch_loop._skip_next_val"]
+    assert found == {
+        "pytorch_lightning": [],
+        "pytorch_lightning, one gone": gone,
+        "lightning.pytorch": [],
+        "lightning.pytorch, one gone": gone,
+    }
+
+
+def test_each_package_gets_a_callback_of_its_own(zygote, tmp_path):
+    zygote.end(zygote.start({"call": "public_classes", "result": str(tmp_path / "result")}, None, tmp_path / "log"))
+    assert json.loads((tmp_path / "result").read_text()) == [[True, True], [True, False], [False, True]]
+
+
+def test_the_entry_points_cost_nothing_elsewhere():
+    code = """if True:
+        import sys, spotrun.lightning
+        from spotrun.lightning.factory import for_lightning, for_pytorch_lightning
+        assert for_lightning() == for_pytorch_lightning() == []
+        assert not {"torch", "numpy", "lightning", "pytorch_lightning", "msgspec"} & set(sys.modules)
+    """
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

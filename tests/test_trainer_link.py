@@ -1,0 +1,222 @@
+"""The line between agent and trainer: messages arrive whole, in order, with their own file descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotrun import trainer_link
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    Committed,
+    DrainWanted,
+    EpochEnded,
+    Finished,
+    Hello,
+    LinkClosed,
+    Progress,
+    Resume,
+    SnapshotTaken,
+    TrainerLink,
+)
+
+
+@pytest.fixture
+def ends():
+    agent, theirs = trainer_link.pair()
+    trainer = TrainerLink(theirs)
+    yield agent, trainer
+    agent.close()
+    trainer.close()
+
+
+def memory(content: bytes) -> int:
+    fd = os.memfd_create("test")
+    os.write(fd, content)
+    return fd
+
+
+def received(link):
+    message, fds = link.receive(5)
+    contents = [os.pread(fd, 100, 0) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    return message, contents
+
+
+names = st.text(max_size=30)
+metrics = st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=5)
+counts = st.integers(0, 2**53)
+messages = st.one_of(
+    st.builds(Hello, pid=counts, lightning=names, torch=names, python=names),
+    st.builds(
+        Progress,
+        epoch=counts,
+        batch=counts,
+        batches=counts,
+        step=counts,
+        epochs=counts,
+        phase=st.sampled_from(["train", "validate"]),
+        metrics=metrics,
+    ),
+    st.builds(
+        SnapshotTaken,
+        arena=counts,
+        size_bytes=counts,
+        epoch=counts,
+        batch=counts,
+        step=counts,
+        stall_s=st.floats(0, 1e6),
+        finite=st.booleans(),
+        final=st.booleans(),
+        epoch_ended=st.booleans(),
+        metrics=metrics,
+    ),
+    st.builds(EpochEnded, epoch=counts, step=counts, batches=counts, samples=counts, metrics=metrics),
+    st.builds(
+        Resume,
+        size_bytes=counts,
+        epoch=counts,
+        step=counts,
+        every_steps=st.none() | counts,
+        seed=counts,
+        fresh=st.booleans(),
+    ),
+    st.builds(DrainWanted, reason=st.text(max_size=2000)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(messages, min_size=1, max_size=8))
+def test_messages_arrive_as_they_were_sent(sent):
+    agent, theirs = trainer_link.pair()
+    trainer = TrainerLink(theirs)
+    for message in sent:
+        trainer.send(message)
+    assert [agent.receive(5) for _ in sent] == [(message, []) for message in sent]
+    assert agent.receive_nowait() is None
+    agent.close()
+    trainer.close()
+
+
+def test_file_descriptors_stay_with_their_message(ends):
+    agent, trainer = ends
+    fds = [memory(name) for name in (b"a", b"b", b"c")]
+    agent.send(Committed(step=1))
+    agent.send(Arenas(size_bytes=1, count=2), fds[:2])
+    agent.send(Committed(step=2))
+    agent.send(Arenas(size_bytes=1, count=1, first=2), fds[2:])
+    for fd in fds:
+        os.close(fd)
+    assert [received(trainer) for _ in range(4)] == [
+        (Committed(step=1), []),
+        (Arenas(size_bytes=1, count=2), [b"a", b"b"]),
+        (Committed(step=2), []),
+        (Arenas(size_bytes=1, count=1, first=2), [b"c"]),
+    ]
+
+
+def test_a_line_larger_than_the_socket_buffer_arrives(ends):
+    agent, trainer = ends
+    message = DrainWanted(reason="x" * 900_000)
+    sender = threading.Thread(target=agent.send, args=(message,))
+    sender.start()
+    assert trainer.receive(10) == (message, [])
+    sender.join(5)
+
+
+def test_threads_may_send_at_once(ends):
+    agent, trainer = ends
+
+    def send(first):
+        for n in range(50):
+            trainer.send(ArenaFree(arena=first + n))
+
+    threads = [threading.Thread(target=send, args=(k * 1000,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    got = [agent.receive(5)[0].arena for _ in range(200)]
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == sorted(k * 1000 + n for k in range(4) for n in range(50))
+    assert [n for n in got if n < 1000] == list(range(50))
+
+
+def test_a_timeout_is_not_an_end(ends):
+    agent, trainer = ends
+    assert agent.receive(0.01) is None
+    trainer.send(Finished(step=3, epoch=1))
+    assert agent.receive(None) == (Finished(step=3, epoch=1), [])
+
+
+def test_what_was_sent_before_the_other_end_died_is_still_read(ends):
+    agent, trainer = ends
+    trainer.send(Finished(step=3, epoch=1))
+    trainer.close()
+    assert agent.receive(5) == (Finished(step=3, epoch=1), [])
+    with pytest.raises(LinkClosed):
+        agent.receive(5)
+    with pytest.raises(LinkClosed):
+        agent.send(Committed(step=1))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}\n",
+        b"no json\n",
+        b'{"fds":0,"message":{"type":"Unknown"}}\n',
+        b'{"fds":3,"message":{"type":"Committed","step":1}}\n',
+        b'{"fds":0,"message":{"type":"Committed","step":"x"}}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_another_language_closes_the_link(line):
+    left, right = socket.socketpair()
+    link = TrainerLink(left)
+    right.sendall(line)
+    with pytest.raises(LinkClosed):
+        link.receive(5)
+    link.close()
+    right.close()
+
+
+def test_an_endless_line_closes_the_link():
+    left, right = socket.socketpair()
+    link = TrainerLink(left)
+    right.settimeout(0.2)
+
+    def flood():
+        with contextlib.suppress(OSError):
+            while True:
+                right.sendall(b"x" * 100_000)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    with pytest.raises(LinkClosed):
+        link.receive(5)
+    thread.join()
+    link.close()
+    right.close()
+
+
+def test_no_agent_no_link(monkeypatch):
+    monkeypatch.delenv(trainer_link.AGENT_FD, raising=False)
+    assert trainer_link.from_environment() is None
+    for stale in ("700", "nonsense", "-1"):
+        monkeypatch.setenv(trainer_link.AGENT_FD, stale)
+        assert trainer_link.from_environment() is None
+
+
+def test_a_descriptor_that_is_something_else_is_left_alone(monkeypatch, tmp_path):
+    with open(tmp_path / "file", "w") as file:
+        monkeypatch.setenv(trainer_link.AGENT_FD, str(file.fileno()))
+        assert trainer_link.from_environment() is None
+        file.write("still open")
