@@ -109,11 +109,13 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up.
 
     It reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. `standby_for` names the attempt that it will replace.
+    `on_demand_usd_per_hour` is what the same type costs on demand there: the bill that spot is compared with.
     """
 
     offering: Offering
     time_to_live_s: float
     price_ceiling_usd_per_hour: Decimal
+    on_demand_usd_per_hour: Decimal
     not_after: datetime
     reason: str
     standby_for: int | None = None

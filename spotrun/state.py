@@ -10,7 +10,7 @@ Folding is associative in the sense that matters: reading a ledger in two parts 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -202,8 +202,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reservation_usd(intent: ev.LaunchIntended) -> Decimal:
-    from datetime import timedelta
-
+    """The most that this launch can cost: its whole time-to-live at its price ceiling."""
     return hourly(intent.price_ceiling_usd_per_hour, timedelta(seconds=intent.time_to_live_s))
 
 

@@ -1,0 +1,72 @@
+"""
+High-rate facts: one small object per writer, overwritten. A hint is never the truth; the ledger is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from spotrun.errors import ObjectMissing, StoreUnavailable
+from spotrun.store import Store
+
+
+class AgentHint(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Where an agent is. `epoch` counts from 0, `batch` of `batches` are done in it; times and durations are run time.
+
+    `sequence` grows with each write: an observer who sees it unchanged knows that nothing was written.
+    """
+
+    launch: int
+    phase: str
+    at: datetime
+    sequence: int
+    attempt: int | None = None
+    epoch: int = 0
+    epochs: int = 0
+    batch: int = 0
+    batches: int = 0
+    step: int = 0
+    metrics: dict[str, float] = {}
+    step_s: float | None = None
+    stall_s: float | None = None
+    commit_s: float | None = None
+    console_tail: str = ""
+
+
+class RunnerHint(msgspec.Struct, frozen=True, kw_only=True):
+    """That somebody attends to the run, and what keeps it from going on, if anything does."""
+
+    at: datetime
+    pid: int
+    host: str
+    sequence: int
+    message: str = ""
+
+
+RUNNER_KEY = "hints/runner.json"
+
+Hint = TypeVar("Hint", AgentHint, RunnerHint)
+
+
+def agent_key(launch: int) -> str:
+    return f"hints/agent-{launch}.json"
+
+
+def write_hint(store: Store, key: str, hint: AgentHint | RunnerHint) -> None:
+    """Write a hint; a store that cannot take it just now misses one."""
+    try:
+        store.put_hint(key, msgspec.json.encode(hint))
+    except StoreUnavailable:
+        return
+
+
+def read_hint(store: Store, key: str, kind: type[Hint]) -> Hint | None:
+    """The newest hint, or None where there is none that can be read."""
+    try:
+        return msgspec.json.decode(store.get(key), type=kind)
+    except (ObjectMissing, StoreUnavailable, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,195 @@
+"""
+The ledger of a run: numbered entries that are created once and never changed.
+
+An append is compare-and-swap on the whole history (protocol 1 to 7): number n is proposed only from a fold of all before
+it, with put-if-absent. Whatever the store answers but success means *unknown*, and reading number n back decides.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from spotrun import state as folding
+from spotrun.clock import Clock
+from spotrun.errors import LedgerDamaged, ObjectMissing, SpotrunError, StoreUnavailable
+from spotrun.events import ENTRY_SIZE_MAX, AnyEvent, Entry, decode_entry, encode_entry, kind
+from spotrun.state import RunState
+from spotrun.store import Store
+
+FOLDER = "ledger/"
+RETRY_FOR_S = 60.0
+"""How long a passing fault of the store is retried before it is the caller's. System time."""
+READERS = 8
+
+Decide = Callable[[RunState], AnyEvent | None]
+
+
+class EntryRefused(SpotrunError):
+    """The event would be void: somebody else has changed the run since it was thought of."""
+
+
+def key_of(number: int) -> str:
+    return f"{FOLDER}{number:08d}.json"
+
+
+class Ledger:
+    """
+    One writer's view of a run's ledger: the prefix it has read, and the fold of it.
+
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it.
+    """
+
+    def __init__(self, store: Store, run_uid: str, writer: str, clock: Clock, retry_for_s: float = RETRY_FOR_S) -> None:
+        self._store = store
+        self._uid = run_uid
+        self._writer = writer
+        self._clock = clock
+        self._retry_for_s = retry_for_s
+        self._lock = threading.RLock()
+        self._entries: list[Entry] = []
+        self._state = RunState()
+
+    @property
+    def state(self) -> RunState:
+        """The fold of what has been read so far; `refresh` reads on."""
+        return self._state
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The well-formed entries read so far, void ones included."""
+        return list(self._entries)
+
+    def refresh(self) -> RunState:
+        """
+        Read on to the end, and fold.
+
+        Raises:
+            LedgerDamaged: an entry is missing below one that is there.
+            StoreUnavailable: the store could not be read for a minute; nothing was learned.
+        """
+        with self._lock:
+            if self._state.next_number == 0:
+                self._read_all()
+            while (data := self._read(self._state.next_number)) is not None:
+                self._fold(self._state.next_number, data)
+            return self._state
+
+    def append(self, decide: Decide) -> Entry | None:
+        """
+        Write the event that `decide` makes of the newest state, or nothing where it returns None.
+
+        `decide` is asked again after each entry that another writer got in before. It must not append by itself.
+
+        Raises:
+            EntryRefused: the event would be void on the newest state.
+            LedgerDamaged, StoreUnavailable: as in `refresh`; whether it was written is then unknown.
+        """
+        with self._lock:
+            while True:
+                event = decide(self.refresh())
+                if event is None:
+                    return None
+                entry = self._entry(event)
+                if self._propose(entry):
+                    return entry
+
+    def _entry(self, event: AnyEvent) -> Entry:
+        entry = Entry(
+            number=self._state.next_number,
+            run=self._uid,
+            nonce=secrets.token_hex(8),
+            at=self._clock.now(),
+            writer=self._writer,
+            event=event,
+        )
+        reason = folding.refusal(self._state, entry)
+        if reason is not None:
+            raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
+        return entry
+
+    def _propose(self, entry: Entry) -> bool:
+        """True when the entry now stands under its number; False when another does, which is then folded."""
+        data = encode_entry(entry)
+        if len(data) > ENTRY_SIZE_MAX:
+            raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
+        self._refuse_gap()
+        stored = self._settle(entry.number, data)
+        self._fold(entry.number, stored)
+        settled = decode_entry(stored)
+        return settled is not None and settled.nonce == entry.nonce
+
+    def _settle(self, number: int, data: bytes) -> bytes:
+        """What stands under `number` after we tried to put `data` there, however often an answer was lost."""
+        for attempt in self._retrying():
+            with attempt:
+                try:
+                    if self._store.put_if_absent(key_of(number), data):
+                        return data
+                except StoreUnavailable:
+                    pass  # unknown, as any answer but success is: reading back decides
+                stored = self._get(number)
+                if stored is None:
+                    raise StoreUnavailable(f"ledger entry {number} could not be written")
+                return stored
+        raise AssertionError("unreachable")
+
+    def _refuse_gap(self) -> None:
+        number = self._state.next_number
+        later = self._store.list(FOLDER, after=key_of(number))
+        if later and self._get(number) is None:
+            raise _damaged(number, later[0].key)
+
+    def _fold(self, number: int, data: bytes) -> None:
+        entry = decode_entry(data)
+        if entry is None or entry.number != number:
+            self._state = folding.apply_malformed(self._state, number)
+            return
+        self._entries.append(entry)
+        self._state = folding.apply(self._state, entry)
+
+    def _read_all(self) -> None:
+        """A cold start: one listing, then the entries in parallel."""
+        keys = [stored.key for stored in self._store.list(FOLDER)]
+        for number, key in enumerate(keys):
+            if key != key_of(number):
+                raise _damaged(number, key)
+        with ThreadPoolExecutor(READERS) as pool:
+            self._fold_all(pool.map(self._read, range(len(keys))))
+
+    def _fold_all(self, objects: Iterable[bytes | None]) -> None:
+        for number, data in enumerate(objects):
+            if data is None:
+                raise _damaged(number, key_of(number))
+            self._fold(number, data)
+
+    def _read(self, number: int) -> bytes | None:
+        for attempt in self._retrying():
+            with attempt:
+                return self._get(number)
+        raise AssertionError("unreachable")
+
+    def _get(self, number: int) -> bytes | None:
+        try:
+            return self._store.get(key_of(number))
+        except ObjectMissing:
+            return None
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            wait=wait_random_exponential(multiplier=0.05, max=5),
+            stop=stop_after_delay(self._retry_for_s),
+            reraise=True,
+        )
+
+
+def _damaged(number: int, later: str) -> LedgerDamaged:
+    return LedgerDamaged(
+        f"the ledger is damaged: entry {number} is missing although {later} is there",
+        hint="restore the entry from a backup or an object version; nobody may append until then",
+    )
