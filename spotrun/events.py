@@ -3,7 +3,8 @@ What can happen to a run. Past tense, immutable, and never rewritten: everything
 
 An *entry* is one event under its number, with who wrote it and when. A *launch* is named by the number of its
 `LaunchIntended`, an *attempt* by the number of its `AttemptStarted`, a commit by the number of its
-`CheckpointCommitted`. Epochs count from 0 here and from 1 where a person reads them. All times and durations are run time.
+`CheckpointCommitted`. Epochs count from 0 here and from 1 where a person reads them. All times and durations are run
+time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type
     """The base of all events; the JSON field `type` holds the class name."""
 
 
-# -- written by the command line -----------------------------------------------------------------------------------------
+# -- written by the command line -------------------------------------------------------------------------------------
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
@@ -101,7 +102,7 @@ class ResumeRequested(Event, frozen=True, kw_only=True):
     by: str
 
 
-# -- written by any runner -----------------------------------------------------------------------------------------------
+# -- written by any runner -------------------------------------------------------------------------------------------
 
 
 class LaunchIntended(Event, frozen=True, kw_only=True):
@@ -180,7 +181,7 @@ class RunFailed(Event, frozen=True, kw_only=True):
     detail: str
 
 
-# -- written by an opened launch, then by the current attempt ------------------------------------------------------------
+# -- written by an opened launch, then by the current attempt --------------------------------------------------------
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
@@ -259,7 +260,11 @@ class CheckpointFailed(Event, frozen=True, kw_only=True):
 
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
-    """Irrevocably: nobody resumes from this commit, so its objects may be deleted. `attempt` None: by a runner, at the end."""
+    """
+    Irrevocably: nobody resumes from this commit, so its objects may be deleted.
+
+    `attempt` is None when a runner retires it after the run's end.
+    """
 
     attempt: int | None
     commit: int

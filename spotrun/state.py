@@ -75,13 +75,18 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`."""
+    """
+    How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
+
+    `gave_up`: its agent sees no use in another try.
+    """
 
     cause: Cause
     stopped_at: datetime
     known_at: datetime
     last_step: int | None
     detail: str = ""
+    gave_up: bool = False
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +168,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     commits: tuple[Commit, ...] = ()
     epochs: tuple[Epoch, ...] = ()
     current_attempt: int | None = None
-    stop_requested: bool = False
+    stop_requested_at: datetime | None = None
     opened_at: datetime | None = None
     restarts_used: int = 0
     terminal: Terminal | None = None
@@ -174,13 +179,17 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     voids: tuple[Void, ...] = ()
 
     @property
+    def stop_requested(self) -> bool:
+        return self.stop_requested_at is not None
+
+    @property
     def current(self) -> Attempt | None:
         """The newest accepted attempt that has not ended."""
         return None if self.current_attempt is None else self.attempts[self.current_attempt]
 
     @property
     def pending_launch(self) -> Launch | None:
-        return next((launch for launch in reversed(self.launches.values()) if launch.pending), None)
+        return next((launch for launch in reversed(list(self.launches.values())) if launch.pending), None)
 
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
@@ -252,7 +261,7 @@ def _require(condition: bool, reason: str) -> None:
         raise Refusal(reason)
 
 
-# -- preconditions -------------------------------------------------------------------------------------------------------
+# -- preconditions ---------------------------------------------------------------------------------------------------
 
 
 def _check_run(state: RunState, entry: Entry) -> None:
@@ -430,7 +439,7 @@ _CHECK: dict[type, Callable[[RunState, Any], object]] = {
 }
 
 
-# -- effects -------------------------------------------------------------------------------------------------------------
+# -- effects ---------------------------------------------------------------------------------------------------------
 
 
 def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
@@ -455,11 +464,11 @@ def _created(state: RunState, entry: Entry, event: ev.RunCreated) -> RunState:
 
 
 def _stop_requested(state: RunState, entry: Entry, event: ev.StopRequested) -> RunState:
-    return replace(state, stop_requested=True)
+    return replace(state, stop_requested_at=entry.at)
 
 
 def _resume_requested(state: RunState, entry: Entry, event: ev.ResumeRequested) -> RunState:
-    opened = replace(state, stop_requested=False, restarts_used=0, opened_at=entry.at, terminal=None)
+    opened = replace(state, stop_requested_at=None, restarts_used=0, opened_at=entry.at, terminal=None)
     if state.terminal is None:
         return opened
     pause = Pause(since=state.terminal.at, until=max(state.terminal.at, entry.at))
@@ -625,7 +634,12 @@ def _attempt_drained(state: RunState, entry: Entry, event: ev.AttemptDrained) ->
 
 def _attempt_ended(state: RunState, entry: Entry, event: ev.AttemptEnded) -> RunState:
     end = AttemptEnd(
-        cause=event.cause, stopped_at=entry.at, known_at=entry.at, last_step=event.last_step, detail=event.detail
+        cause=event.cause,
+        stopped_at=entry.at,
+        known_at=entry.at,
+        last_step=event.last_step,
+        detail=event.detail,
+        gave_up=True,
     )
     return _end_attempt(state, event.attempt, end)
 

@@ -1,0 +1,78 @@
+"""How a run comes to be: its folder, its work folder's content, and entry 0."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from spotrun import workdir
+from spotrun.billing import LOCAL_RULE
+from spotrun.clock import ScaledClock
+from spotrun.errors import ObjectMissing, RunNotFound
+from spotrun.events import LEDGER_VERSION, RunCreated, StoragePrices, decode_entry
+from spotrun.ledger import Ledger, key_of
+from spotrun.spec import RunSpec
+from spotrun.store import Store, open_store
+
+S3_STANDARD = StoragePrices(
+    usd_per_gb_month=Decimal("0.023"),
+    usd_per_1000_puts=Decimal("0.005"),
+    usd_per_1000_gets=Decimal("0.0004"),
+    egress_usd_per_gb=Decimal(0),
+    source="S3 Standard in us-east-1 (aws.amazon.com/s3/pricing), as if the folder were a bucket; simulated",
+)
+
+
+def new_uid() -> str:
+    return secrets.token_hex(5)
+
+
+def create_run(spec: RunSpec, writer: str) -> str:
+    """
+    Put everything into the store that an instance needs, then create the run.
+
+    Returns:
+        The address of the run's folder.
+
+    Raises:
+        StoreError: the store cannot hold a run.
+        SpecInvalid: the work folder is too large.
+    """
+    uid = new_uid()
+    uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
+    store = open_store(uri)
+    clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
+    event = _run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
+    Ledger(store, uid, writer, clock).append(lambda _: event)
+    return store.uri
+
+
+def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
+    return RunCreated(
+        uid=uid,
+        name=spec.name,
+        ledger_version=LEDGER_VERSION,
+        spec=spec.to_dict(),
+        spec_sha256=spec.spec_sha256,
+        workdir_sha256=workdir_sha256,
+        clock_epoch=clock.epoch,
+        time_scale=clock.scale,
+        price_cap_usd_per_hour=spec.resources.max_price,
+        budget_usd=spec.budget.max_usd,
+        storage=S3_STANDARD,
+        billing=LOCAL_RULE,
+        simulated=True,
+    )
+
+
+def first_entry(store: Store) -> RunCreated:
+    """Entry 0 of a run, which says which clock, cloud and rules all else is read with."""
+    try:
+        entry = decode_entry(store.get(key_of(0)))
+    except ObjectMissing:
+        raise RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are") from None
+    if entry is None or not isinstance(entry.event, RunCreated):
+        raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
+    return entry.event

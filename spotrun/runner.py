@@ -1,0 +1,216 @@
+"""
+The runner: observe, decide, act, record; again every few seconds.
+
+It holds no state. A second one on the same run is harmless, and one that died is replaced by any other: what was
+intended is in the ledger before it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+
+import msgspec
+from msgspec.structs import replace
+
+from spotrun import events as ev
+from spotrun.clock import Clock
+from spotrun.clouds.driver import CloudDriver
+from spotrun.errors import (
+    AccessDenied,
+    CloudUnavailable,
+    InsufficientCapacity,
+    LaunchTokenSpent,
+    QuotaExceeded,
+    StoreUnavailable,
+)
+from spotrun.events import Cause
+from spotrun.hints import RUNNER_KEY, AgentHint, RunnerHint, agent_key, read_hint, write_hint
+from spotrun.instance import Instance, LaunchRequest
+from spotrun.ledger import EntryRefused, Ledger
+from spotrun.market import World, suitable
+from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.spec import RunSpec
+from spotrun.state import RunState
+from spotrun.store import Store
+
+TICK_S = 2.0
+"""Run time between two looks: each second that a notice is found late is one less to boot a standby in."""
+TICK_SYSTEM_MIN_S = 0.1
+"""System time: however fast run time passes, looking costs something."""
+HINT_EVERY_S = 2.0
+"""Run time."""
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass of the runner saw and did. `blind` says why nothing could be seen, and nothing was done."""
+
+    state: RunState
+    instances: tuple[Instance, ...] = ()
+    actions: tuple[Action, ...] = ()
+    hint: AgentHint | None = None
+    blind: str | None = None
+    done: bool = False
+
+    @property
+    def waiting_for(self) -> str | None:
+        return self.blind or next((action.reason for action in self.actions if isinstance(action, Wait)), None)
+
+
+class Runner:
+    """Attends to one run, on one cloud."""
+
+    def __init__(self, ledger: Ledger, store: Store, driver: CloudDriver, clock: Clock, spec: RunSpec, uri: str) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._driver = driver
+        self._clock = clock
+        self._spec = spec
+        self._uri = uri
+        self._sequence = 0
+        self._hinted_at = -HINT_EVERY_S
+
+    def run(self, watch: Callable[[Pass], None]) -> Pass:
+        """Attend until the run has ended and nothing of it is left running. `watch` sees each pass."""
+        while True:
+            seen = self.tick()
+            watch(seen)
+            if seen.done:
+                return seen
+            self._clock.sleep(max(TICK_S, TICK_SYSTEM_MIN_S * self._clock.scale))
+
+    def tick(self) -> Pass:
+        """
+        One pass. A cloud or store that cannot be seen just now is no reason to act (promise I6).
+
+        Raises:
+            LedgerDamaged: nobody may go on.
+            AccessDenied: the cloud knows us no longer; instances and agents go on without a runner.
+        """
+        try:
+            world = self._observe()
+            actions = decide(self._ledger.state, self._spec, world, self._clock.now())
+            self._act(actions)
+        except (CloudUnavailable, StoreUnavailable) as error:
+            seen = Pass(state=self._ledger.state, blind=error.message)
+        else:
+            seen = self._seen(world, actions)
+        self._leave_hint(seen)
+        return seen
+
+    def _seen(self, world: World, actions: list[Action]) -> Pass:
+        state = self._ledger.state
+        hint = None if state.current is None else self._hint(state.current.launch)
+        done = finished(state, world) and not actions
+        return Pass(state=state, instances=world.instances, actions=tuple(actions), hint=hint, done=done)
+
+    # -- observe -----------------------------------------------------------------------------------------------------
+
+    def _observe(self) -> World:
+        """
+        The ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
+
+        Without the second look, a launch that another runner intended and executed between our two reads would be
+        taken for an orphan and terminated.
+        """
+        state = self._ledger.refresh()
+        assert state.created is not None
+        instances = tuple(self._driver.list(state.created.uid))
+        if any(instance.launch not in state.launches for instance in instances):
+            state = self._ledger.refresh()
+        return World(
+            offerings=tuple(suitable(self._driver.offerings(), self._spec)),
+            instances=instances,
+            ready=self._ready(state),
+            silent=self._silent(state),
+        )
+
+    def _ready(self, state: RunState) -> frozenset[int]:
+        pending = state.pending_launch
+        hint = None if pending is None else self._hint(pending.number)
+        return frozenset({hint.launch}) if hint is not None and hint.phase == "standby" else frozenset()
+
+    def _silent(self, state: RunState) -> dict[int, timedelta]:
+        """How long, by the store's time, the current attempt's heartbeat has not changed."""
+        if state.current is None:
+            return {}
+        launch = state.current.launch
+        own, agent = self._store.list("hints/runner"), self._store.list(agent_key(launch))
+        if not own or not agent:
+            return {}
+        return {launch: (own[0].modified_at - agent[0].modified_at) * self._clock.scale}
+
+    def _hint(self, launch: int) -> AgentHint | None:
+        return read_hint(self._store, agent_key(launch), AgentHint)
+
+    # -- act ---------------------------------------------------------------------------------------------------------
+
+    def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Append):
+                if not self._append(action.event):
+                    return  # the run has moved on: decide anew
+            elif isinstance(action, Execute):
+                self._execute(action.launch)
+            elif isinstance(action, Terminate):
+                self._driver.terminate(action.instance_id)
+
+    def _append(self, event: ev.AnyEvent) -> bool:
+        """Write an event unless the run has changed since it was decided on."""
+        decided_at = self._ledger.state.next_number
+        if isinstance(event, ev.InstanceGone):
+            event = self._with_last_step(event)
+        try:
+            return self._ledger.append(lambda state: event if state.next_number == decided_at else None) is not None
+        except EntryRefused:
+            return False
+
+    def _with_last_step(self, gone: ev.InstanceGone) -> ev.InstanceGone:
+        hint = self._hint(gone.launch)
+        return gone if hint is None or hint.attempt is None else replace(gone, last_step_seen=hint.step)
+
+    def _execute(self, number: int) -> None:
+        try:
+            self._driver.launch(self._request(number))
+        except InsufficientCapacity as error:
+            self._close(number, Cause.CAPACITY, error.message)
+        except QuotaExceeded as error:
+            self._close(number, Cause.QUOTA, error.message)
+        except AccessDenied as error:
+            self._close(number, Cause.ACCESS, error.message)
+        except LaunchTokenSpent as error:
+            self._close(number, Cause.EXTERNAL, error.message)
+
+    def _close(self, number: int, cause: Cause, detail: str) -> None:
+        self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail))
+
+    def _request(self, number: int) -> LaunchRequest:
+        state = self._ledger.state
+        assert state.created is not None
+        intent = state.launches[number].intent
+        return LaunchRequest(
+            token=f"{state.created.uid}-{number}",
+            run_uid=state.created.uid,
+            run_uri=self._uri,
+            launch=number,
+            offering=intent.offering,
+            time_to_live=timedelta(seconds=intent.time_to_live_s),
+        )
+
+    # -- record ------------------------------------------------------------------------------------------------------
+
+    def _leave_hint(self, seen: Pass) -> None:
+        if self._clock.monotonic() - self._hinted_at < max(HINT_EVERY_S, TICK_SYSTEM_MIN_S * self._clock.scale):
+            return
+        self._hinted_at = self._clock.monotonic()
+        self._sequence += 1
+        hint = RunnerHint(
+            at=self._clock.now(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            sequence=self._sequence,
+            message=seen.waiting_for or "",
+        )
+        write_hint(self._store, RUNNER_KEY, hint)
