@@ -310,7 +310,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The training came to its own end. `final_commit` holds the result; None for a command that makes no checkpoints."""
+    """The training came to its own end. `final_commit` holds the result; None for a command without checkpoints."""
 
     attempt: int
     final_commit: int | None

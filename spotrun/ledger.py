@@ -1,8 +1,8 @@
 """
 The ledger of a run: numbered entries that are created once and never changed.
 
-An append is compare-and-swap on the whole history (protocol 1 to 7): number n is proposed only from a fold of all before
-it, with put-if-absent. Whatever the store answers but success means *unknown*, and reading number n back decides.
+An append is compare-and-swap on the whole history: number n is proposed only from a fold of all before it, with
+put-if-absent. Whatever the store answers but success means *unknown*; reading number n back decides.
 """
 
 from __future__ import annotations

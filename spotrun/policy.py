@@ -114,7 +114,8 @@ def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.L
 
 
 def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
-    assert instance.ended_at is not None and instance.ended_by is not None
+    assert instance.ended_at is not None
+    assert instance.ended_by is not None
     return ev.InstanceGone(
         launch=launch.number,
         instance_id=instance.instance_id,
@@ -341,9 +342,7 @@ def _spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> li
         if launch.closed is not None and _refused_for_now(launch, now)
     }
     lost = {
-        state.launch_of(attempt).intent.offering.pool
-        for attempt in state.attempts.values()
-        if _just_lost(attempt, now)
+        state.launch_of(attempt).intent.offering.pool for attempt in state.attempts.values() if _just_lost(attempt, now)
     }
     asked = [found for found in _spot_offerings(spec, world) if found.pool not in resting]
     return sorted(asked, key=lambda found: (found.pool in lost, found.price_usd_per_hour))
@@ -357,7 +356,9 @@ def _refused_for_now(launch: Launch, now: datetime) -> bool:
 
 
 def _just_lost(attempt: Attempt, now: datetime) -> bool:
-    lost_at = attempt.notice_at or (attempt.end.known_at if attempt.end and attempt.end.cause is Cause.INTERRUPTED else None)
+    lost_at = attempt.notice_at or (
+        attempt.end.known_at if attempt.end and attempt.end.cause is Cause.INTERRUPTED else None
+    )
     return lost_at is not None and now - lost_at < LOST_POOL_REST
 
 
@@ -415,7 +416,8 @@ def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime
 
     With a budget, half of what is left is kept for its standby while that leaves a useful life.
     """
-    assert state.created is not None and state.created_at is not None
+    assert state.created is not None
+    assert state.created_at is not None
     life = TIME_TO_LIVE
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - (now - state.created_at) + HANDOVER_BEFORE_END)
@@ -442,4 +444,3 @@ def _out_of_budget(state: RunState) -> Iterator[Action]:
         yield Append(event=ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
     else:
         yield Wait(reason="the rest of the budget does not pay for a standby")
-

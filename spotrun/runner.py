@@ -62,7 +62,9 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
 class Runner:
     """Attends to one run, on one cloud."""
 
-    def __init__(self, ledger: Ledger, store: Store, driver: CloudDriver, clock: Clock, spec: RunSpec, uri: str) -> None:
+    def __init__(
+        self, ledger: Ledger, store: Store, driver: CloudDriver, clock: Clock, spec: RunSpec, uri: str
+    ) -> None:
         self._ledger = ledger
         self._store = store
         self._driver = driver

@@ -4,7 +4,7 @@ What a run is now: a fold of its events, and nothing else.
 `apply` takes one entry further. It checks again what each event presupposes (protocol 3): an entry that breaks its
 preconditions is *void*, kept and named, and without effect. So two writers that raced agree on who won.
 
-Folding is associative in the sense that matters: reading a ledger in two parts gives the same state as reading it whole.
+Reading a ledger in two parts gives the same state as reading it whole.
 """
 
 from __future__ import annotations
@@ -546,7 +546,8 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
     redone = max(0, _last_step_reached(state) - event.step)
     chosen = event.commit if event.commit is not None else -1
     commits = tuple(
-        replace(commit, cut_off=True) if commit.number > chosen and not commit.cut_off else commit for commit in state.commits
+        replace(commit, cut_off=True) if commit.number > chosen and not commit.cut_off else commit
+        for commit in state.commits
     )
     trainer = Trainer(incarnation=event.incarnation, resumed_at=entry.at, commit=event.commit, step=event.step)
     trainers = (*state.attempts[event.attempt].trainers, trainer)
@@ -620,7 +621,9 @@ def _trainer_exited(state: RunState, entry: Entry, event: ev.TrainerExited) -> R
 
 def _attempt_drained(state: RunState, entry: Entry, event: ev.AttemptDrained) -> RunState:
     attempt = state.attempts[event.attempt]
-    cause = Cause.INTERRUPTED if attempt.notice is not None else Cause.STOPPED if state.stop_requested else Cause.REPLACED
+    cause = (
+        Cause.INTERRUPTED if attempt.notice is not None else Cause.STOPPED if state.stop_requested else Cause.REPLACED
+    )
     final = None if event.final_commit is None else state.commit(event.final_commit)
     end = AttemptEnd(
         cause=cause,

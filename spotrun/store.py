@@ -1,9 +1,9 @@
 """
 The object store: the only thing that the programs of a run share.
 
-A store is opened on a folder (a prefix); keys are relative to it, with `/` between their parts. What is here is the port
-and its local implementation. The payload goes through fsspec; what fsspec does not do on a local disk (fsync, publish
-only what is whole, create only what is absent) is done here.
+A store is opened on a folder (a prefix); keys are relative to it, with `/` between their parts. What is here is the
+port and its local implementation. The payload goes through fsspec; what fsspec does not do on a local disk (fsync,
+publish only what is whole, create only what is absent) is done here.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.store import Store
 
 SIZE_MAX_BYTES = 100 * 1024 * 1024
-LEFT_OUT = frozenset({".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"})
+LEFT_OUT = frozenset(
+    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
+)
 
 
 def key_of(sha256: str) -> str:

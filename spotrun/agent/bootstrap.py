@@ -1,0 +1,53 @@
+"""
+The first process of an instance: it runs the agent, and runs it again when it crashes.
+
+The agent's exit code 0 means *power off*, which is this process's own end: the cloud ends an instance whose init has
+ended. Imports nothing of spotrun's, so that it starts whatever is wrong with the rest.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+CRASHES_MAX = 10
+"""In a row. An agent that crashes on each start never will start."""
+STEADY_S = 300.0
+"""An agent that lived so long (system time) has not crashed on its start."""
+PAUSE_S = 0.5
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def main(command: list[str] | None = None) -> int:
+    crashes = 0
+    while True:
+        began = time.monotonic()
+        exit_code = run_agent(command or [sys.executable, "-P", "-m", "spotrun.agent"])
+        if exit_code == 0:
+            return 0
+        crashes = 1 if time.monotonic() - began > STEADY_S else crashes + 1
+        print(f"spotrun: the agent ended with {exit_code} ({crashes} in a row)", file=sys.stderr, flush=True)
+        if crashes >= CRASHES_MAX:
+            return 1
+        time.sleep(PAUSE_S)
+
+
+def run_agent(command: list[str]) -> int:
+    """The agent's exit code. It never outlives this process."""
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return subprocess.run(command, check=False, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""
+What an agent makes of facts. Pure: nothing here reads a clock or touches a process.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from spotrun.events import Cause, TrainerExited
+from spotrun.state import RunState
+
+HANG_STEPS = 10
+HANG_START_FACTOR = 3
+"""The first step of a process may compile, fill caches and start workers."""
+
+STANDBY_GRACE_S = 30.0
+DRAIN_WINDOW_S = 120.0
+STANDBY_MAX_S = 1800.0
+
+
+class Standing(Enum):
+    """What an agent that has just read the ledger is to do."""
+
+    START = auto()
+    STAND_BY = auto()
+    CONTINUE = auto()
+    LEAVE = auto()
+
+
+def standing(state: RunState, launch_number: int) -> Standing:
+    """Protocol 12: an agent starts only from a launch that is open, the newest not yet started, in a run that goes on."""
+    launch = state.launches.get(launch_number)
+    if launch is None or state.terminal is not None:
+        return Standing.LEAVE
+    if launch.attempt is not None:
+        return Standing.CONTINUE if state.current_attempt == launch.attempt else Standing.LEAVE
+    newest_started = max((other.number for other in state.launches.values() if other.attempt is not None), default=-1)
+    if not launch.pending or launch.condemned is not None or launch_number < newest_started:
+        return Standing.LEAVE
+    return Standing.START if state.current is None else Standing.STAND_BY
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A standby saw at `seen_s` (its own monotonic run time) that its predecessor goes within `window_s`."""
+
+    seen_s: float
+    window_s: float
+
+
+def leaving_window_s(state: RunState) -> float | None:
+    """How long the current attempt still has, from when it was told to go; None where nobody told it."""
+    current = state.current
+    if current is None:
+        return None
+    if current.notice is not None and current.notice_at is not None and current.notice.deadline_at is not None:
+        return max(0.0, (current.notice.deadline_at - current.notice_at).total_seconds())
+    return DRAIN_WINDOW_S if current.leaving else None
+
+
+def standby_verdict(
+    state: RunState, launch: int, leaving: Leaving | None, began_s: float, now_s: float, max_s: float = STANDBY_MAX_S
+) -> Standing:
+    """
+    Protocol 13: START takes over, STAND_BY waits on.
+
+    After the predecessor's own word or the record of its end; else after the notice window + 30 s by our own clock.
+    One that was never told to go is never fenced: the standby leaves when its window is over.
+    """
+    now = standing(state, launch)
+    if now is not Standing.STAND_BY:
+        return now
+    if leaving is not None:
+        return Standing.START if now_s - leaving.seen_s >= leaving.window_s + STANDBY_GRACE_S else Standing.STAND_BY
+    return Standing.LEAVE if now_s - began_s >= max_s else Standing.STAND_BY
+
+
+def exit_cause(exit_code: int, *, hung: bool) -> Cause:
+    """
+    Why a trainer ended with something else than success, the instance being alive (promise I7, failures.md R15, R17).
+
+    137 is what a shell makes of a child's SIGKILL.
+    """
+    if hung:
+        return Cause.HANG
+    return Cause.OUT_OF_MEMORY if exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) else Cause.USER_ERROR
+
+
+def exit_words(exit_code: int, cause: Cause) -> str:
+    if cause is Cause.HANG:
+        return "no progress; its stacks are in the log"
+    if cause is Cause.OUT_OF_MEMORY:
+        return "killed: out of memory, or by hand"
+    if exit_code < 0:
+        return f"died of {signal.Signals(-exit_code).name}"
+    return f"exit code {exit_code}"
+
+
+def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:
+    """
+    Why no other trainer is started after `exited`, which `state` holds already; None to start one.
+
+    A script that fails twice at the same step fails there a third time (promise I7).
+    """
+    if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
+        return f"it failed twice at step {exited.step}"
+    if state.restarts_used > max_restarts:
+        return f"restarted {max_restarts} times already" if max_restarts else "retry.max_restarts is 0"
+    return None
+
+
+def _failed_before(state: RunState, exited: TrainerExited) -> bool:
+    opened_at = state.opened_at
+    failures = [
+        trainer.exited
+        for attempt in state.attempts.values()
+        for trainer in attempt.trainers
+        if trainer.exited is not None and trainer.exited_at and opened_at and trainer.exited_at >= opened_at
+    ]
+    others = [one for one in failures if (one.attempt, one.incarnation) != (exited.attempt, exited.incarnation)]
+    return any(one.cause is Cause.USER_ERROR and one.step == exited.step for one in others)
+
+
+def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, progressed: bool) -> float:
+    """
+    Run time without progress after which a trainer counts as hung (failures.md R13).
+
+        max(10 median steps, policy.hang_after, floor)      three times that before its first progress
+
+    `floor_s` is 30 s of system time: however fast run time passes, a busy machine is slow.
+    """
+    limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
+    return limit_s if progressed else HANG_START_FACTOR * limit_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotFacts:
+    """
+    What decides about the next snapshot; run time in seconds.
+
+    `since_commit_s`: since the newest commit of the run, None where there is none. `since_snapshot_s`: since this
+    trainer's newest snapshot, None before its first. `interval_s` None: the trainer counts steps by itself.
+    """
+
+    since_commit_s: float | None
+    since_snapshot_s: float | None
+    interval_s: float | None
+    epoch_ended: bool = False
+    rebalance: bool = False
+
+
+def snapshot_due(facts: SnapshotFacts, gap_s: float) -> str | None:
+    """Why a snapshot is to be taken now, or None. The first of a trainer comes early: a fast proof that saving works."""
+    if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
+        return None
+    if facts.rebalance:
+        return "rebalance"
+    if facts.epoch_ended:
+        return "epoch"
+    if facts.since_snapshot_s is None:
+        return "interval"
+    if facts.interval_s is not None and facts.since_snapshot_s >= facts.interval_s:
+        return "interval"
+    return None

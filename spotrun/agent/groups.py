@@ -1,0 +1,89 @@
+"""
+Process groups that this agent, or the one before it, started: find them and end them.
+
+A process is named by its id and its start time, so that a reused id is never taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+
+TRAINER_VARIABLE = "SPOTRUN_TRAINER"
+"""In the environment of a trainer and all that it starts; names its instance."""
+GONE_WITHIN_S = 30.0
+_PAUSE_S = 0.01
+
+
+class GroupMark(msgspec.Struct, frozen=True):
+    """The leader of a process group; `started` is in clock ticks since the machine booted."""
+
+    pid: int
+    started: int
+
+
+def mark(pid: int) -> GroupMark | None:
+    """The process of that id, dead but unreaped ones included, or None."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return GroupMark(pid, int(fields[19]))
+
+
+def remember(path: Path, group: GroupMark) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.encode(group))
+    temporary.replace(path)
+
+
+def kill_group(group: int) -> None:
+    """SIGKILL every process of the group; harmless where it is gone. The caller knows that the id is not reused."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def end_left_over(path: Path, instance_id: str) -> None:
+    """
+    End what the agent before this one left running on this instance (protocol 17).
+
+    The group is known by the file at `path`, and all of a trainer's processes by their environment.
+    """
+    _end_remembered(path)
+    give_up_at = time.monotonic() + GONE_WITHIN_S
+    while found := _carrying(f"{TRAINER_VARIABLE}={instance_id}".encode()):
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > give_up_at:
+            raise TimeoutError(f"processes {found} do not end")
+        time.sleep(_PAUSE_S)
+    path.unlink(missing_ok=True)
+
+
+def _end_remembered(path: Path) -> None:
+    try:
+        group = msgspec.json.decode(path.read_bytes(), type=GroupMark)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return
+    if mark(group.pid) == group:
+        kill_group(group.pid)
+
+
+def _carrying(wanted: bytes) -> list[int]:
+    """Live processes that were started with `NAME=value` in their environment."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and wanted in _environment(pid)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Empty for a dead process: its memory is gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []

@@ -1,0 +1,86 @@
+"""
+What the agent's threads tell its main loop. They only tell; the loop acts.
+"""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass
+from datetime import datetime
+
+from spotrun.state import RunState
+from spotrun.trainer_link import Message
+
+
+class PowerOff(Exception):
+    """The agent's work on this instance is over: end the trainer, ship the log, exit with 0."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message of trainer `incarnation`, and when it was read (`at_s` is monotonic run time)."""
+
+    incarnation: int
+    message: Message
+    at: datetime
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Exited:
+    """Trainer `incarnation` and its whole process group are gone; all that it said was told before."""
+
+    incarnation: int
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class NoticeHeard:
+    """
+    The metadata service announced the end of this instance (`termination`), or its possibility (`rebalance`).
+
+    `deadline_s` is monotonic run time.
+    """
+
+    kind: str
+    deadline_at: datetime | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LedgerRead:
+    """Somebody has written to the ledger."""
+
+    state: RunState
+
+
+@dataclass(frozen=True)
+class LedgerLost:
+    """This agent may not, or cannot, write to the ledger any more: it was fenced, or the ledger is damaged."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A snapshot became commit `commit`."""
+
+    sequence: int
+    commit: int
+    durable_s: float
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    sequence: int
+    in_a_row: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class SaveAbandoned:
+    sequence: int
+
+
+Letter = Said | Exited | NoticeHeard | LedgerRead | LedgerLost | Saved | SaveFailed | SaveAbandoned
+Inbox = queue.SimpleQueue[Letter]

@@ -1,0 +1,101 @@
+"""
+The output of set-up and training: a file on the instance, shipped to the store in chunks that are created once.
+
+    logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
+
+What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from spotrun.clock import Clock
+from spotrun.errors import StoreError
+from spotrun.store import Store
+
+SHIP_EVERY_S = 5.0
+"""Run time."""
+SHIP_EVERY_MIN_S = 1.0
+"""System time: a chunk costs an fsync."""
+CHUNK_MAX_BYTES = 1 << 20
+TAIL_BYTES = 2000
+
+
+class Console:
+    """The log file of an instance. Everything that runs for the user writes to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "training.log"
+        self.path.touch()
+
+    def open(self) -> int:
+        """A descriptor for a child's output; its owner closes it."""
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+    def note(self, line: str) -> None:
+        """A line of the agent's own."""
+        with self.path.open("a") as file:
+            file.write(f"[spotrun] {line}\n")
+
+    def read(self, start: int, size_bytes: int) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(size_bytes)
+
+    def size_bytes(self) -> int:
+        return self.path.stat().st_size
+
+    def tail(self, size_bytes: int = TAIL_BYTES, since: int = 0) -> str:
+        """The last whole lines, of what was written after byte `since`."""
+        end = self.size_bytes()
+        start = max(since, end - size_bytes)
+        text = self.read(start, end - start).decode(errors="replace")
+        return text if start in (0, since) else text.partition("\n")[2] or text
+
+
+class LogShipper:
+    """A thread that ships the console. A store that is away delays the log and loses none of it."""
+
+    def __init__(self, store: Store, clock: Clock, console: Console, launch: int) -> None:
+        self._store = store
+        self._console = console
+        self._prefix = f"logs/{launch}/"
+        self._every_s = max(SHIP_EVERY_MIN_S, SHIP_EVERY_S / clock.scale)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ship the rest, if the store takes it."""
+        self._stop.set()
+        self._thread.join(10)
+
+    def _work(self) -> None:
+        place: tuple[int, int] | None = None
+        while True:
+            stopping = self._stop.wait(self._every_s)
+            try:
+                place = self._ship(place or self._shipped())
+            except StoreError:
+                place = None  # unknown: count again
+            if stopping:
+                return
+
+    def _shipped(self) -> tuple[int, int]:
+        """(chunks, bytes) in the store."""
+        chunks = self._store.list(self._prefix)
+        return len(chunks), sum(chunk.size_bytes for chunk in chunks)
+
+    def _ship(self, place: tuple[int, int]) -> tuple[int, int]:
+        number, offset = place
+        while data := self._console.read(offset, CHUNK_MAX_BYTES):
+            if not self._store.put_if_absent(f"{self._prefix}{number:06d}.log", data):
+                number, offset = self._shipped()
+                continue
+            number, offset = number + 1, offset + len(data)
+        return number, offset

@@ -1,0 +1,133 @@
+"""
+What an agent has: its place in the run, and the things that all its parts use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from spotrun.agent.inbox import Inbox
+from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.notices import NoticeWatcher
+from spotrun.agent.recorder import Recorder
+from spotrun.agent.status import Heartbeat, Status
+from spotrun.clock import Clock, clock_from_environment
+from spotrun.events import RunCreated
+from spotrun.ledger import Ledger
+from spotrun.spec import RunSpec
+from spotrun.store import Store, open_store
+
+METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+METADATA_DEFAULT = "http://169.254.169.254/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where this agent is: read from the environment, which the instance's user-data has set."""
+
+    run_uri: str
+    run_uid: str
+    launch: int
+    instance_id: str
+    folder: Path
+    metadata_endpoint: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+        return cls(
+            run_uri=environment["SPOTRUN_RUN"],
+            run_uid=environment["SPOTRUN_RUN_UID"],
+            launch=int(environment["SPOTRUN_LAUNCH"]),
+            instance_id=environment["SPOTRUN_INSTANCE_ID"],
+            folder=Path(environment["SPOTRUN_INSTANCE_DIR"]),
+            metadata_endpoint=environment.get(METADATA_VARIABLE, METADATA_DEFAULT),
+        )
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    @property
+    def trainer_mark(self) -> Path:
+        return self.folder / "trainer.json"
+
+
+@dataclass
+class Node:
+    place: Place
+    clock: Clock
+    store: Store
+    recorder: Recorder
+    inbox: Inbox
+    status: Status
+    console: Console
+    created: RunCreated
+    booted_at: datetime
+    heartbeat: Heartbeat
+    shipper: LogShipper
+    watcher: NoticeWatcher
+    spec: RunSpec = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spec = RunSpec.from_dict(self.created.spec)
+
+    @classmethod
+    def open(cls, place: Place) -> Node:
+        """
+        Everything but the threads. The ledger has been read.
+
+        Raises:
+            StoreError: the run cannot be read.
+        """
+        clock = clock_from_environment()
+        store = open_store(place.run_uri)
+        ledger = Ledger(store, place.run_uid, f"agent:{place.launch}", clock)
+        created = ledger.refresh().created
+        assert created is not None, f"{place.run_uri} holds no run {place.run_uid}"
+        inbox = Inbox()
+        status, console = Status(place.folder), Console(place.folder)
+        return cls(
+            place=place,
+            clock=clock,
+            store=store,
+            recorder=Recorder(ledger, clock, inbox),
+            inbox=inbox,
+            status=status,
+            console=console,
+            created=created,
+            booted_at=_booted_at(place.folder / "booted-at", clock),
+            heartbeat=Heartbeat(store, clock, place.launch, status, console.tail),
+            shipper=LogShipper(store, clock, console, place.launch),
+            watcher=NoticeWatcher(place.metadata_endpoint, clock, inbox, console.note),
+        )
+
+    def start(self) -> None:
+        self.recorder.start()
+        self.heartbeat.start()
+        self.shipper.start()
+        self.watcher.start()
+
+    def close(self) -> None:
+        self.watcher.stop()
+        self.shipper.stop()
+        self.heartbeat.stop()
+        self.recorder.stop()
+
+    def note(self, text: str) -> None:
+        """For people: into the training's log and onto the instance's own console."""
+        self.console.note(text)
+        print(f"spotrun: {text}", file=sys.stderr, flush=True)
+
+
+def _booted_at(path: Path, clock: Clock) -> datetime:
+    """When the first agent of this instance began; kept for those after it."""
+    if not path.exists():
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(clock.now().isoformat())
+        temporary.replace(path)
+    return datetime.fromisoformat(path.read_text())

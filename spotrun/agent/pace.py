@@ -1,0 +1,95 @@
+"""
+How fast training and saving are, measured; and from that when the next snapshot is due. All in run time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import timedelta
+from statistics import median
+from typing import Literal
+
+from spotrun.agent.decisions import SnapshotFacts, snapshot_due
+from spotrun.intervals import COMMIT_GAP, auto_interval
+from spotrun.trainer_link import Progress
+from spotrun.units import Steps
+
+STEPS_REMEMBERED = 50
+SMOOTHING = 0.4
+"""Weight of the newest measurement; what an upload takes changes with the neighbours."""
+FIRST_STALL = timedelta(seconds=1)
+"""Before a stall was measured."""
+
+Every = Literal["auto"] | timedelta | Steps
+
+
+class Pace:
+    """One attempt's. `committed_s` is the monotonic time of the run's newest commit, None where there is none."""
+
+    def __init__(self, every: Every, committed_s: float | None) -> None:
+        self._every = every
+        self._committed_s = committed_s
+        self._snapshot_s: float | None = None
+        self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
+        self._last: tuple[int, float] | None = None
+        self._epoch_step: int | None = None
+        self._rebalance = False
+        self.stall_s: float | None = None
+        self.commit_s: float | None = None
+
+    @property
+    def step_s(self) -> float | None:
+        """The median time of a step."""
+        return median(self._steps) if self._steps else None
+
+    def new_trainer(self) -> None:
+        self._snapshot_s = None
+        self._last = None
+
+    def progressed(self, at: Progress, at_s: float) -> None:
+        if self._last is not None and at.phase == "train" and at.step > self._last[0]:
+            self._steps.append((at_s - self._last[1]) / (at.step - self._last[0]))
+        self._last = (at.step, at_s)
+
+    def epoch_ended(self, step: int) -> None:
+        self._epoch_step = step
+
+    def rebalance(self) -> None:
+        self._rebalance = True
+
+    def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
+        self._snapshot_s = at_s
+        self._rebalance = False
+        self.stall_s = _smoothed(self.stall_s, stall_s)
+        if self._epoch_step is not None and step >= self._epoch_step:
+            self._epoch_step = None
+
+    def committed(self, durable_s: float, at_s: float) -> None:
+        self._committed_s = at_s
+        self.commit_s = _smoothed(self.commit_s, durable_s)
+
+    def too_soon(self, now_s: float) -> bool:
+        """For another commit that is not final."""
+        return self._committed_s is not None and now_s - self._committed_s < COMMIT_GAP.total_seconds()
+
+    def interval_s(self) -> float | None:
+        if isinstance(self._every, Steps):
+            return None
+        if isinstance(self._every, timedelta):
+            return self._every.total_seconds()
+        stall = FIRST_STALL if self.stall_s is None else timedelta(seconds=self.stall_s)
+        return auto_interval(stall).total_seconds()
+
+    def snapshot_due(self, now_s: float) -> str | None:
+        facts = SnapshotFacts(
+            since_commit_s=None if self._committed_s is None else now_s - self._committed_s,
+            since_snapshot_s=None if self._snapshot_s is None else now_s - self._snapshot_s,
+            interval_s=self.interval_s(),
+            epoch_ended=self._epoch_step is not None,
+            rebalance=self._rebalance,
+        )
+        return snapshot_due(facts, COMMIT_GAP.total_seconds())
+
+
+def _smoothed(before: float | None, measured: float) -> float:
+    return measured if before is None else before + SMOOTHING * (measured - before)

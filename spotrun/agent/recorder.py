@@ -1,0 +1,116 @@
+"""
+The one thread of an agent that reads and writes the ledger.
+
+Appends wait in a queue and keep their order, so neither the main loop nor an upload ever waits for a slow store unless
+it wants to. A passing fault is retried while training goes on: unknown is not dead (promise I6).
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from spotrun.agent.inbox import Inbox, LedgerLost, LedgerRead
+from spotrun.clock import Clock
+from spotrun.errors import SpotrunError, StoreUnavailable
+from spotrun.events import AnyEvent, Entry
+from spotrun.ledger import Decide, Ledger
+from spotrun.state import RunState
+
+TAIL_S = 2.0
+"""Run time between two looks at the next number."""
+TAIL_MIN_S = 0.05
+"""System time."""
+GIVE_UP_AFTER_S = 3600.0
+"""System time. A store that is gone for so long has taken the run with it."""
+
+Job = tuple[Decide, "Future[Entry | None]"]
+
+
+def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
+    """Append `event`, unless it stands there already: an append whose answer was lost is decided on again."""
+    return lambda state: None if done(state) else event
+
+
+class Recorder:
+    """Appends in order and tails. Whatever makes further appends pointless is told to the inbox as LedgerLost."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox) -> None:
+        self._ledger = ledger
+        self._inbox = inbox
+        self._tail_s = max(TAIL_MIN_S, TAIL_S / clock.scale)
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
+        self._told = 0
+
+    @property
+    def state(self) -> RunState:
+        """The newest fold that was read; at most a few seconds of run time old while the store answers."""
+        return self._ledger.state
+
+    def start(self) -> None:
+        self._told = self.state.next_number
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After what is in the queue."""
+        self._jobs.put(None)
+
+    def append(self, decide: Decide) -> Future[Entry | None]:
+        """
+        The entry, once it is written; None where `decide` found nothing to do.
+
+        The future raises what Ledger.append raises, except that StoreUnavailable means an hour of it.
+        """
+        future: Future[Entry | None] = Future()
+        self._jobs.put((decide, future))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=self._tail_s)
+            except queue.Empty:
+                self._tail()
+                continue
+            if job is None:
+                return
+            self._append(*job)
+
+    def _append(self, decide: Decide, future: Future[Entry | None]) -> None:
+        give_up_at = time.monotonic() + GIVE_UP_AFTER_S
+        while True:
+            try:
+                future.set_result(self._ledger.append(decide))
+                self._tell()
+                return
+            except StoreUnavailable as error:
+                if time.monotonic() < give_up_at:
+                    continue
+                self._fail(future, error)
+                return
+            except SpotrunError as error:  # EntryRefused, LedgerDamaged, no right to write
+                self._fail(future, error)
+                return
+
+    def _fail(self, future: Future[Entry | None], error: SpotrunError) -> None:
+        future.set_exception(error)
+        self._inbox.put(LedgerLost(error.message))
+
+    def _tail(self) -> None:
+        try:
+            self._ledger.refresh()
+        except StoreUnavailable:
+            return
+        except SpotrunError as error:
+            self._inbox.put(LedgerLost(error.message))
+            return
+        self._tell()
+
+    def _tell(self) -> None:
+        if self.state.next_number != self._told:
+            self._told = self.state.next_number
+            self._inbox.put(LedgerRead(self.state))

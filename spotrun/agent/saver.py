@@ -1,0 +1,242 @@
+"""
+Full arenas become commits: one upload in flight, the newest waiting one next (protocol 20 to 22).
+
+The main loop owns what is waiting; a worker thread makes one snapshot durable at a time and writes to the inbox how it
+went.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from spotrun.agent.arenas import Arena
+from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
+from spotrun.agent.recorder import Recorder, unless
+from spotrun.agent.status import Status, Upload
+from spotrun.checkpoint import layout, retention
+from spotrun.checkpoint.upload import Abandoned, Uploaded, discard, upload
+from spotrun.clock import Clock
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
+from spotrun.state import Commit, RunState
+from spotrun.store import Store
+from spotrun.trainer_link import SnapshotTaken
+
+METRICS_MAX = 50
+DETAIL_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """
+    A full arena. `sequence` counts the snapshots of a trainer. `stall_s` is run time, of this and of all snapshots
+    since the commit before that were not kept.
+    """
+
+    attempt: int
+    incarnation: int
+    sequence: int
+    arena: Arena
+    taken: SnapshotTaken
+    taken_at: datetime
+    taken_s: float
+    stall_s: float
+    why: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{self.sequence}"
+
+
+class Saver:
+    """
+    Makes snapshots durable. `released` is called, in the main loop, with each arena that may be written again.
+
+    `hold` keeps a waiting snapshot back (commits are 30 s apart); a final one never waits for that.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        recorder: Recorder,
+        clock: Clock,
+        status: Status,
+        inbox: Inbox,
+        keep_last: int,
+        released: Callable[[Snapshot], None],
+    ) -> None:
+        self._worker = _Worker(store, recorder, clock, status, inbox, keep_last)
+        self._released = released
+        self._waiting: Snapshot | None = None
+        self._in_flight: Snapshot | None = None
+        self._cancelled = threading.Event()
+        self.resume_source: int | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self._waiting is None and self._in_flight is None
+
+    def offer(self, snapshot: Snapshot) -> None:
+        self.drop_waiting()
+        self._waiting = snapshot
+
+    def drop_waiting(self) -> None:
+        """Newest wins; a final one is the newest by its nature."""
+        if self._waiting is not None and not self._waiting.taken.final:
+            self._released(self._waiting)
+            self._waiting = None
+
+    def turn(self, *, hold: bool) -> None:
+        """Begin the next upload, if there is one and nothing is in flight."""
+        waiting = self._waiting
+        if self._in_flight is not None or waiting is None or (hold and not waiting.taken.final):
+            return
+        self._waiting, self._in_flight = None, waiting
+        self._cancelled = threading.Event()
+        work = threading.Thread(
+            target=self._worker.save, args=(waiting, self._cancelled, self.resume_source), name="save", daemon=True
+        )
+        work.start()
+
+    def abandon(self) -> None:
+        """Call the upload in flight off, unless it is too far to be stopped."""
+        if self._in_flight is not None and not self._in_flight.taken.final:
+            self._cancelled.set()
+
+    def settled(self, *, retry: bool = False) -> Snapshot | None:
+        """The snapshot in flight is done with; or it is tried again, where nothing newer can follow."""
+        snapshot, self._in_flight = self._in_flight, None
+        if snapshot is None:
+            return None
+        if retry and self._waiting is None:
+            self._waiting = snapshot
+        else:
+            self._released(snapshot)
+        return snapshot
+
+
+class _Worker:
+    """The part that runs in threads, one at a time."""
+
+    def __init__(
+        self, store: Store, recorder: Recorder, clock: Clock, status: Status, inbox: Inbox, keep_last: int
+    ) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._clock = clock
+        self._status = status
+        self._inbox = inbox
+        self._keep_last = keep_last
+        self._tries = 0
+        self._swept = False
+
+    def save(self, snapshot: Snapshot, cancelled: threading.Event, resume_source: int | None) -> None:
+        self._tries += 1
+        prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
+        try:
+            uploaded, versions = self._upload(snapshot, prefix, cancelled)
+        except Abandoned:
+            discard(self._store, prefix)
+            self._inbox.put(SaveAbandoned(snapshot.sequence))
+            return
+        except (StoreError, CheckpointDamaged) as error:
+            discard(self._store, prefix)
+            self._tell_failure(snapshot, error)
+            return
+        finally:
+            self._status.change(upload=None)
+        self._tries = 0
+        self._commit(snapshot, prefix, uploaded, versions)
+        self._retire(snapshot.attempt, resume_source)
+
+    def _upload(
+        self, snapshot: Snapshot, prefix: str, cancelled: threading.Event
+    ) -> tuple[Uploaded, dict[str, str]]:
+        size_bytes = snapshot.taken.size_bytes
+
+        def sent(sent_bytes: int) -> None:
+            self._status.change(upload=Upload(sent_bytes, size_bytes))
+
+        with snapshot.arena.image(size_bytes) as image:
+            meta = layout.decode_header(image).meta
+            uploaded = upload(self._store, prefix, image, meta, sent=sent, cancelled=cancelled)
+        return uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}
+
+    def _commit(self, snapshot: Snapshot, prefix: str, uploaded: Uploaded, versions: dict[str, str]) -> None:
+        taken = snapshot.taken
+        durable_s = self._clock.monotonic() - snapshot.taken_s
+        event = CheckpointCommitted(
+            attempt=snapshot.attempt,
+            incarnation=snapshot.incarnation,
+            prefix=prefix,
+            manifest_sha256=uploaded.manifest_sha256,
+            size_bytes=uploaded.size_bytes,
+            objects=uploaded.objects,
+            epoch=taken.epoch,
+            batch=taken.batch,
+            step=taken.step,
+            taken_at=snapshot.taken_at,
+            stall_s=snapshot.stall_s,
+            durable_s=durable_s,
+            why=snapshot.why,
+            final=taken.final,
+            suspect=not taken.finite,
+            versions=versions,
+            metrics=finite(taken.metrics),
+        )
+        try:
+            self._recorder.append(unless(lambda state: _with_prefix(state, prefix), event)).result()
+        except SpotrunError:
+            return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
+        commit = _with_prefix(self._recorder.state, prefix)
+        assert commit is not None
+        self._inbox.put(Saved(snapshot.sequence, commit.number, durable_s))
+
+    def _tell_failure(self, snapshot: Snapshot, error: SpotrunError) -> None:
+        detail = str(error)[:DETAIL_MAX]
+        event = CheckpointFailed(attempt=snapshot.attempt, step=snapshot.taken.step, detail=detail)
+        try:
+            self._recorder.append(lambda _: event).result()
+        except SpotrunError:
+            return
+        in_a_row = self._recorder.state.attempts[snapshot.attempt].saves_failed_in_a_row
+        self._inbox.put(SaveFailed(snapshot.sequence, in_a_row, detail))
+
+    def _retire(self, attempt: int, resume_source: int | None) -> None:
+        try:
+            for number in retention.to_retire(self._recorder.state, self._keep_last, resume_source):
+                event = CheckpointRetired(attempt=attempt, commit=number)
+                self._recorder.append(unless(lambda state, number=number: _is_retired(state, number), event)).result()
+                commit = self._recorder.state.commit(number)
+                assert commit is not None
+                discard(self._store, commit.event.prefix)
+            self._sweep_once()
+        except SpotrunError:
+            return  # fenced: whoever is current retires
+
+    def _sweep_once(self) -> None:
+        """What dead attempts left, once in the life of this agent."""
+        if self._swept:
+            return
+        self._swept = True
+        keys = [stored.key for stored in self._store.list(retention.FOLDER)]
+        for key in retention.garbage(self._recorder.state, keys):
+            self._store.delete(key)
+
+
+def finite(metrics: dict[str, float]) -> dict[str, float]:
+    """The first few that JSON can hold."""
+    return {name: value for name, value in list(metrics.items())[:METRICS_MAX] if math.isfinite(value)}
+
+
+def _with_prefix(state: RunState, prefix: str) -> Commit | None:
+    return next((commit for commit in reversed(state.commits) if commit.event.prefix == prefix), None)
+
+
+def _is_retired(state: RunState, number: int) -> bool:
+    commit = state.commit(number)
+    return commit is not None and commit.retired_at is not None

@@ -1,0 +1,99 @@
+"""
+Waiting, ready, behind an attempt that is about to end (protocol 13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
+from spotrun.agent.inbox import LedgerLost, Letter, NoticeHeard, PowerOff
+from spotrun.agent.node import Node
+from spotrun.checkpoint.restore import Image, fetch
+from spotrun.errors import CheckpointDamaged, StoreError
+from spotrun.state import Commit, RunState
+
+TURN_S = 0.1
+"""System time between two looks."""
+
+
+class Prefetch:
+    """The newest checkpoint, fetched before it is needed. What cannot be fetched now is fetched at the takeover."""
+
+    def __init__(self, node: Node) -> None:
+        self._store = node.store
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._fetching: tuple[Commit, Future[Image]] | None = None
+
+    def follow(self, state: RunState) -> None:
+        """Go for the newest commit, unless another fetch is under way."""
+        newest = state.latest_commit()
+        if newest is None or (self._fetching is not None and not self._fetching[1].done()):
+            return
+        if self._fetching is None or self._fetching[0].number != newest.number:
+            self._forget()
+            self._fetching = newest, self._pool.submit(fetch, self._store, newest, retry_for_s=10.0)
+
+    def take(self, state: RunState) -> Image | None:
+        """The image of the newest commit, if it is here or on its way. Ends the prefetching."""
+        newest, fetching = state.latest_commit(), self._fetching
+        self._pool.shutdown(wait=False)
+        if newest is None or fetching is None or fetching[0].number != newest.number:
+            self._forget()
+            return None
+        with contextlib.suppress(CheckpointDamaged, StoreError):
+            return fetching[1].result()
+        return None
+
+    def _forget(self) -> None:
+        if self._fetching is not None:
+            self._fetching[1].add_done_callback(_close)
+
+
+def _close(future: Future[Image]) -> None:
+    if future.exception() is None:
+        future.result().close()
+
+
+def stand_by(node: Node) -> Image | None:
+    """
+    Until this agent may take over; the newest checkpoint then, if it was prefetched.
+
+    Raises:
+        PowerOff: it is not needed any more, or its own end was announced.
+    """
+    node.status.change(phase="standby")
+    prefetch = Prefetch(node)
+    kept: list[Letter] = []
+    began_s = node.clock.monotonic()
+    leaving: Leaving | None = None
+    while True:
+        state, now_s = node.recorder.state, node.clock.monotonic()
+        window_s = leaving_window_s(state)
+        if leaving is None and window_s is not None:
+            leaving = Leaving(now_s, window_s)
+        verdict = standby_verdict(state, node.place.launch, leaving, began_s, now_s)
+        if verdict is Standing.START:
+            break
+        if verdict is not Standing.STAND_BY:
+            raise PowerOff("the standby is not needed")
+        prefetch.follow(state)
+        kept += _wait(node)
+    for letter in kept:
+        node.inbox.put(letter)
+    return prefetch.take(node.recorder.state)
+
+
+def _wait(node: Node) -> list[Letter]:
+    """One letter or a short while; what belongs to the attempt that is to come is kept for it."""
+    try:
+        letter = node.inbox.get(timeout=TURN_S)
+    except queue.Empty:
+        return []
+    if isinstance(letter, LedgerLost):
+        raise PowerOff(letter.reason)
+    if isinstance(letter, NoticeHeard) and letter.kind == "termination":
+        raise PowerOff("the cloud takes this instance before it was needed")
+    return [letter]

@@ -1,0 +1,109 @@
+"""
+What the agent shows of itself: `status.json` on its own disk, at once, and the hint in the store, now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from spotrun.clock import Clock
+from spotrun.hints import AgentHint, agent_key, write_hint
+from spotrun.store import Store
+from spotrun.trainer_link import Progress
+
+HINT_EVERY_S = 2.0
+"""Run time (protocol 7)."""
+HINT_EVERY_MIN_S = 0.2
+"""System time."""
+
+
+class Upload(msgspec.Struct, frozen=True):
+    sent_bytes: int
+    size_bytes: int
+
+
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole of status.json. Epochs count from 0."""
+
+    phase: str = "boot"
+    attempt: int | None = None
+    epoch: int = 0
+    batch: int = 0
+    batches: int = 0
+    step: int = 0
+    upload: Upload | None = None
+
+
+class Status:
+    """Where this agent is. `change` may be called from any thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "status.json"
+        self._lock = threading.Lock()
+        self.node = NodeStatus()
+        self.facts: dict[str, Any] = {}
+        """More fields of the hint: epochs, metrics, step_s, stall_s, commit_s."""
+
+    def change(self, **changes: Any) -> None:
+        with self._lock:
+            self.node = msgspec.structs.replace(self.node, **changes)
+            temporary = self._path.with_suffix(".tmp")
+            temporary.write_bytes(msgspec.json.encode(self.node))
+            os.replace(temporary, self._path)
+
+    def progress(self, at: Progress) -> None:
+        self.facts |= {"epochs": at.epochs, "metrics": at.metrics}
+        self.change(epoch=at.epoch, batch=at.batch, batches=at.batches, step=at.step)
+
+
+class Heartbeat:
+    """A thread that overwrites the agent's hint, whether there is news or not."""
+
+    def __init__(self, store: Store, clock: Clock, launch: int, status: Status, console_tail: Callable[[], str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._launch = launch
+        self._status = status
+        self._console_tail = console_tail
+        self._sequence = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write the last one."""
+        self._stop.set()
+        self._thread.join(5)
+        self._beat()
+
+    def _work(self) -> None:
+        every_s = max(HINT_EVERY_MIN_S, HINT_EVERY_S / self._clock.scale)
+        while not self._stop.wait(every_s * random.uniform(1.0, 1.2)):
+            self._beat()
+
+    def _beat(self) -> None:
+        self._sequence += 1
+        node = self._status.node
+        hint = AgentHint(
+            launch=self._launch,
+            phase=node.phase,
+            at=self._clock.now(),
+            sequence=self._sequence,
+            attempt=node.attempt,
+            epoch=node.epoch,
+            batch=node.batch,
+            batches=node.batches,
+            step=node.step,
+            console_tail=self._console_tail(),
+            **self._status.facts,
+        )
+        write_hint(self._store, agent_key(self._launch), hint)

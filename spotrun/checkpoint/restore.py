@@ -1,0 +1,148 @@
+"""
+A committed checkpoint's image back in memory, every byte compared with what the ledger vouches for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from spotrun.checkpoint.upload import Manifest, Part, manifest_key, part_key
+from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreUnavailable
+from spotrun.events import CheckpointCommitted
+from spotrun.state import Commit
+from spotrun.store import Store
+
+READERS = 4
+READS_PER_OBJECT = 2
+"""Two mismatches condemn an object; one may have happened on the way (protocol 22)."""
+RETRY_FOR_S = 300.0
+"""System time, for each object."""
+_PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A checkpoint's image in the memory behind `fd`, which its owner closes."""
+
+    commit: Commit
+    fd: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.commit.event.size_bytes
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The newest commit that could be read, and the newer ones that could not."""
+
+    image: Image
+    skipped: tuple[int, ...]
+
+
+def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | None = None) -> Found:
+    """
+    Walk back from the newest of `candidates` to one that is whole. `ready` was fetched before and is used if it fits.
+
+    Raises:
+        CheckpointDamaged: none is whole.
+        StoreUnavailable: the store could not be read; nothing is known about the checkpoints.
+    """
+    skipped: list[int] = []
+    reasons: list[str] = []
+    for commit in candidates:
+        if ready is not None and ready.commit.number == commit.number:
+            return Found(ready, tuple(skipped))
+        try:
+            return Found(fetch(store, commit), tuple(skipped))
+        except CheckpointDamaged as damage:
+            skipped.append(commit.number)
+            reasons.append(damage.message)
+    raise CheckpointDamaged(
+        f"none of {len(skipped)} checkpoints can be read back whole: {'; '.join(reasons)[:600]}",
+        hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch anew",
+    )
+
+
+def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> Image:
+    """
+    The image of one commit, in memory of its own.
+
+    Raises:
+        CheckpointDamaged: an object is missing, or differs twice from what the ledger says.
+        StoreUnavailable: a fault that did not pass.
+    """
+    manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
+    fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, manifest.size_bytes)
+        _fill(store, commit.event.prefix, manifest, fd, retry_for_s)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Image(commit, fd)
+
+
+def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
+    """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps one part in memory at a time."""
+    manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
+    for part in manifest.parts:
+        key = part_key(commit.event.prefix, part.name)
+        _read_verified(store, key, part.sha256, part.size_bytes, retry_for_s)
+
+
+def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: float = RETRY_FOR_S) -> Manifest:
+    data = _read_verified(store, manifest_key(event.prefix), event.manifest_sha256, None, retry_for_s)
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
+    sizes = [part.size_bytes for part in manifest.parts]
+    if not (manifest.size_bytes == event.size_bytes == sum(sizes) and min(sizes, default=0) >= 0):
+        raise CheckpointDamaged(f"{event.prefix}: its parts do not add up to {event.size_bytes} bytes")
+    if not all(_PART_NAME.fullmatch(part.name) for part in manifest.parts):
+        raise CheckpointDamaged(f"{event.prefix}: its manifest names objects elsewhere")
+    return manifest
+
+
+def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: float) -> None:
+    def fill(part: Part, start: int) -> None:
+        data = _read_verified(store, part_key(prefix, part.name), part.sha256, part.size_bytes, retry_for_s)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(fd, memoryview(data)[written:], start + written)
+
+    starts = [sum(part.size_bytes for part in manifest.parts[:n]) for n in range(len(manifest.parts))]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
+        list(pool.map(fill, manifest.parts, starts))
+
+
+def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, retry_for_s: float) -> bytes:
+    seen = 0
+    for _ in range(READS_PER_OBJECT):
+        data = _get(store, key, retry_for_s)
+        if size_bytes in (None, len(data)) and hashlib.sha256(data).hexdigest() == sha256:
+            return data
+        seen = len(data)
+    raise CheckpointDamaged(f"{key} is not what was committed ({seen} bytes, read {READS_PER_OBJECT} times)")
+
+
+def _get(store: Store, key: str, retry_for_s: float) -> bytes:
+    retrying = Retrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_random_exponential(multiplier=0.05, max=5),
+        stop=stop_after_delay(retry_for_s),
+        reraise=True,
+    )
+    try:
+        return retrying(store.get, key)
+    except ObjectMissing as error:
+        raise CheckpointDamaged(f"{key} is missing") from error

@@ -1,0 +1,168 @@
+"""
+A checkpoint image as objects: parts of at most 16 MiB, then a manifest that names them.
+
+    PREFIX/part-0000 … part-NNNN     the image, cut
+    PREFIX/manifest.json             sizes and sha256 of the parts; its own sha256 goes into the ledger
+
+Each object is read back and compared (protocol 21). Nothing here makes a checkpoint exist: that is the ledger's entry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from spotrun.checkpoint.layout import ALIGNMENT, aligned
+from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.store import Store
+
+PART_MAX_BYTES = 16 << 20
+SMALL_BYTES = 4 << 20
+"""Up to here one part; above at least four, which travel side by side."""
+PARTS_MIN = 4
+UPLOADERS = 2
+RETRY_FOR_S = 60.0
+"""System time, for each object."""
+
+Sent = Callable[[int], None]
+
+
+class Abandoned(Exception):
+    """The upload was called off."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`name` is relative to the checkpoint's prefix."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The parts in order, one after the other without gaps, and the image's own meta."""
+
+    format: int
+    size_bytes: int
+    parts: tuple[Part, ...]
+    meta: dict[str, Any] = {}
+
+
+class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    manifest_sha256: str
+    size_bytes: int
+    objects: int
+
+
+def manifest_key(prefix: str) -> str:
+    return f"{prefix}/manifest.json"
+
+
+def part_key(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}"
+
+
+def cut(size_bytes: int) -> list[tuple[int, int]]:
+    """(start, size) of each part."""
+    count = max(-(-size_bytes // PART_MAX_BYTES), PARTS_MIN if size_bytes > SMALL_BYTES else 1)
+    stride = min(max(ALIGNMENT, aligned(-(-size_bytes // count))), PART_MAX_BYTES)
+    return [(start, min(stride, size_bytes - start)) for start in range(0, size_bytes, stride)]
+
+
+def upload(
+    store: Store,
+    prefix: str,
+    image: memoryview,
+    meta: dict[str, Any],
+    *,
+    sent: Sent = lambda _: None,
+    cancelled: threading.Event | None = None,
+    retry_for_s: float = RETRY_FOR_S,
+) -> Uploaded:
+    """
+    Every byte of `image` below `prefix`, read back and equal. `sent` is told the bytes done so far after each part.
+
+    Raises:
+        StoreError: it is not whole; remove it (`discard`) and try another time.
+        Abandoned: `cancelled` was set between two parts.
+    """
+    sending = _Sending(store, prefix, image, sent, cancelled or threading.Event(), retry_for_s)
+    parts = sending.parts()
+    manifest = Manifest(format=1, size_bytes=len(image), parts=parts, meta=meta)
+    data = msgspec.json.encode(manifest)
+    sending.put_verified(manifest_key(prefix), memoryview(data))
+    return Uploaded(
+        manifest_sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(image), objects=len(manifest.parts) + 1
+    )
+
+
+class _Sending:
+    def __init__(
+        self, store: Store, prefix: str, image: memoryview, sent: Sent, cancelled: threading.Event, retry_for_s: float
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._image = image
+        self._sent = sent
+        self._cancelled = cancelled
+        self._retry_for_s = retry_for_s
+        self._lock = threading.Lock()
+        self._sent_bytes = 0
+
+    def parts(self) -> tuple[Part, ...]:
+        self._sent(0)
+        with ThreadPoolExecutor(UPLOADERS, thread_name_prefix="upload") as pool:
+            try:
+                return tuple(pool.map(self._part, *zip(*enumerate(cut(len(self._image))), strict=True)))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _part(self, number: int, extent: tuple[int, int]) -> Part:
+        start, size_bytes = extent
+        name = f"part-{number:04d}"
+        with self._image[start : start + size_bytes] as piece:
+            sha256 = self.put_verified(part_key(self._prefix, name), piece)
+        with self._lock:
+            self._sent_bytes += size_bytes
+            self._sent(self._sent_bytes)
+        return Part(name=name, size_bytes=size_bytes, sha256=sha256)
+
+    def put_verified(self, key: str, data: memoryview) -> str:
+        """The sha256 of `data`, which is what the store gives back now."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        for attempt in self._retrying():
+            with attempt:
+                if self._cancelled.is_set():
+                    raise Abandoned
+                self._store.put(key, data)
+                if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:
+                    raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+        return sha256
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
+            retry=retry_if_exception_type(StoreUnavailable),
+            wait=wait_random_exponential(multiplier=0.05, max=2),
+            stop=stop_after_delay(self._retry_for_s),
+            reraise=True,
+        )
+
+
+def discard(store: Store, prefix: str) -> None:
+    """
+    Delete every object below `prefix`; what a passing fault leaves is swept later.
+
+    Only for a prefix that was never committed, or whose commit is retired.
+    """
+    try:
+        for stored in store.list(f"{prefix}/"):
+            store.delete(stored.key)
+    except StoreError:
+        return

@@ -1,0 +1,132 @@
+"""What launch and resume share: showing the plan, attending to a run in the foreground, leaving a runner behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from spotrun.accounting import summarise
+from spotrun.cli.wiring import OpenRun, any_cloud, local_cloud, only_local, who
+from spotrun.clock import system_clock
+from spotrun.errors import CloudError, RunEnded, SpecInvalid
+from spotrun.events import StopRequested
+from spotrun.ledger import EntryRefused
+from spotrun.market import affordable, suitable
+from spotrun.offering import CapacityType, Offering
+from spotrun.report import terminal
+from spotrun.report.live import view_for
+from spotrun.report.offers import offerings_table
+from spotrun.runner import Pass
+from spotrun.spec import RunSpec
+
+
+def show_plan(spec: RunSpec) -> None:
+    """
+    The offerings that suit the run, the one asked for first ticked.
+
+    Raises:
+        CloudError: none suits, or none within max_price.
+    """
+    only_local(spec)
+    offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
+    chosen = _first_choice(spec, offerings)
+    console = Console()
+    console.print(offerings_table(offerings, chosen))
+    if chosen.simulated:
+        scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
+        console.print(f"The local cloud: processes on this machine, simulated prices{scale}. Nobody is billed.")
+
+
+def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
+    wanted = CapacityType.ON_DEMAND if spec.resources.spot_policy == "on-demand" else CapacityType.SPOT
+    within = [found for found in offerings if affordable(found, spec.resources.max_price)]
+    of_type = [found for found in within if found.capacity_type is wanted]
+    if of_type:
+        return of_type[0]
+    if within and spec.resources.spot_policy == "auto":
+        return within[0]
+    if offerings:
+        raise CloudError(f"no {wanted} offering that suits is within max_price", hint="raise max_price, or leave it out")
+    known = sorted({found.accelerators for found in any_cloud().offerings() if found.accelerators})
+    raise CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
+
+
+def confirm(yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SpecInvalid("there is no terminal to ask for a yes", hint="add -y")
+    if not typer.confirm("Launch?", default=True):
+        raise typer.Exit(0)
+
+
+def leave_behind(run: OpenRun) -> None:
+    """Start a detached runner for a run."""
+    log = Path(run.uri) / "runner.log"
+    command = [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"]
+    with log.open("ab") as output:
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
+        )
+    print(f"{run.id} is attended in the background; see `spotrun status` and `spotrun logs {run.id} -f`")
+
+
+def attend(run: OpenRun) -> None:
+    """
+    Be the run's runner until it ends, then show its bill.
+
+    Raises:
+        RunEnded: it failed, or was stopped.
+    """
+    view = view_for(run.ledger, run.clock, run.spec, run.id)
+    while True:
+        try:
+            with view:
+                last = run.runner.run(view.show)
+            break
+        except KeyboardInterrupt:
+            if not _stop_or_detach(run):
+                return
+    terminal.show(summarise(last.state, run.clock.now()))
+    _report_end(run, last)
+
+
+def _report_end(run: OpenRun, last: Pass) -> None:
+    terminal_state = last.state.terminal
+    assert terminal_state is not None
+    if terminal_state.outcome == "completed":
+        return
+    hint = f"see `spotrun logs {run.id}`; carry on by `spotrun resume {run.id}`"
+    raise RunEnded(f"{run.id} {terminal_state.outcome}: {terminal_state.detail}", hint=hint)
+
+
+def _stop_or_detach(run: OpenRun) -> bool:
+    """After Ctrl-C: True to go on attending until the run has stopped, False when it was left to a background runner."""
+    answer = _ask() if sys.stdin.isatty() else "stop"
+    if answer == "detach":
+        leave_behind(run)
+        return False
+    request_stop(run)
+    print("stopping: the last checkpoint is being made; nothing will be left running")
+    return True
+
+
+def _ask() -> str:
+    try:
+        return str(typer.prompt("Stop the run, or detach and let it go on? [stop/detach]", default="stop"))
+    except (KeyboardInterrupt, typer.Abort):
+        return "stop"
+
+
+def request_stop(run: OpenRun) -> bool:
+    """Ask a run to stop; False where it has ended or was asked before."""
+    event = StopRequested(by=who())
+    try:
+        entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
+    except EntryRefused:
+        return False
+    return entry is not None

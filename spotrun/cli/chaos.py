@@ -1,0 +1,29 @@
+"""`spotrun chaos`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import RunArgument, StoreOption
+
+
+def chaos(
+    run: RunArgument,
+    store: StoreOption = None,
+    notice: Annotated[str, typer.Option("--notice", metavar="120s", help="Warn so long before.")] = "120s",
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="Pull the plug without a warning.")] = False,
+) -> None:
+    """Interrupt the instance that a run trains on, as a spot market would. Local cloud only."""
+    from spotrun.cli.wiring import open_run
+    from spotrun.errors import CloudError
+    from spotrun.units import parse_duration
+
+    opened = open_run(run, store)
+    current = opened.ledger.refresh().current
+    if current is None:
+        raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.id}`")
+    warning = None if no_notice else parse_duration(notice)
+    opened.cloud.interrupt(current.instance_id, warning)
+    print(f"{current.instance_id} will be interrupted " + ("now" if warning is None else f"with a notice of {notice}"))

@@ -1,0 +1,23 @@
+"""`spotrun events`"""
+
+from __future__ import annotations
+
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption
+
+
+def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show everything that happened to a run, in order; void entries are marked."""
+    from spotrun.cli.wiring import open_run
+    from spotrun.events import encode_entry
+    from spotrun.report.describe import plain
+    from spotrun.report.live import event_line
+
+    opened = open_run(run, store)
+    voids = {void.number: void.reason for void in opened.ledger.refresh().voids}
+    for entry in opened.ledger.entries:
+        mark = f"   VOID: {plain(voids[entry.number])}" if entry.number in voids else ""
+        print(encode_entry(entry).decode() if as_json else event_line(entry) + mark)
+    readable = {entry.number for entry in opened.ledger.entries}
+    for number in sorted(voids.keys() - readable):
+        if not as_json:
+            print(f"          {number:4}  VOID: {plain(voids[number])}")

@@ -1,0 +1,67 @@
+"""`spotrun launch`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import DetachOption, SpecArgument, YesOption
+
+
+def launch(
+    spec_path: SpecArgument,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and stop there.")] = False,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Another name for the run.")] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Another cloud.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Only this region.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Set a variable.")] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Spot capacity only.")] = False,
+    on_demand: Annotated[bool, typer.Option("--on-demand", help="On-demand capacity only.")] = False,
+    auto: Annotated[bool, typer.Option("--auto", help="Spot where possible, on-demand where needed.")] = False,
+    max_price: Annotated[str | None, typer.Option("--max-price", metavar="USD", help="The most an hour may cost.")] = None,
+    max_duration: Annotated[str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")] = None,
+    store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
+) -> None:
+    """Train JOB.yaml to completion, on spot capacity where possible."""
+    from spotrun.cli import attend
+    from spotrun.cli.wiring import open_run, who
+    from spotrun.creation import create_run
+    from spotrun.errors import SpecInvalid
+    from spotrun.spec_file import load_spec
+
+    if spot + on_demand + auto > 1:
+        raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
+    policy = "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
+    overrides: dict[str, object] = {
+        "name": name,
+        "resources.cloud": cloud,
+        "resources.region": region,
+        "resources.spot_policy": policy,
+        "resources.max_price": max_price,
+        "max_duration": max_duration,
+        "checkpoint.uri": None if store is None else str(Path(store).expanduser().absolute()),
+        **_variables(env or []),
+    }
+    spec = load_spec(spec_path, overrides)
+    attend.show_plan(spec)
+    if dry_run:
+        return
+    attend.confirm(yes)
+    run = open_run(create_run(spec, f"cli:{who()}"), None, "runner")
+    if detach:
+        attend.leave_behind(run)
+        return
+    attend.attend(run)
+
+
+def _variables(assignments: list[str]) -> dict[str, object]:
+    from spotrun.errors import SpecInvalid
+
+    for assignment in assignments:
+        if "=" not in assignment:
+            raise SpecInvalid(f"--env {assignment!r} has no value", hint="--env NAME=VALUE")
+    return {f"envs.{name}": value for name, _, value in (text.partition("=") for text in assignments)}

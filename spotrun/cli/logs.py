@@ -1,0 +1,60 @@
+"""`spotrun logs`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotrun.cli.options import RunArgument, StoreOption
+
+if TYPE_CHECKING:
+    from spotrun.cli.wiring import OpenRun
+
+FOLLOW_EVERY_S = 1.0
+"""System time between two looks for new chunks."""
+
+
+def logs(
+    run: RunArgument,
+    store: StoreOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt, by its entry's number.")] = None,
+) -> None:
+    """Print what the training wrote, attempt by attempt."""
+    import time
+
+    from spotrun.cli.wiring import open_run
+    from spotrun.errors import RunNotFound
+
+    opened = open_run(run, store)
+    state = opened.ledger.refresh()
+    if attempt is not None and attempt not in state.attempts:
+        known = ", ".join(str(number) for number in state.attempts) or "none yet"
+        raise RunNotFound(f"{opened.id} has no attempt {attempt}", hint=f"its attempts are {known}")
+    prefix = "logs/" if attempt is None else f"logs/{state.attempts[attempt].launch}/"
+    told: set[str] = set()
+    while True:
+        ended = opened.ledger.refresh().terminal is not None
+        _print_new(opened, prefix, told)
+        if not follow or ended:
+            return
+        time.sleep(FOLLOW_EVERY_S)
+
+
+def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
+    import sys
+
+    from spotrun.report.describe import printable
+
+    chunks = [stored.key for stored in run.store.list(prefix) if stored.key not in told]
+    for key in sorted(chunks, key=_order):
+        sys.stdout.write(printable(run.store.get(key).decode(errors="replace")))
+        told.add(key)
+    sys.stdout.flush()
+
+
+def _order(key: str) -> tuple[int, str]:
+    """Launches in the order of their numbers, then chunks in theirs."""
+    _, launch, chunk = key.split("/", 2)
+    return int(launch), chunk

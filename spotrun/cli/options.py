@@ -1,0 +1,24 @@
+"""Arguments and flags that several commands share, and how answers are printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, name (the newest of it) or full address.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", envvar="SPOTRUN_STORE", help="Where to look for runs.", show_default="~/.spotrun/runs"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]
+SpecArgument = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="What to run.")]
+
+
+def print_json(value: object) -> None:
+    import json
+
+    print(json.dumps(value, indent=2, default=str))

@@ -1,0 +1,41 @@
+"""`spotrun resume`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import DetachOption, RunArgument, StoreOption
+
+
+def resume(
+    run: RunArgument,
+    store: StoreOption = None,
+    detach: DetachOption = False,
+    foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
+) -> None:
+    """Carry a run on: attend to it again, and open it again if it was stopped or failed."""
+    from spotrun.cli import attend
+    from spotrun.cli.wiring import open_run, who
+    from spotrun.events import ResumeRequested
+    from spotrun.state import RunState
+
+    opened = open_run(run, store, "runner")
+
+    def reopen(state: RunState) -> ResumeRequested | None:
+        ended = state.terminal is not None and state.terminal.outcome != "completed"
+        return ResumeRequested(by=who()) if ended or (state.terminal is None and state.stop_requested) else None
+
+    if not foreground:
+        opened.ledger.append(reopen)
+    else:
+        opened.ledger.refresh()
+    terminal = opened.ledger.state.terminal
+    if terminal is not None and terminal.outcome == "completed":
+        print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
+        return
+    if detach:
+        attend.leave_behind(opened)
+        return
+    attend.attend(opened)

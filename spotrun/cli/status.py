@@ -1,0 +1,82 @@
+"""`spotrun status`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spotrun.cli.options import JsonOption, StoreOption, print_json
+
+if TYPE_CHECKING:
+    from spotrun.cli.wiring import OpenRun
+
+
+def status(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show all runs, newest first."""
+    from spotrun.cli.wiring import DEFAULT_STORE, runs_in
+
+    runs = sorted(runs_in(store or DEFAULT_STORE), key=lambda run: run.created.clock_epoch, reverse=True)
+    rows = [_row(run) for run in runs]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print(f"no runs in {store or DEFAULT_STORE}; start one by `spotrun launch examples/resnet50.yaml`")
+    else:
+        _print_table(rows)
+
+
+def _row(run: OpenRun) -> dict[str, Any]:
+    from spotrun.accounting import status_word, summarise
+    from spotrun.errors import LedgerDamaged
+    from spotrun.report.describe import plain
+
+    base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
+    try:
+        state = run.ledger.refresh()
+    except LedgerDamaged as error:
+        return {**base, "state": "damaged", "detail": error.message}
+    total = summarise(state, run.clock.now()).total
+    return {
+        **base,
+        "state": status_word(state),
+        "attended": _attended(run),
+        "step": max((commit.event.step for commit in state.commits if commit.usable), default=0),
+        "epochs_completed": len(state.epochs),
+        "interruptions": total.interruptions,
+        "cost_usd": str(total.cost_usd),
+        "simulated": run.created.simulated,
+        "voids": len(state.voids),
+        "detail": "" if state.terminal is None else plain(state.terminal.detail),
+    }
+
+
+UNATTENDED_AFTER_S = 30.0
+"""System time without a sign of life from any runner."""
+
+
+def _attended(run: OpenRun) -> bool | None:
+    """Whether a runner looks after the run; None where none needs to."""
+    from datetime import UTC, datetime
+
+    if run.ledger.state.terminal is not None:
+        return None
+    hints = run.store.list("hints/runner")
+    return bool(hints) and (datetime.now(UTC) - hints[0].modified_at).total_seconds() < UNATTENDED_AFTER_S
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "state", "durable step", "epochs", "interruptions", "cost $", "started"):
+        table.add_column(heading)
+    for row in rows:
+        word = row["state"] + (" (unattended)" if row.get("attended") is False else "")
+        cost = f"{float(row['cost_usd']):.4f}" + (" simulated" if row["simulated"] else "") if "cost_usd" in row else "?"
+        cells = [row["run"], word, row.get("step", "?"), row.get("epochs_completed", "?"), row.get("interruptions", "?")]
+        table.add_row(*(Text(str(cell)) for cell in [*cells, cost, row["started_at"][:19]]))
+    Console().print(table)
+    for row in rows:
+        if row.get("detail"):
+            print(f"{row['run']}: {row['detail']}")

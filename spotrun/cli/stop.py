@@ -1,0 +1,17 @@
+"""`spotrun stop`"""
+
+from __future__ import annotations
+
+from spotrun.cli.options import RunArgument, StoreOption
+
+
+def stop(run: RunArgument, store: StoreOption = None) -> None:
+    """Commit a last checkpoint and end a run; `spotrun resume` carries it on."""
+    from spotrun.cli import attend
+    from spotrun.cli.wiring import open_run
+
+    opened = open_run(run, store)
+    if attend.request_stop(opened):
+        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.id}` does at once")
+    else:
+        print(f"{opened.id} has ended already, or was asked before")

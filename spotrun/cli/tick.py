@@ -1,0 +1,24 @@
+"""`spotrun tick`"""
+
+from __future__ import annotations
+
+from spotrun.cli.options import RunArgument, StoreOption
+
+
+def tick(run: RunArgument, store: StoreOption = None) -> None:
+    """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
+    from spotrun.accounting import status_word
+    from spotrun.cli.wiring import open_run
+
+    opened = open_run(run, store, "tick")
+    seen = opened.runner.tick()
+    for _ in range(PASSES_MAX):
+        if seen.done or not seen.actions or seen.waiting_for:
+            break
+        seen = opened.runner.tick()
+    note = f" ({seen.waiting_for})" if seen.waiting_for else ""
+    print(f"{opened.id}: {status_word(seen.state)}{note}")
+
+
+PASSES_MAX = 20
+"""A decision may follow from the one before (intend, then execute); more in one call would be a fault."""

@@ -1,0 +1,116 @@
+"""The only place where concrete classes are chosen: which store, cloud and clock a run is attended with."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from functools import cached_property
+from pathlib import Path
+
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.local.config import MarketConfig, ScriptStep
+from spotrun.clouds.local.driver import LocalCloud, default_root
+from spotrun.creation import first_entry
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
+from spotrun.events import RunCreated
+from spotrun.ledger import Ledger
+from spotrun.runner import Runner
+from spotrun.spec import LocalMarketSpec, RunSpec
+from spotrun.store import LocalStore, Store, open_store
+
+DEFAULT_STORE = "~/.spotrun/runs"
+
+
+class OpenRun:
+    """A run that exists, with everything needed to look at it or to attend to it."""
+
+    def __init__(self, uri: str, writer: str) -> None:
+        self.store: Store = open_store(uri)
+        self.uri = self.store.uri
+        self.created: RunCreated = first_entry(self.store)
+        self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
+        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock)
+
+    @property
+    def id(self) -> str:
+        return f"{self.created.name}-{self.created.uid}"
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return RunSpec.from_dict(self.created.spec)
+
+    @cached_property
+    def cloud(self) -> LocalCloud:
+        return local_cloud(self.spec.local, self.clock)
+
+    @cached_property
+    def runner(self) -> Runner:
+        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri)
+
+
+def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
+    """The local cloud with the market that a run's specification describes."""
+    steps = tuple(
+        ScriptStep(
+            when=str(step.when),
+            then=step.then,
+            notice_s=None if step.notice is None else step.notice.total_seconds(),
+        )
+        for step in spec.script
+    )
+    config = MarketConfig(seed=spec.seed, kind=spec.market, boot_s=spec.boot.total_seconds(), script=steps)
+    return LocalCloud(default_root(), clock, config)
+
+
+def any_cloud() -> LocalCloud:
+    """The local cloud, only to look at and to end what is there, whichever run it belongs to."""
+    return LocalCloud(default_root(), system_clock())
+
+
+def who() -> str:
+    """The person at this terminal, for the ledger."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def writer(role: str) -> str:
+    return f"{role}:{socket.gethostname()}:{os.getpid()}"
+
+
+def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
+    """
+    The run that a person means: a full address, an id, or a name (then the newest of that name).
+
+    Raises:
+        RunNotFound: there is no such run; says where it was looked for.
+    """
+    if "://" in reference or Path(reference).expanduser().is_dir() and "/" in reference:
+        return OpenRun(str(Path(reference).expanduser()) if "://" not in reference else reference, writer(role))
+    folder = store or DEFAULT_STORE
+    found = [run for run in runs_in(folder) if reference in (run.id, run.created.uid, run.created.name)]
+    if not found:
+        raise RunNotFound(f"no run {reference!r} in {folder}", hint="see `spotrun status`, or name the store by --store")
+    newest = max(found, key=lambda run: run.created.clock_epoch)
+    return OpenRun(newest.uri, writer(role))
+
+
+def runs_in(folder: str) -> list[OpenRun]:
+    """Every run in a store, in no order. Folders that hold no run are passed over."""
+    store = open_store(folder)
+    assert isinstance(store, LocalStore)
+    top = Path(store.uri)
+    candidates = sorted(path for path in top.iterdir() if (path / "ledger").is_dir()) if top.is_dir() else []
+    return [run for path in candidates if (run := _try_open(str(path))) is not None]
+
+
+def _try_open(uri: str) -> OpenRun | None:
+    try:
+        return OpenRun(uri, writer("cli"))
+    except (RunNotFound, StoreError, LedgerDamaged):
+        return None
+
+
+def only_local(spec: RunSpec) -> None:
+    """Refuse what cannot be attended to yet."""
+    if spec.resources.cloud != "local":
+        raise SpotrunError(f"cloud {spec.resources.cloud} is not built yet", hint="set resources.cloud: local")

@@ -1,0 +1,53 @@
+"""
+How often to checkpoint, and when to stop for the last one before a deadline. Pure; all durations are run time.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import sqrt
+
+COMMIT_GAP = timedelta(seconds=30)
+"""Commits are at least so far apart, the final one excepted (protocol 7)."""
+INTERVAL_MAX = timedelta(minutes=10)
+STALL_SHARE_MAX = 0.035
+"""CheckFreq's bound (FAST '21): checkpoints may slow training down by so much."""
+MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
+"""What is assumed until interruptions are counted; the median spot lifetime in public traces is half of it."""
+
+DRAIN_SAFETY = 1.5
+DRAIN_MARGIN_S = 5.0
+"""Promise I5: a notice longer than 1.5 times the measured save plus 5 s loses no step."""
+
+
+def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timedelta) -> timedelta:
+    """
+    The interval between checkpoints that wastes least time (Young 1974).
+
+        interval = sqrt(2 * stall * mean_time_between_interruptions)
+
+    `stall` is the time training stands still for one checkpoint, not the upload that overlaps it.
+    Holds while stall is much smaller than the mean time between interruptions.
+    """
+    return timedelta(seconds=sqrt(2 * stall.total_seconds() * mean_time_between_interruptions.total_seconds()))
+
+
+def auto_interval(
+    stall: timedelta, mean_time_between_interruptions: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
+) -> timedelta:
+    """Young's interval, at most 10 min, and never so short that training stands still for more than 3.5 % of it."""
+    best = checkpoint_interval(stall, mean_time_between_interruptions)
+    return max(min(best, INTERVAL_MAX), stall / STALL_SHARE_MAX, COMMIT_GAP)
+
+
+def drain_moment(deadline_s: float, window_s: float, commit_s: float | None, step_s: float, margin_s: float) -> float:
+    """
+    When to ask for the final snapshot, so that it is durable before `deadline_s`.
+
+        moment = deadline - (1.5 * commit + 5 s + one step + margin)
+
+    `commit_s` is the measured time from a snapshot to its commit; None where none was measured, and then the window
+    is split in halves. A moment that has passed means at once.
+    """
+    reserve_s = window_s / 2 if commit_s is None else DRAIN_SAFETY * commit_s + DRAIN_MARGIN_S
+    return deadline_s - reserve_s - step_s - margin_s

@@ -1,0 +1,126 @@
+"""Each event as a sentence for people. Text from the outside is stripped of control characters here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from spotrun import events as ev
+from spotrun.events import Entry
+from spotrun.units import format_duration
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;?]*[A-Za-z]")
+DETAIL_MAX = 300
+
+
+def plain(text: str, limit: int = DETAIL_MAX) -> str:
+    """Text that cannot move a cursor or change a colour, on one line, of bounded length."""
+    line = " ".join(_CONTROL.sub("", text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def describe(entry: Entry) -> str:
+    """What happened, in a sentence without time and number."""
+    return plain(_SENTENCES[type(entry.event)](entry.event))
+
+
+def gigabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:.1f} MB"
+
+
+def span(seconds: float) -> str:
+    """A duration as people say it, to the second."""
+    if 0 < seconds < 10:
+        return f"{seconds:.1f}s"
+    return format_duration(timedelta(seconds=round(seconds)))
+
+
+def _detail(text: str) -> str:
+    return f": {text}" if text else ""
+
+
+def _created(event: ev.RunCreated) -> str:
+    return f"run {event.name}-{event.uid} created"
+
+
+def _intended(event: ev.LaunchIntended) -> str:
+    price = f"${event.offering.price_usd_per_hour}/h"
+    return f"launching {event.offering} at {price}{_simulated(event)} ({event.reason})"
+
+
+def _simulated(event: ev.LaunchIntended) -> str:
+    return " simulated" if event.offering.simulated else ""
+
+
+def _recorded(event: ev.LaunchRecorded) -> str:
+    return f"instance {event.instance_id} is running"
+
+
+def _closed(event: ev.LaunchClosed) -> str:
+    return f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}"
+
+
+def _gone(event: ev.InstanceGone) -> str:
+    return f"instance {event.instance_id} is gone: {event.evidence}"
+
+
+def _resumed(event: ev.ResumedFrom) -> str:
+    if event.commit is None:
+        return "training begins at step 0"
+    skipped = f"; {len(event.skipped)} newer could not be read back" if event.skipped else ""
+    return f"resuming from step {event.step:,} (epoch {event.epoch + 1}){skipped}"
+
+
+def _notice(event: ev.NoticeSeen) -> str:
+    if event.deadline_at is None:
+        return f"notice: {event.kind}"
+    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S}"
+
+
+def _committed(event: ev.CheckpointCommitted) -> str:
+    marks = (" (final)" if event.final else "") + (" SUSPECT: holds NaN or Inf" if event.suspect else "")
+    size = gigabytes(event.size_bytes)
+    return f"checkpoint durable: step {event.step:,}, {size}, {span(event.durable_s)} after the snapshot{marks}"
+
+
+def _epoch(event: ev.EpochCompleted) -> str:
+    metrics = "".join(f", {name} {value:.4g}" for name, value in sorted(event.metrics.items())[:4])
+    return f"epoch {event.epoch + 1} trained to step {event.step:,}{metrics}"
+
+
+def _exited(event: ev.TrainerExited) -> str:
+    return f"trainer ended at step {event.step:,} with code {event.exit_code} ({event.cause}){_detail(event.detail)}"
+
+
+_SENTENCES: dict[type, Callable[[Any], str]] = {
+    ev.RunCreated: _created,
+    ev.StopRequested: lambda event: f"stop requested by {event.by}",
+    ev.ResumeRequested: lambda event: f"resume requested by {event.by}",
+    ev.LaunchIntended: _intended,
+    ev.LaunchRecorded: _recorded,
+    ev.LaunchClosed: _closed,
+    ev.DrainRequested: lambda event: f"the attempt is to hand over ({event.reason})",
+    ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} is to end{_detail(event.detail)}",
+    ev.InstanceGone: _gone,
+    ev.RunStopped: lambda event: f"run stopped: {event.reason}",
+    ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
+    ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",
+    ev.ResumedFrom: _resumed,
+    ev.TrainingStarted: lambda event: f"training: first new step {event.step:,} is done",
+    ev.NoticeSeen: _notice,
+    ev.CheckpointCommitted: _committed,
+    ev.CheckpointFailed: lambda event: f"checkpoint of step {event.step:,} failed{_detail(event.detail)}",
+    ev.CheckpointRetired: lambda event: f"checkpoint {event.commit} retired",
+    ev.EpochCompleted: _epoch,
+    ev.TrainerExited: _exited,
+    ev.AttemptDrained: lambda event: f"attempt handed over{_detail(event.reason)}",
+    ev.AttemptEnded: lambda event: f"attempt ended ({event.cause}){_detail(event.detail)}",
+    ev.RunCompleted: lambda event: f"training completed at step {event.step:,}",
+}
+
+
+def printable(text: str) -> str:
+    """Text of several lines that cannot move a cursor or change a colour; tabs and line ends stay."""
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

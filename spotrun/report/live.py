@@ -1,0 +1,179 @@
+"""A run while somebody watches: a live screen on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from spotrun.accounting import RunSummary, status_word, summarise
+from spotrun.clock import Clock
+from spotrun.events import Entry
+from spotrun.hints import AgentHint
+from spotrun.ledger import Ledger
+from spotrun.report.describe import describe, plain, span
+from spotrun.runner import Pass
+from spotrun.spec import RunSpec
+from spotrun.state import Launch, RunState
+
+EVENTS_SHOWN = 10
+PLAIN_EVERY_S = 10.0
+"""System time between two progress lines where nothing else happens."""
+
+
+class View(Protocol):
+    """Shows each pass of a runner; entered before the first, left after the last."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, seen: Pass) -> None: ...
+
+
+def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View:
+    """The live screen on a terminal, plain lines where output goes to a file or a pipe."""
+    kind = LiveView if sys.stdout.isatty() else PlainView
+    return kind(ledger, clock, spec, run_id)
+
+
+class _Watching:
+    def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._spec = spec
+        self._run_id = run_id
+
+
+class PlainView(_Watching):
+    """A line for each event, and one for the progress now and then."""
+
+    _told = 0
+    _progress_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def show(self, seen: Pass) -> None:
+        entries = self._ledger.entries
+        for entry in entries[self._told :]:
+            print(event_line(entry), flush=True)
+        self._told = len(entries)
+        if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
+            self._progress_at = time.monotonic()
+            print(self._progress(seen), flush=True)
+
+    def _progress(self, seen: Pass) -> str:
+        summary = summarise(seen.state, self._clock.now())
+        parts = [status_word(seen.state), _where(seen.state), _position(seen.hint), _so_far(summary)]
+        if seen.waiting_for:
+            parts.append(plain(seen.waiting_for))
+        return f"{self._clock.now():%H:%M:%S}  ..  " + " | ".join(part for part in parts if part)
+
+
+class LiveView(_Watching):
+    """One screen that is redrawn: progress, where it runs, the bill so far, and what happens."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
+        super().__init__(ledger, clock, spec, run_id)
+        self._live = Live(console=Console(), refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, seen: Pass) -> None:
+        self._live.update(self.render(seen))
+
+    def render(self, seen: Pass) -> RenderableType:
+        """The screen for one pass."""
+        summary = summarise(seen.state, self._clock.now())
+        return Group(self._head(seen), self._bar(seen.hint), self._facts(seen, summary), self._events())
+
+    def _head(self, seen: Pass) -> Text:
+        scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
+        return Text.assemble(
+            (self._run_id, "bold"), "  ", (status_word(seen.state), "bold cyan"), f"  {self._clock.now():%H:%M:%S}{scale}"
+        )
+
+    def _bar(self, hint: AgentHint | None) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        done = 0.0 if hint is None else _fraction(hint)
+        row.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(_position(hint)))
+        return row
+
+    def _facts(self, seen: Pass, summary: RunSummary) -> Table:
+        facts = Table.grid(padding=(0, 2))
+        facts.add_row(Text("where", "dim"), Text(_where(seen.state) or "no instance"))
+        facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
+        facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))
+        if seen.waiting_for:
+            facts.add_row(Text("waiting", "dim"), Text(plain(seen.waiting_for)))
+        return facts
+
+    def _durable(self, state: RunState) -> str:
+        commit = state.latest_commit()
+        if commit is None:
+            return "no checkpoint yet"
+        age = (self._clock.now() - commit.event.taken_at).total_seconds()
+        return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
+
+    def _events(self) -> RenderableType:
+        return Text("\n".join(event_line(entry) for entry in self._ledger.entries[-EVENTS_SHOWN:]), overflow="ellipsis")
+
+
+def event_line(entry: Entry) -> str:
+    return f"{entry.at:%H:%M:%S}  {entry.number:4}  {describe(entry)}"
+
+
+def _fraction(hint: AgentHint) -> float:
+    """How much of the whole training is done; of this epoch, where nobody knows how many there will be."""
+    within = hint.batch / hint.batches if hint.batches else 0.0
+    return min(1.0, (hint.epoch + within) / hint.epochs if hint.epochs else within)
+
+
+def _position(hint: AgentHint | None) -> str:
+    if hint is None or hint.attempt is None:
+        return ""
+    epochs = f"/{hint.epochs}" if hint.epochs else ""
+    batches = f"/{hint.batches}" if hint.batches else ""
+    return f"epoch {hint.epoch + 1}{epochs}, batch {hint.batch}{batches}, step {hint.step:,}"
+
+
+def _where(state: RunState) -> str:
+    """Where it trains and, while an instance is on its way, where that will be."""
+    places = [] if state.current is None else [_place(state.launch_of(state.current))]
+    if state.pending_launch is not None:
+        places.append(f"starting {_place(state.pending_launch)}")
+    return "; ".join(places)
+
+
+def _place(launch: Launch) -> str:
+    offering = launch.intent.offering
+    prices = launch.recorded.prices if launch.recorded is not None else ()
+    price = prices[-1].usd_per_hour if prices else offering.price_usd_per_hour
+    return f"{offering} at ${price}/h" + (" simulated" if offering.simulated else "")
+
+
+def _so_far(summary: RunSummary) -> str:
+    total = summary.total
+    return f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {total.interruptions} interruptions"
