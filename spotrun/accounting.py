@@ -22,7 +22,7 @@ from spotrun.billing import ZERO, to_nano
 from spotrun.events import Cause
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
-from spotrun.state import Attempt, Commit, RunState
+from spotrun.state import Attempt, Launch, RunState
 from spotrun.timeline import DOWNTIME, FOREVER, Kind, Span, account_end, spent, timeline
 
 BYTES_PER_GB = 10**9
@@ -35,7 +35,7 @@ _CHANGEOVER = (Kind.BOOT, Kind.SETUP, Kind.RESTORE)
 @dataclass(frozen=True)
 class Account:
     """
-    One stretch of a run: a completed epoch (`epoch`, counted from 0), or what is unfinished, or the total (`epoch` None).
+    One stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None).
 
     `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
     with one start (the run's first boot, setup and restore, where it falls).
@@ -71,7 +71,7 @@ class Account:
 
     @property
     def savings(self) -> float | None:
-        """The share of the on-demand bill that was not paid, 0.7 for 70 %; negative if more was paid; None without a bill."""
+        """The share of the on-demand bill that was not paid, 0.7 for 70 %; None where that bill is zero."""
         if not self.counterfactual_usd:
             return None
         return float(1 - self.cost_usd / self.counterfactual_usd)
@@ -110,13 +110,13 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     spans = timeline(state, now)
     completions = durable_epochs(state)
     horizon = _horizon(state, now)
-    books = _Books(state, spans, now, horizon)
+    books = _Books(state, spans, horizon)
     cuts = [at for _, at in completions]
     bills = [books.until(at) for at in [*cuts, horizon]]
     times = [spent(window) for window in _windows(spans, cuts)]
-    parts = [now_ - before for now_, before in zip(bills, [_NOTHING, *bills], strict=False)]
-    accounts = [part.account(None, time) for part, time in zip(parts, times, strict=True)]
-    epochs = [part.account(epoch, time) for (epoch, _), part, time in zip(completions, parts, times, strict=False)]
+    names = [*(epoch for epoch, _ in completions), None]
+    parts = [bill - before for bill, before in zip(bills, [_NOTHING, *bills[:-1]], strict=True)]
+    *epochs, unfinished = [part.account(name, time) for part, name, time in zip(parts, names, times, strict=True)]
     return RunSummary(
         run=created.uid,
         name=created.name,
@@ -124,7 +124,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         started_at=state.created_at,
         ended_at=None if state.terminal is None else state.terminal.at,
         epochs=tuple(epochs),
-        unfinished=accounts[-1],
+        unfinished=unfinished,
         total=bills[-1].account(None, spent(spans)),
         simulated=created.simulated,
         assumptions=assumptions(state),
@@ -138,8 +138,8 @@ def outcome(state: RunState) -> str:
 
 def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    The completed epochs (from 0) and when each became durable: with the first surviving commit at or past its last step,
-    or with the run's completion. In order, and never earlier than the one before.
+    The completed epochs (from 0) and when each became durable: with the first surviving commit at or past its last
+    step, or with the run's completion. In order, and never earlier than the one before.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -174,12 +174,12 @@ def assumptions(state: RunState) -> str:
     created = state.created
     assert created is not None
     prices = "prices are SIMULATED, nobody is billed" if created.simulated else "prices as the cloud reported them"
-    unpriced = sum(1 for launch in state.launches.values() if _lacks_price(launch.meter(created.billing)))
+    unpriced = sum(1 for launch in state.launches.values() if _unpriced(launch))
     parts = [
         prices,
         f"instances: {created.billing.source}",
-        f"storage and requests: {created.storage.source}; checkpoints only, from their commit to their removal or the"
-        " run's end",
+        f"storage and requests: {created.storage.source}",
+        "what is stored: the checkpoints, from commit to removal or the run's end",
         "egress: none (same region)",
         "all on demand: the productive time and one start, at the on-demand price of the same type",
     ]
@@ -194,7 +194,12 @@ def assumptions(state: RunState) -> str:
     return "; ".join(parts)
 
 
-# -- dollars and counts as sums that only grow ---------------------------------------------------------------------------
+def _unpriced(launch: Launch) -> bool:
+    record = launch.gone or launch.recorded
+    return record is not None and record.billed_from is not None and not record.prices
+
+
+# -- dollars and counts as sums that only grow -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -289,7 +294,7 @@ def _microseconds(duration: timedelta) -> int:
 class _Books:
     """Everything that accrues, ready to be asked how much it is by any moment."""
 
-    def __init__(self, state: RunState, spans: tuple[Span, ...], now: datetime, horizon: datetime) -> None:
+    def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         assert state.created is not None
         rule = state.created.billing
         self._storage_prices = state.created.storage

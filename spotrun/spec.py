@@ -206,7 +206,8 @@ class PolicySpec(Model):
     )
     return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is there again.")
     return_cooldown: Duration = Field(
-        default=timedelta(minutes=10), description="Go back when spot has been there again for this long."
+        default=timedelta(minutes=10),
+        description="How long on-demand is kept, or spot was last refused, before spot is asked for again.",
     )
     hang_after: PositiveDuration = Field(
         default=timedelta(minutes=5), description="Without progress for this long the trainer counts as hung."

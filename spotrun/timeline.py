@@ -1,9 +1,9 @@
 """
 What each instant of a run was: training, or one of seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-A line is drawn from `RunCreated` to the end, only ever forwards, so the spans touch and none overlaps whatever the clocks
-of the writers said. What is not known yet is told as it looks now: training after the last commit of a living trainer is
-productive until a resumption from an older commit proves it lost.
+A line is drawn from `RunCreated` to the end, only ever forwards, so the spans touch and none overlaps whatever the
+clocks of the writers said. What is not known yet is told as it looks now: training after the last commit of a living
+trainer is productive until its attempt ends without having saved it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     DETECT = "detect"
     """Training has stopped and nobody has written it down yet."""
     WAIT = "wait"
-    """Nothing trains, and the launch that will is not asked for yet: no capacity, a cool-down, or nobody there to ask."""
+    """Nothing trains, and the machine that will is not asked for yet: no capacity, a cool-down, or nobody to ask."""
     BOOT = "boot"
     """From asking for the machine until it runs our code."""
     SETUP = "setup"
@@ -112,7 +112,7 @@ class _Line:
         self.here = until
 
 
-# -- between attempts ----------------------------------------------------------------------------------------------------
+# -- between attempts --------------------------------------------------------------------------------------------------
 
 
 def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, attempt: Attempt) -> None:
@@ -156,7 +156,7 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
     return tuple(piece for piece in pieces if piece.start < piece.end)
 
 
-# -- within an attempt ---------------------------------------------------------------------------------------------------
+# -- within an attempt -------------------------------------------------------------------------------------------------
 
 TrainerKey = tuple[int, int]
 """Attempt and incarnation: names one trainer of a run."""
@@ -234,8 +234,8 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     """
     For each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
-    A trainer that resumes from a commit throws away what was done after that commit's snapshot, in the trainer that took
-    it and in all that came between. The least of what later trainers chose counts.
+    A trainer that resumes from a commit throws away what was done after that commit's snapshot, by the trainer that
+    took it and by all that came between. The least of what later trainers chose counts.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}

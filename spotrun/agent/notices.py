@@ -115,9 +115,7 @@ class Metadata:
         return self._request("GET", path, {"X-aws-ec2-metadata-token": self._token})
 
     def _new_token(self) -> str:
-        answer = self._request(
-            "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)}
-        )
+        answer = self._request("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)})
         token = answer.body.decode("ascii", "replace").strip()
         if answer.status != 200 or not token.isprintable():
             raise Blind(f"no session token: HTTP {answer.status}")

@@ -153,9 +153,7 @@ class _Worker:
         self._commit(snapshot, prefix, uploaded, versions)
         self._retire(snapshot.attempt, resume_source)
 
-    def _upload(
-        self, snapshot: Snapshot, prefix: str, cancelled: threading.Event
-    ) -> tuple[Uploaded, dict[str, str]]:
+    def _upload(self, snapshot: Snapshot, prefix: str, cancelled: threading.Event) -> tuple[Uploaded, dict[str, str]]:
         size_bytes = snapshot.taken.size_bytes
 
         def sent(sent_bytes: int) -> None:

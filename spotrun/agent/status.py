@@ -66,7 +66,9 @@ class Status:
 class Heartbeat:
     """A thread that overwrites the agent's hint, whether there is news or not."""
 
-    def __init__(self, store: Store, clock: Clock, launch: int, status: Status, console_tail: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, launch: int, status: Status, console_tail: Callable[[], str]
+    ) -> None:
         self._store = store
         self._clock = clock
         self._launch = launch

@@ -162,5 +162,3 @@ class Trainer:
         if self._link is not None:
             self._link.close()
         self._inbox.put(Exited(self.incarnation, exit_code))
-
-

@@ -53,7 +53,9 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def spotrun(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And no more.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And no more.")
+    ] = False,
 ) -> None:
     """Train on interruptible GPUs, exactly, and know what every epoch cost."""
 

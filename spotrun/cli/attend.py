@@ -50,7 +50,9 @@ def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
     if within and spec.resources.spot_policy == "auto":
         return within[0]
     if offerings:
-        raise CloudError(f"no {wanted} offering that suits is within max_price", hint="raise max_price, or leave it out")
+        raise CloudError(
+            f"no {wanted} offering that suits is within max_price", hint="raise max_price, or leave it out"
+        )
     known = sorted({found.accelerators for found in any_cloud().offerings() if found.accelerators})
     raise CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
@@ -105,7 +107,7 @@ def _report_end(run: OpenRun, last: Pass) -> None:
 
 
 def _stop_or_detach(run: OpenRun) -> bool:
-    """After Ctrl-C: True to go on attending until the run has stopped, False when it was left to a background runner."""
+    """After Ctrl-C: True to attend until the run has stopped, False when it was left to a background runner."""
     answer = _ask() if sys.stdin.isatty() else "stop"
     if answer == "detach":
         leave_behind(run)

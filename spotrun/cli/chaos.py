@@ -17,13 +17,16 @@ def chaos(
 ) -> None:
     """Interrupt the instance that a run trains on, as a spot market would. Local cloud only."""
     from spotrun.cli.wiring import open_run
-    from spotrun.errors import CloudError
-    from spotrun.units import parse_duration
+    from spotrun.errors import CloudError, SpecInvalid
+    from spotrun.units import Unreadable, parse_duration
 
     opened = open_run(run, store)
     current = opened.ledger.refresh().current
     if current is None:
         raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.id}`")
-    warning = None if no_notice else parse_duration(notice)
+    try:
+        warning = None if no_notice else parse_duration(notice)
+    except Unreadable as problem:
+        raise SpecInvalid(f"--notice: {problem}", hint="--notice 120s") from problem
     opened.cloud.interrupt(current.instance_id, warning)
     print(f"{current.instance_id} will be interrupted " + ("now" if warning is None else f"with a notice of {notice}"))

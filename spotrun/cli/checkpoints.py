@@ -23,7 +23,9 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
         size = gigabytes(event.size_bytes)
-        print(f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}  {size:>10}  {event.why:10} {fate}")
+        print(
+            f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}  {size:>10}  {event.why:10} {fate}"
+        )
 
 
 def _facts(event: object) -> dict[str, object]:

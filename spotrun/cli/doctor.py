@@ -80,4 +80,6 @@ def _lightning() -> str:
     try:
         return f"pytorch-lightning {version('pytorch-lightning')} loads the callback by itself"
     except PackageNotFoundError:
-        raise SpotrunError("pytorch-lightning is not installed", hint="pip install 'pytorch-lightning>=2.6.6'") from None
+        raise SpotrunError(
+            "pytorch-lightning is not installed", hint="pip install 'pytorch-lightning>=2.6.6'"
+        ) from None

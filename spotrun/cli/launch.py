@@ -22,8 +22,12 @@ def launch(
     spot: Annotated[bool, typer.Option("--spot", help="Spot capacity only.")] = False,
     on_demand: Annotated[bool, typer.Option("--on-demand", help="On-demand capacity only.")] = False,
     auto: Annotated[bool, typer.Option("--auto", help="Spot where possible, on-demand where needed.")] = False,
-    max_price: Annotated[str | None, typer.Option("--max-price", metavar="USD", help="The most an hour may cost.")] = None,
-    max_duration: Annotated[str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")] = None,
+    max_price: Annotated[
+        str | None, typer.Option("--max-price", metavar="USD", help="The most an hour may cost.")
+    ] = None,
+    max_duration: Annotated[
+        str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")
+    ] = None,
     store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""

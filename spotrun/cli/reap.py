@@ -16,7 +16,9 @@ def reap(store: StoreOption = None, yes: YesOption = False) -> None:
     from spotrun.cli.wiring import DEFAULT_STORE, any_cloud
 
     cloud = any_cloud()
-    unwanted = [instance for instance in cloud.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)]
+    unwanted = [
+        instance for instance in cloud.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)
+    ]
     for instance in unwanted:
         print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
     if not unwanted:
@@ -29,7 +31,7 @@ def reap(store: StoreOption = None, yes: YesOption = False) -> None:
 
 
 def _wanted(instance: Instance, store: str) -> bool:
-    """Whether its run still has a use for it. A run that cannot be found or read keeps its instances: unknown is not dead."""
+    """Whether its run still has a use for it. A run that cannot be found keeps its instances: unknown is not dead."""
     from spotrun.cli.wiring import runs_in
 
     run = next((found for found in runs_in(store) if found.created.uid == instance.run_uid), None)

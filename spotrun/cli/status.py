@@ -73,8 +73,16 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_column(heading)
     for row in rows:
         word = row["state"] + (" (unattended)" if row.get("attended") is False else "")
-        cost = f"{float(row['cost_usd']):.4f}" + (" simulated" if row["simulated"] else "") if "cost_usd" in row else "?"
-        cells = [row["run"], word, row.get("step", "?"), row.get("epochs_completed", "?"), row.get("interruptions", "?")]
+        cost = (
+            f"{float(row['cost_usd']):.4f}" + (" simulated" if row["simulated"] else "") if "cost_usd" in row else "?"
+        )
+        cells = [
+            row["run"],
+            word,
+            row.get("step", "?"),
+            row.get("epochs_completed", "?"),
+            row.get("interruptions", "?"),
+        ]
         table.add_row(*(Text(str(cell)) for cell in [*cells, cost, row["started_at"][:19]]))
     Console().print(table)
     for row in rows:

@@ -84,12 +84,13 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     Raises:
         RunNotFound: there is no such run; says where it was looked for.
     """
-    if "://" in reference or Path(reference).expanduser().is_dir() and "/" in reference:
-        return OpenRun(str(Path(reference).expanduser()) if "://" not in reference else reference, writer(role))
+    if "/" in reference:
+        return OpenRun(reference, writer(role))
     folder = store or DEFAULT_STORE
     found = [run for run in runs_in(folder) if reference in (run.id, run.created.uid, run.created.name)]
     if not found:
-        raise RunNotFound(f"no run {reference!r} in {folder}", hint="see `spotrun status`, or name the store by --store")
+        hint = "see `spotrun status`, or name another store by --store"
+        raise RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
     newest = max(found, key=lambda run: run.created.clock_epoch)
     return OpenRun(newest.uri, writer(role))
 

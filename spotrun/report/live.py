@@ -112,7 +112,10 @@ class LiveView(_Watching):
     def _head(self, seen: Pass) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
         return Text.assemble(
-            (self._run_id, "bold"), "  ", (status_word(seen.state), "bold cyan"), f"  {self._clock.now():%H:%M:%S}{scale}"
+            (self._run_id, "bold"),
+            "  ",
+            (status_word(seen.state), "bold cyan"),
+            f"  {self._clock.now():%H:%M:%S}{scale}",
         )
 
     def _bar(self, hint: AgentHint | None) -> RenderableType:
@@ -176,4 +179,6 @@ def _place(launch: Launch) -> str:
 
 def _so_far(summary: RunSummary) -> str:
     total = summary.total
-    return f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {total.interruptions} interruptions"
+    return (
+        f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {total.interruptions} interruptions"
+    )

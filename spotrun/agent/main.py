@@ -1,0 +1,126 @@
+"""
+The agent of one instance, from its start to power off.
+
+    read the ledger -> end what an earlier agent left -> set up -> (stand by) -> run the attempt
+
+Its exit code 0 means power off, whatever the reason; any other is a crash, after which the bootstrap starts it again
+and it continues its own attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from types import TracebackType
+
+from spotrun.agent import groups
+from spotrun.agent.attempt import AttemptLoop, start_trainer
+from spotrun.agent.decisions import Standing, standing
+from spotrun.agent.inbox import PowerOff
+from spotrun.agent.node import Node, Place
+from spotrun.agent.setup import prepare
+from spotrun.agent.standby import stand_by
+from spotrun.agent.trainer import Trainer
+from spotrun.errors import SpotrunError
+
+EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
+"""`0`: a standby does not start its trainer before it takes over."""
+CRASHED = 70
+
+
+def main() -> int:
+    """Does not return when a crash leaves threads behind that wait for a store."""
+    threading.excepthook = _crash_of_thread
+    try:
+        node = Node.open(Place.from_environment())
+        node.start()
+        _serve(node)
+    except BaseException:  # noqa: BLE001  the last line of this process: say why, then be started again
+        traceback.print_exc()
+        _leave(CRASHED)
+    _leave(0)
+    return 0
+
+
+def _serve(node: Node) -> None:
+    try:
+        _run(node)
+    except PowerOff as reason:
+        node.note(f"power off: {reason}")
+    finally:
+        node.close()
+
+
+def _run(node: Node) -> None:
+    """
+    Raises:
+        PowerOff
+    """
+    verdict = _standing(node)
+    groups.end_left_over(node.place.trainer_mark, node.place.instance_id)
+    failure = _set_up(node)
+    spare: Trainer | None = None
+    image = None
+    try:
+        if verdict is not Standing.CONTINUE and _standing(node) is Standing.STAND_BY:
+            if failure is not None:
+                raise PowerOff(f"set-up failed, and another instance trains: {failure}")
+            spare = _early_trainer(node)
+            image = stand_by(node)
+        loop = AttemptLoop(node, spare)
+        try:
+            if failure is not None:
+                loop.fail_setup(failure)
+            loop.run(image)
+        finally:
+            loop.close()
+    finally:
+        if spare is not None:
+            spare.kill()
+
+
+def _standing(node: Node) -> Standing:
+    verdict = standing(node.recorder.state, node.place.launch)
+    if verdict is Standing.LEAVE:
+        raise PowerOff("the run needs nothing from this instance")
+    return verdict
+
+
+def _set_up(node: Node) -> str | None:
+    """What failed, or None."""
+    try:
+        prepare(node)
+    except SpotrunError as error:
+        return str(error)
+    return None
+
+
+def _early_trainer(node: Node) -> Trainer | None:
+    """
+    A trainer that does its imports while we wait, and blocks in its set-up.
+
+    Only where a commit proves that the script has our callback: anything else would train without authority.
+    """
+    if not node.recorder.state.commits or os.environ.get(EARLY_VARIABLE) == "0":
+        return None
+    return start_trainer(node, 0)
+
+
+def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_type is SystemExit:
+        return
+    _print(hook.exc_type, hook.exc_value, hook.exc_traceback)
+    _leave(CRASHED)
+
+
+def _print(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
+    traceback.print_exception(kind, error, where)
+
+
+def _leave(exit_code: int) -> None:
+    """At once: threads may be waiting for a store that does not answer."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)

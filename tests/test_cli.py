@@ -1,0 +1,178 @@
+"""The door: what is refused, what it says, with which exit code; and that looking costs little."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from spotrun import events as ev
+from tests.eventually import eventually
+from tests.local_runs import Site
+
+TWO_COMMANDS = """
+import typer
+app = typer.Typer()
+@app.command()
+def first(name: str) -> None: "One"
+@app.command()
+def second(name: str) -> None: "Two"
+app()
+"""
+
+
+def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: Site) -> None:
+    path = site.folder / "bad.yaml"
+    path.write_text("name: Bad Name\ntrain: {script: nope.py}\nresources: {acelerators: V100}\nnotify: []\n")
+    output = site.call("launch", path, "-y", code=2)
+    assert "bad.yaml:1" in output
+    assert "bad.yaml:3" in output
+    assert "did you mean accelerators" in output
+    assert "not built yet" in output
+    assert not site.store.exists()
+
+
+def test_flags_that_exclude_one_another_are_refused(site: Site) -> None:
+    assert "exclude" in site.call("launch", site.job("both"), "-y", "--spot", "--on-demand", code=2)
+
+
+def test_a_dry_run_shows_the_offerings_with_the_choice_ticked_and_rents_nothing(site: Site) -> None:
+    output = site.call("launch", site.job("dry"), "--dry-run")
+    assert output.count("✓") == 1
+    assert "simulated" in output
+    assert not site.store.exists()
+
+
+def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(site: Site) -> None:
+    assert "add -y" in site.call("launch", site.job("ask"), code=2)
+
+
+def test_an_accelerator_that_nobody_offers_is_refused_before_anything_starts(site: Site) -> None:
+    path = site.job("none")
+    path.write_text(path.read_text().replace("V100:1", "TPU9:8"))
+    assert "V100:1" in site.call("launch", path, "-y", code=7)
+
+
+def test_an_unknown_run_is_a_letter_and_not_a_traceback(site: Site) -> None:
+    for words in (("report", "ghost"), ("stop", "ghost"), ("logs", "ghost"), ("events", "ghost"), ("resume", "ghost")):
+        output = site.call(*words, code=3)
+        assert output.startswith("error: no run 'ghost'")
+        assert "Traceback" not in output
+
+
+def test_status_of_an_empty_store_says_how_to_begin(site: Site) -> None:
+    assert "spotrun launch" in site.call("status")
+    assert site.call_json("status") == []
+
+
+def test_the_doctor_finds_this_machine_well(site: Site) -> None:
+    output = site.call("doctor")
+    assert "one winner" in output
+    assert "FAILED" not in output
+
+
+def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:
+    path = site.folder / "plain.yaml"
+    path.write_text(
+        f"name: plain\nrun: echo hello from $WHO\nenvs: {{WHO: the job}}\nworkdir: {site.folder}\n"
+        f"checkpoint: {{uri: '{site.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n"
+    )
+    site.call("launch", path, "-y")
+    assert "hello from the job" in site.call("logs", "plain")
+    assert site.call_json("status")[0]["state"] == "completed"
+    assert float(site.call_json("report", "plain")["total"]["cost_usd"]) > 0
+
+
+def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(site: Site) -> None:
+    job = site.job("fails", args="--epochs, '2', --step-s, '0', --fail-at, '3'", extra="retry: {max_restarts: 5}\n")
+    output = site.call("launch", job, "-y", code=4)
+    assert "planted failure at step 3" in output
+    exits = [entry.event for entry in _entries(site, "fails") if isinstance(entry.event, ev.TrainerExited)]
+    assert len(exits) == 2, "the same step failing twice is the end, whatever the restart budget"
+    assert site.left_running() == []
+
+
+def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(site: Site) -> None:
+    job = site.job("halt", args="--epochs, '6', --step-s, '0.05'")
+    launch = site.start("launch", job, "-y")
+    eventually(lambda: site.store.exists() and list(site.store.glob("halt-*/checkpoints/*/manifest.json")), within_s=90)
+    launch.send_signal(signal.SIGINT)
+    output, _ = launch.communicate(timeout=90)
+    assert launch.returncode == 4, output
+    state = site.state("halt")
+    assert state.terminal is not None
+    assert state.terminal.outcome == "stopped"
+    assert site.left_running() == []
+
+    site.call("resume", "halt")
+    state = site.state("halt")
+    assert state.terminal is not None
+    assert state.terminal.outcome == "completed"
+    assert len(state.epochs) == 6
+    assert all(len(lines) == 1 for lines in site.trace_by_step().values())
+    assert max(site.trace_by_step()) == 6 * 12 - 1
+
+
+def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
+    site.call("launch", site.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d")
+    eventually(lambda: _training(site, "away"), within_s=90)
+    site.call("chaos", "away", "--notice", "60s")
+    eventually(lambda: site.state("away").terminal is not None, within_s=120)
+    state = site.state("away")
+    assert state.terminal is not None
+    assert state.terminal.outcome == "completed"
+    assert len(state.attempts) == 2
+    eventually(lambda: site.left_running() == [], within_s=30)
+
+
+def test_tick_carries_a_run_on_without_any_runner(site: Site) -> None:
+    launch = site.start("launch", site.job("ticked", args="--epochs, '1', --step-s, '0'"), "-y")
+    eventually(lambda: list(site.store.glob("ticked-*/ledger/00000001.json")), within_s=60)
+    launch.kill()
+    deadline = time.monotonic() + 120
+    while "completed" not in site.call("tick", "ticked"):
+        assert time.monotonic() < deadline
+    assert site.state("ticked").terminal is not None
+
+
+def test_help_takes_at_most_half_as_long_again_as_the_smallest_typer_app(tmp_path: Path) -> None:
+    small = tmp_path / "two.py"
+    small.write_text(TWO_COMMANDS)
+    ours, theirs = [sys.executable, "-m", "spotrun", "--help"], [sys.executable, str(small), "--help"]
+    ratios = [_cpu_s(ours) / _cpu_s(theirs) for _ in range(7)]
+    assert statistics.median(ratios) <= 1.5, ratios
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, spotrun.cli.app; print([m for m in ('torch','boto3','google','pydantic','yaml','msgspec') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def _cpu_s(command: list[str]) -> float:
+    """CPU seconds of one child, which other load on the machine changes less than the time on the clock."""
+    before = os.times()
+    subprocess.run(command, capture_output=True, check=True)
+    after = os.times()
+    return (after.children_user + after.children_system) - (before.children_user + before.children_system)
+
+
+def _entries(site: Site, name: str) -> list[ev.Entry]:
+    run = site.run(name)
+    run.ledger.refresh()
+    return run.ledger.entries
+
+
+def _training(site: Site, name: str) -> bool:
+    if not list(site.store.glob(f"{name}-*")):
+        return False
+    current = site.state(name).current
+    return current is not None and any(trainer.started_at for trainer in current.trainers)
+
+
+def test_the_schema_is_json(site: Site) -> None:
+    assert "properties" in json.loads(site.call("validate", "--schema"))
