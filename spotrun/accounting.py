@@ -80,7 +80,8 @@ class Account:
 @dataclass(frozen=True)
 class RunSummary:
     """
-    What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`.
+    What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
+    name of its folder.
 
     `assumptions` says in a line what the figures rest on.
     """
@@ -118,7 +119,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     parts = [bill - before for bill, before in zip(bills, [_NOTHING, *bills[:-1]], strict=True)]
     *epochs, unfinished = [part.account(name, time) for part, name, time in zip(parts, names, times, strict=True)]
     return RunSummary(
-        run=created.uid,
+        run=f"{created.name}-{created.uid}",
         name=created.name,
         state=outcome(state),
         started_at=state.created_at,
@@ -134,6 +135,31 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 def outcome(state: RunState) -> str:
     """`running`, `completed`, `stopped` or `failed`."""
     return "running" if state.terminal is None else state.terminal.outcome
+
+
+def status_word(state: RunState) -> str:
+    """
+    What the run is doing now. Before an end: `created`; `waiting` (for capacity, or for a runner to ask for it);
+    `starting` (a machine is asked for and has not taken over); `restoring`; `training`; `leaving` (the attempt was told
+    to go); `stopping` (somebody asked for an end). After it: `completed`, `stopped` or `failed`.
+    """
+    if state.terminal is not None:
+        return state.terminal.outcome
+    if state.stop_requested:
+        return "stopping"
+    if state.current is not None:
+        return _attempt_word(state.current)
+    if state.pending_launch is not None:
+        return "starting"
+    return "waiting" if state.launches else "created"
+
+
+def _attempt_word(attempt: Attempt) -> str:
+    if attempt.leaving:
+        return "leaving"
+    trainer = attempt.trainers[-1] if attempt.trainers else None
+    trains = trainer is not None and trainer.started_at is not None and trainer.exited is None
+    return "training" if trains else "restoring"
 
 
 def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:

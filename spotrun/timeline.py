@@ -244,7 +244,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     def position(commit: Commit | None) -> tuple[int, datetime]:
         if commit is None:
             return (-1, NEVER)
-        return (order[commit.event.attempt, commit.event.incarnation], commit.event.taken_at)
+        return (order.get((commit.event.attempt, commit.event.incarnation), -1), commit.event.taken_at)
 
     kept = (len(trainers), FOREVER)
     if trainers and _will_be_resumed(state, *trainers[-1]):

@@ -266,7 +266,7 @@ _PRICES = st.sampled_from(["0.1234567", "0.36", "3"])
 
 
 @st.composite
-def histories(draw: Draw, moves_max: int = 45, skewed: bool = False) -> list[Entry]:
+def histories(draw: Draw, moves_max: int = 50, skewed: bool = False) -> list[Entry]:
     """
     A valid ledger of a run that may be at any point of its life: launches, standbys, attempts, trainers that crash,
     checkpoints (suspect and retired ones too), epochs, notices, drains, losses, walks back, stops and resumes.
@@ -277,9 +277,11 @@ def histories(draw: Draw, moves_max: int = 45, skewed: bool = False) -> list[Ent
 
 
 @st.composite
-def random_runs(draw: Draw, moves_max: int = 45, skewed: bool = False) -> History:
+def random_runs(draw: Draw, moves_max: int = 50, skewed: bool = False) -> History:
     """The same, as the `History` that was written; its `now` is not before any entry, but for skew."""
     history = History(storage=draw(st.sampled_from([STORAGE, FREE_STORAGE])))
+    if draw(st.integers(0, 3)):
+        history.running(draw(st.sampled_from(CapacityType)), draw(_PRICES))
     for _ in range(draw(st.integers(0, moves_max))):
         history.after(draw(st.integers(0, 6000)) / 10)
         if skewed:
@@ -298,9 +300,9 @@ def _moves(history: History) -> list[Move]:
     if state.terminal is not None:
         return moves + ([_write_a_void_entry] if state.terminal.outcome == "completed" else [_request_resume])
     if state.pending_launch is not None:
-        moves += [_move_the_launch] * 3
+        moves += [_move_the_launch] * (2 if state.current is not None else 8)
     elif not state.stop_requested:
-        moves += [_launch] if state.current is not None else [_launch] * 4
+        moves += [_launch] if state.current is not None else [_launch] * 8
     if state.current is None:
         moves += [_stop_the_run] if state.stop_requested else [_fail_the_run, _request_stop]
         return moves
@@ -310,7 +312,7 @@ def _moves(history: History) -> list[Move]:
         return moves + [_resume] * 8
     if newest.started_at is None:
         return [*moves, _crash, *[lambda h, _: h.training()] * 8]
-    return [*moves, _crash, _complete, _retire, *[_train] * 12, *[_commit] * 6]
+    return [*moves, _crash, _complete, _retire, *[_train] * 16, *[_commit] * 10]
 
 
 def _instances_to_end(state: RunState) -> list[int]:

@@ -1,4 +1,4 @@
-"""SIGKILL of everything, at random steps: the result is bit-identical, the books balance, and nothing is left running."""
+"""SIGKILL of everything at random steps: the result is bit-identical, the books balance, nothing is left running."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def assert_each_sample_once_per_epoch(trace: dict[int, set[str]]) -> None:
 
 def assert_one_attempt_at_a_time(site: Site) -> None:
     attempts = list(site.state("killed").attempts.values())
-    for one, next_one in zip(attempts, attempts[1:], strict=False):
+    for one, next_one in pairwise(attempts):
         assert one.end is not None
         assert one.end.known_at <= next_one.started_at
 

@@ -12,8 +12,9 @@ import hashlib
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 
+from spotrun import trainer_link
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
 from spotrun.agent.inbox import (
@@ -51,9 +52,9 @@ from spotrun.events import (
 )
 from spotrun.ledger import Decide
 from spotrun.state import Attempt, RunState
+from spotrun.state import Trainer as TrainerRecord
 from spotrun.trainer_link import (
     ArenaFree,
-    Arenas as ArenasGranted,
     ArenasWanted,
     Committed,
     DrainWanted,
@@ -73,8 +74,8 @@ TURN_S = 0.1
 APPEND_WITHIN_S = 3700.0
 """System time; longer than the recorder's own patience."""
 SAVES_FAILED_MAX = 5
-HANG_FLOOR_S = 30.0
-"""System time."""
+HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
+"""System time; tests have less of it."""
 ABORT_GRACE_S = 5.0
 """System time that a hung trainer has to write down its stacks."""
 KILL_WITHIN_S = 30.0
@@ -82,7 +83,7 @@ KILL_WITHIN_S = 30.0
 
 class AttemptLoop:
     """
-    Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover, and waits in its set-up.
+    Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
     """
 
     def __init__(self, node: Node, spare: Trainer | None = None) -> None:
@@ -99,6 +100,7 @@ class AttemptLoop:
         )
         self._leave = Leave(node.clock)
         self._attempt = -1
+        self._image: Image | None = None
         self._reset(0)
 
     def _reset(self, incarnation: int) -> None:
@@ -106,7 +108,7 @@ class AttemptLoop:
         self._incarnation = incarnation
         self._arenas = Arenas()
         self._sequence = 0
-        self._image: Image | None = None
+        self._drop_image()
         self._resume: Resume | None = None
         self._resumed = False
         self._quiet_since_s = 0.0
@@ -215,6 +217,8 @@ class AttemptLoop:
     def _turn(self) -> None:
         for letter in self._letters():
             self._take(letter)
+        if self._final is not None and not self._finished:
+            self._end_drained(*self._final)
         self._settle_exit()
         self._follow_leave()
         self._watch_for_hang()
@@ -222,14 +226,15 @@ class AttemptLoop:
         final = self._exited is not None or self._leave.draining_s is not None
         self._saver.turn(hold=not final and self._pace.too_soon(self._now_s))
 
-    def _letters(self) -> list[Letter]:
+    def _letters(self) -> Iterator[Letter]:
+        """What has come; the first is waited for a little."""
         wait_s = min(TURN_S, max(0.0, self._leave.until_next_s(self._pace)))
         try:
-            letters = [self._node.inbox.get(timeout=wait_s)]
+            yield self._node.inbox.get(timeout=wait_s)
             while True:
-                letters.append(self._node.inbox.get_nowait())
+                yield self._node.inbox.get_nowait()
         except queue.Empty:
-            return letters if "letters" in locals() else []
+            return
 
     def _take(self, letter: Letter) -> None:
         match letter:
@@ -269,8 +274,9 @@ class AttemptLoop:
                 self._send_resume()
             case ArenasWanted(size_bytes=size_bytes):
                 arenas = self._arenas.grant(size_bytes)
-                granted = ArenasGranted(size_bytes=size_bytes, count=len(arenas), first=arenas[0].number)
-                self._trainer_send(granted, arenas)
+                granted = trainer_link.Arenas(size_bytes=size_bytes, count=len(arenas), first=arenas[0].number)
+                assert self._trainer is not None
+                self._trainer.send(granted, arenas)
             case Progress() as progress:
                 self._progressed(progress, said.at_s)
             case SnapshotTaken() as taken:
@@ -284,12 +290,6 @@ class AttemptLoop:
             case _:
                 pass
 
-    def _trainer_send(
-        self, message: ArenasGranted | ArenaFree | SnapshotWanted | DrainWanted | Committed, arenas=()
-    ) -> None:  # type: ignore[no-untyped-def]  # noqa: E501
-        assert self._trainer is not None
-        self._trainer.send(message, arenas)
-
     def _send_resume(self) -> None:
         """Once both sides are ready."""
         if self._resumed or self._resume is None or self._trainer is None or self._trainer.hello is None:
@@ -297,6 +297,9 @@ class AttemptLoop:
         self._resumed = True
         self._quiet_since_s = self._now_s
         self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+        self._drop_image()
+
+    def _drop_image(self) -> None:
         if self._image is not None:
             self._image.close()
             self._image = None
@@ -312,7 +315,7 @@ class AttemptLoop:
         self._node.status.facts["step_s"] = self._pace.step_s
         self._node.status.progress(progress)
 
-    def _trainer_of(self, state: RunState):  # type: ignore[no-untyped-def]
+    def _trainer_of(self, state: RunState) -> TrainerRecord:
         return state.attempts[self._attempt].trainers[self._incarnation]
 
     def _epoch_ended(self, ended: EpochEnded, said: Said) -> None:
@@ -383,7 +386,7 @@ class AttemptLoop:
 
     def _save_failed(self, letter: SaveFailed) -> None:
         last_chance = self._exited is not None or self._leave.draining_s is not None
-        self._saver.settled(retry=last_chance)
+        self._saver.settled(failed=True, retry=last_chance)
         self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
             self._end_with_error(Cause.SAVES_FAILED, letter.detail)
@@ -415,12 +418,10 @@ class AttemptLoop:
         self._append_later(unless(lambda state: state.attempts[self._attempt].notice is not None, seen))
 
     def _follow_leave(self) -> None:
-        if self._final is not None and not self._finished:
-            self._end_drained(self._final[0], self._final[1])
         stage = self._leave.stage(self._pace)
         if stage is Stage.DRAINING and self._leave.draining_s is None:
             self._drain()
-        if stage is Stage.TOO_LATE and not self._finished:
+        if stage is Stage.TOO_LATE:
             self._end_undrained()
 
     def _drain(self) -> None:
@@ -460,6 +461,8 @@ class AttemptLoop:
 
     def _end_undrained(self) -> None:
         """Time is up. What was done since the newest commit is lost, and the ledger says so."""
+        if self._final is not None:  # only the script's end after fit() is missing
+            self._end_drained(*self._final)
         self._kill_trainer()
         self._end_attempt(self._leave.cause, f"{self._leave.reason}: the final snapshot was not durable in time")
 
@@ -476,7 +479,7 @@ class AttemptLoop:
             return
         if self._refused is not None:
             self._end_with_error(Cause.USER_ERROR, f"{self._refused.reason}; try: {self._refused.hint}")
-        if exited.exit_code == 0 and not self._hung:
+        if exited.exit_code == 0 and not self._hung and (self._finished or self._progress is None):
             self._complete()
         if self._leave.draining_s is not None:
             self._end_after_drain_exit()
@@ -502,7 +505,7 @@ class AttemptLoop:
             cause=cause,
             exit_code=exited.exit_code,
             step=self._last_step,
-            detail=f"{words}\n{tail}"[-DETAIL_MAX:] if len(tail) < DETAIL_MAX else f"{words}\n{tail[-DETAIL_MAX:]}",
+            detail=f"{words}\n{tail[-DETAIL_MAX:]}",
         )
         self._append(unless(lambda state: self._trainer_of(state).exited is not None, event))
         reason = decisions.why_give_up(self._state, event, self._node.spec.retry.max_restarts)
@@ -600,6 +603,3 @@ def start_trainer(node: Node, incarnation: int) -> Trainer:
 def seed_of(run_uid: str) -> int:
     """The same in every attempt of a run, and another in every run."""
     return int.from_bytes(hashlib.sha256(run_uid.encode()).digest()[:4])
-
-
-__all__ = ["AttemptLoop", "Callable", "seed_of", "start_trainer"]

@@ -31,7 +31,7 @@ class Standing(Enum):
 
 
 def standing(state: RunState, launch_number: int) -> Standing:
-    """Protocol 12: an agent starts only from a launch that is open, the newest not yet started, in a run that goes on."""
+    """Protocol 12: start only from a launch that is open, the newest not yet started, of a run that goes on."""
     launch = state.launches.get(launch_number)
     if launch is None or state.terminal is not None:
         return Standing.LEAVE
@@ -94,6 +94,8 @@ def exit_words(exit_code: int, cause: Cause) -> str:
         return "no progress; its stacks are in the log"
     if cause is Cause.OUT_OF_MEMORY:
         return "killed: out of memory, or by hand"
+    if exit_code == 0:
+        return "ended with exit code 0 before fit() was done"
     if exit_code < 0:
         return f"died of {signal.Signals(-exit_code).name}"
     return f"exit code {exit_code}"
@@ -153,7 +155,7 @@ class SnapshotFacts:
 
 
 def snapshot_due(facts: SnapshotFacts, gap_s: float) -> str | None:
-    """Why a snapshot is to be taken now, or None. The first of a trainer comes early: a fast proof that saving works."""
+    """Why to take a snapshot now, or None. A trainer's first one comes early: a fast proof that saving works."""
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None
     if facts.rebalance:

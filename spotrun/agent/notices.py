@@ -131,7 +131,7 @@ class Metadata:
             return Answer(response.status, body, response.headers.get("Date"))
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()
-            raise Blind(f"{method} {path}: {error or type(error).__name__}") from error
+            raise Blind(f"{method} {path}: {type(error).__name__} {error}") from error
 
 
 class NoticeWatcher:

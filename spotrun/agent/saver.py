@@ -107,12 +107,12 @@ class Saver:
         if self._in_flight is not None and not self._in_flight.taken.final:
             self._cancelled.set()
 
-    def settled(self, *, retry: bool = False) -> Snapshot | None:
+    def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """The snapshot in flight is done with; or it is tried again, where nothing newer can follow."""
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
             return None
-        if retry and self._waiting is None:
+        if self._waiting is None and (retry or (failed and snapshot.taken.final)):
             self._waiting = snapshot
         else:
             self._released(snapshot)
@@ -207,14 +207,17 @@ class _Worker:
     def _retire(self, attempt: int, resume_source: int | None) -> None:
         try:
             for number in retention.to_retire(self._recorder.state, self._keep_last, resume_source):
-                event = CheckpointRetired(attempt=attempt, commit=number)
-                self._recorder.append(unless(lambda state, number=number: _is_retired(state, number), event)).result()
-                commit = self._recorder.state.commit(number)
-                assert commit is not None
-                discard(self._store, commit.event.prefix)
+                self._retire_one(attempt, number)
             self._sweep_once()
         except SpotrunError:
-            return  # fenced: whoever is current retires
+            return  # fenced: whoever is current retires. Or the store is away: the next one retires.
+
+    def _retire_one(self, attempt: int, number: int) -> None:
+        event = CheckpointRetired(attempt=attempt, commit=number)
+        self._recorder.append(unless(lambda state: _is_retired(state, number), event)).result()
+        commit = self._recorder.state.commit(number)
+        assert commit is not None
+        discard(self._store, commit.event.prefix)
 
     def _sweep_once(self) -> None:
         """What dead attempts left, once in the life of this agent."""

@@ -9,7 +9,7 @@ import queue
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
-from spotrun.agent.inbox import LedgerLost, Letter, NoticeHeard, PowerOff
+from spotrun.agent.inbox import LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff
 from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
@@ -92,6 +92,8 @@ def _wait(node: Node) -> list[Letter]:
         letter = node.inbox.get(timeout=TURN_S)
     except queue.Empty:
         return []
+    if isinstance(letter, LedgerRead):
+        return []  # the recorder has the state; a reading from before the takeover would fence the attempt
     if isinstance(letter, LedgerLost):
         raise PowerOff(letter.reason)
     if isinstance(letter, NoticeHeard) and letter.kind == "termination":

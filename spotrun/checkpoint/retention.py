@@ -1,5 +1,5 @@
 """
-Which checkpoints may go. The ledger says so first, irrevocably; then the objects are deleted, late or twice (protocol 23).
+Which checkpoints may go. The ledger says so first, irrevocably; then their objects go, late or twice (protocol 23).
 """
 
 from __future__ import annotations

@@ -1,0 +1,141 @@
+"""`spotrun compare A B`: the bills of several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spotrun.accounting import RunSummary
+from spotrun.report.machine import csv_text, figures, rounded, usd_text
+from spotrun.report.tables import (
+    NOTHING,
+    add_row,
+    count,
+    dollars,
+    figures_table,
+    percent,
+    plain,
+    short_duration,
+)
+from spotrun.timeline import DOWNTIME
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run of several. `ratio_to_first`: its dollars over those of the first run; None where that paid nothing."""
+
+    summary: RunSummary
+    ratio_to_first: float | None
+
+
+def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
+    """The runs in the order given, each measured against the first."""
+    return tuple(Compared(summary, _ratio(summary, summaries[0])) for summary in summaries)
+
+
+def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
+    if not first.total.cost_usd:
+        return None
+    return float(summary.total.cost_usd / first.total.cost_usd)
+
+
+def show(summaries: Sequence[RunSummary], console: Console | None = None) -> None:
+    """Print the comparison: figures downwards, runs across."""
+    (console or Console()).print(side_by_side(summaries), markup=False, highlight=False, emoji=False)
+
+
+def machine(summaries: Sequence[RunSummary]) -> dict[str, Any]:
+    """What `spotrun compare --json` prints, as plain values: the runs in the order given, totals only."""
+    return {"runs": [_figures(run) for run in comparison(summaries)]}
+
+
+def csv(summaries: Sequence[RunSummary]) -> str:
+    """One row for each run."""
+    return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
+
+
+def _figures(run: Compared) -> dict[str, Any]:
+    summary = run.summary
+    total = {key: value for key, value in figures(summary.total).items() if key != "epoch"}
+    return {
+        "run": plain(summary.run),
+        "name": plain(summary.name),
+        "state": summary.state,
+        "epochs": len(summary.epochs),
+        **total,
+        "savings": rounded(summary.total.savings),
+        "usd_per_epoch": None if summary.usd_per_epoch is None else usd_text(summary.usd_per_epoch),
+        "ratio_to_first": rounded(run.ratio_to_first),
+        "assumptions": plain(summary.assumptions),
+    }
+
+
+def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
+    lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
+    return Group(
+        compare_table(comparison(summaries)),
+        Text(),
+        Text(f"Assumptions: {'; '.join(lines)}", style="dim"),
+    )
+
+
+def compare_table(runs: Sequence[Compared]) -> Table:
+    title = "Side by side"
+    if any(run.summary.simulated for run in runs):
+        title += " (simulated prices)"
+    table = figures_table(title, "", [plain(run.summary.run, 32) for run in runs])
+    for section in _SECTIONS:
+        for label, figure in section:
+            add_row(table, [label, *(figure(run) for run in runs)], style="bold" if label in _KEY_FIGURES else "")
+        table.add_section()
+    return table
+
+
+Figure = Callable[[Compared], str]
+
+
+def _time(kind_index: int) -> Figure:
+    kind = DOWNTIME[kind_index]
+    return lambda run: short_duration(run.summary.total.times[kind])
+
+
+def _usd_per_epoch(run: Compared) -> str:
+    amount = run.summary.usd_per_epoch
+    return NOTHING if amount is None else dollars(amount)
+
+
+def _ratio_text(run: Compared) -> str:
+    return NOTHING if run.ratio_to_first is None else f"{run.ratio_to_first:.2f}x"
+
+
+_KEY_FIGURES = ("cost", "ratio to the first", "wall time")
+_SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
+    (("state", lambda run: run.summary.state), ("epochs", lambda run: count(len(run.summary.epochs)))),
+    (
+        ("cost", lambda run: dollars(run.summary.total.cost_usd)),
+        ("ratio to the first", _ratio_text),
+        ("  spot", lambda run: dollars(run.summary.total.spot_usd)),
+        ("  on-demand", lambda run: dollars(run.summary.total.on_demand_usd)),
+        (
+            "  storage, requests",
+            lambda run: dollars(
+                run.summary.total.storage_usd + run.summary.total.requests_usd + run.summary.total.egress_usd
+            ),
+        ),
+        ("cost per epoch", _usd_per_epoch),
+        ("all on demand", lambda run: dollars(run.summary.total.counterfactual_usd)),
+        ("saved", lambda run: percent(run.summary.total.savings)),
+    ),
+    (
+        ("wall time", lambda run: short_duration(run.summary.total.wall)),
+        ("  training", lambda run: short_duration(run.summary.total.productive)),
+        *((f"  {kind}", _time(index)) for index, kind in enumerate(DOWNTIME)),
+        ("interruptions", lambda run: count(run.summary.total.interruptions)),
+        ("steps redone", lambda run: count(run.summary.total.steps_redone)),
+    ),
+)

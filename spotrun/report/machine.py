@@ -1,0 +1,94 @@
+"""
+The account for machines: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1.
+
+The keys are a promise: others read them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from spotrun.accounting import Account, RunSummary
+from spotrun.report.tables import plain
+from spotrun.timeline import DOWNTIME
+
+
+def report(summary: RunSummary) -> dict[str, Any]:
+    """What `spotrun report --json` prints, as plain values."""
+    return {
+        "run": summary.run,
+        "state": summary.state,
+        "epochs": [figures(epoch) for epoch in summary.epochs],
+        "unfinished": figures(summary.unfinished),
+        "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},
+        "assumptions": plain(summary.assumptions),
+    }
+
+
+def figures(account: Account) -> dict[str, Any]:
+    """One stretch of a run under the keys of the report; `epoch` is None for what is unfinished and for the total."""
+    return {
+        "epoch": None if account.epoch is None else account.epoch + 1,
+        "cost_usd": usd_text(account.cost_usd),
+        "spot_usd": usd_text(account.spot_usd),
+        "on_demand_usd": usd_text(account.on_demand_usd),
+        "storage_usd": usd_text(account.storage_usd),
+        "requests_usd": usd_text(account.requests_usd),
+        "egress_usd": usd_text(account.egress_usd),
+        "wall_s": account.wall.total_seconds(),
+        "productive_s": account.productive.total_seconds(),
+        "downtime_s": {str(kind): account.times[kind].total_seconds() for kind in DOWNTIME},
+        "interruptions": account.interruptions,
+        "steps_redone": account.steps_redone,
+        "counterfactual_usd": usd_text(account.counterfactual_usd),
+    }
+
+
+def report_csv(summary: RunSummary) -> str:
+    """One row for each completed epoch, one for what is unfinished, one for the total."""
+    whole = report(summary)
+    total = {**whole["total"], "epoch": "total"}
+    rows = [*whole["epochs"], {**whole["unfinished"], "epoch": "unfinished"}, total]
+    return csv_text([{"savings": None, **row} for row in rows], last="savings")
+
+
+def usd_text(amount_usd: Decimal) -> str:
+    """A decimal without exponent, to the nano-dollar."""
+    return f"{amount_usd:.9f}"
+
+
+def rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 6)
+
+
+def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The seconds of downtime each under a key of its own."""
+    flat = {key: value for key, value in figures.items() if key != "downtime_s"}
+    return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
+
+
+def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
+    """Comma-separated values with a header line; the column `last` comes last."""
+    rows = [_flat(row) for row in rows]
+    columns = [column for column in (rows[0] if rows else {}) if column != last] + [last]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A text that a spreadsheet does not take for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = plain(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").replace(".", "", 1).isdigit()

@@ -1,0 +1,78 @@
+"""How figures are written for people, and the one look of all tables. No colours that carry meaning, no markup."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+
+from rich import box
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from spotrun.units import shown
+
+NOTHING = "-"
+
+
+def plain(text: str, limit: int = 2000) -> str:
+    """One line that a terminal shows as it is: control and direction characters are made visible."""
+    return shown(text, limit)
+
+
+def dollars(amount_usd: Decimal) -> str:
+    """`$0.0123`, `$12.35`: four places below ten dollars, two above, none above ten thousand."""
+    if not amount_usd:
+        return NOTHING
+    if abs(amount_usd) < Decimal("0.00005"):
+        return "<$0.0001"
+    places = 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
+    sign = "-" if amount_usd < 0 else ""
+    return f"{sign}${abs(amount_usd):.{places}f}"
+
+
+def short_duration(duration: timedelta) -> str:
+    """At most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
+    seconds = duration.total_seconds()
+    if seconds < 0.05:
+        return NOTHING
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 100 * 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    days, hours = divmod(whole // 3600, 24)
+    return f"{days}d{hours:02d}h" if days < 1000 else f"{days}d"
+
+
+def percent(share: float | None) -> str:
+    return NOTHING if share is None else f"{round(share * 100)}%"
+
+
+def count(number: int) -> str:
+    return str(number) if number else NOTHING
+
+
+def figures_table(title: str, first: str, others: list[str]) -> Table:
+    """An empty table: labels to the left, figures to the right, as narrow as its contents."""
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for index, header in enumerate([first, *others]):
+        justify: JustifyMethod = "right" if index else "left"
+        table.add_column(Text(header), justify=justify, no_wrap=True, vertical="bottom")
+    return table
+
+
+def add_row(table: Table, cells: list[str], style: str = "") -> None:
+    """Cells are shown as they are: rich reads no markup in them."""
+    table.add_row(*(Text(plain(cell)) for cell in cells), style=style)

@@ -1,0 +1,174 @@
+"""
+A trainer without torch: it speaks the link as Lightning's callback does, and its whole state is a step counter.
+
+    python agent_trainer.py '{"steps": 40, "epoch_steps": 20, "step_s": 0.02, …}'
+
+Every step that it does is a line of the file `trace` ("PID STEP"). `kill_self_after_snapshot`, `raise_at`, `hang_at`
+and the like are things that go wrong, once each where `once` (a folder for marks) is given.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from spotrun import trainer_link
+from spotrun.checkpoint import layout
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    ArenasWanted,
+    DrainWanted,
+    EpochEnded,
+    Finished,
+    Hello,
+    LinkClosed,
+    Progress,
+    Refused,
+    Resume,
+    SnapshotTaken,
+    SnapshotWanted,
+)
+
+PAYLOAD = layout.place([("uint8", (100_000,))])
+
+
+class Trainer:
+    def __init__(self, job: dict) -> None:
+        self.job = job
+        link = trainer_link.from_environment()
+        assert link is not None
+        self.link = link
+        self.arenas: dict[int, mmap.mmap] = {}
+        self.free: list[int] = []
+        self.wanted = self.draining = False
+        self.step = 0
+        self.every: int | None = None
+
+    def run(self) -> None:
+        self.link.send(Hello(pid=os.getpid(), lightning="stand-in 1.0", torch="none", python="3"))
+        if "refuse" in self.job:
+            self.link.send(Refused(reason=self.job["refuse"], hint="do otherwise"))
+            sys.exit(3)
+        self.begin()
+        threading.Thread(target=self.listen, daemon=True).start()
+        self.link.send(ArenasWanted(size_bytes=200_000))
+        while self.step < self.job["steps"]:
+            self.do_step()
+        self.snapshot(final=True)
+        self.link.send(Finished(step=self.step, epoch=self.epoch - 1))
+
+    def begin(self) -> None:
+        received = self.link.receive(60)
+        assert received is not None
+        resume, fds = received
+        assert isinstance(resume, Resume), resume
+        self.every = resume.every_steps
+        if resume.size_bytes:
+            image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ)
+            self.step = layout.decode_header(image).meta["step"]
+            assert self.step == resume.step
+
+    def listen(self) -> None:
+        try:
+            while True:
+                received = self.link.receive(None)
+                assert received is not None
+                match received:
+                    case (Arenas(size_bytes=size, first=first), fds):
+                        for n, fd in enumerate(fds):
+                            self.arenas[first + n] = mmap.mmap(fd, size)
+                            self.free.append(first + n)
+                    case (ArenaFree(arena=arena), _):
+                        self.free.append(arena)
+                    case (SnapshotWanted(), _):
+                        self.wanted = True
+                    case (DrainWanted(), _):
+                        self.draining = True
+        except LinkClosed:
+            os._exit(75)
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.job["epoch_steps"]
+
+    def do_step(self) -> None:
+        time.sleep(self.job.get("step_s", 0.02))
+        self.go_wrong(self.step + 1)
+        self.step += 1
+        per_epoch = self.job["epoch_steps"]
+        with open(self.job["trace"], "a") as trace:
+            trace.write(f"{os.getpid()} {self.step}\n")
+        epoch, batch = divmod(self.step - 1, per_epoch)
+        self.link.send(
+            Progress(
+                epoch=epoch,
+                batch=batch + 1,
+                batches=per_epoch,
+                step=self.step,
+                epochs=self.job["steps"] // per_epoch,
+                phase="train",
+                metrics={"loss": 1 / self.step},
+            )
+        )
+        if self.step % per_epoch == 0:
+            self.link.send(EpochEnded(epoch=epoch, step=self.step, batches=per_epoch, samples=per_epoch))
+        if self.draining:
+            self.snapshot(final=True)
+            threading.Event().wait()
+        if self.free and (self.wanted or (self.every and self.step % self.every == 0)):
+            self.wanted = False
+            self.snapshot(final=False)
+            if self.happens("kill_self_after_snapshot"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def go_wrong(self, step: int) -> None:
+        if step == self.job.get("raise_at") and self.happens("raise_at"):
+            raise RuntimeError("the user's own mistake")
+        if step == self.job.get("kill_at") and self.happens("kill_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == self.job.get("hang_at") and self.happens("hang_at"):
+            threading.Event().wait()
+
+    def happens(self, name: str) -> bool:
+        if name not in self.job:
+            return False
+        if "once" not in self.job:
+            return True
+        mark = Path(self.job["once"]) / name
+        first = not mark.exists()
+        mark.touch()
+        return first
+
+    def snapshot(self, *, final: bool) -> None:
+        while not self.free:
+            time.sleep(0.005)
+        arena = self.free.pop(0)
+        header = layout.encode_header(PAYLOAD, None, {"step": self.step, "spotrun": "test"})
+        size = len(header) + PAYLOAD[-1].size_bytes
+        self.arenas[arena][: len(header)] = header
+        self.arenas[arena][len(header) : size] = bytes([self.step % 256]) * (size - len(header))
+        epoch, batch = divmod(self.step, self.job["epoch_steps"])
+        self.link.send(
+            SnapshotTaken(
+                arena=arena,
+                size_bytes=size,
+                epoch=epoch,
+                batch=batch,
+                step=self.step,
+                stall_s=0.001,
+                finite=self.step not in self.job.get("not_finite", []),
+                final=final,
+                epoch_ended=False,
+            )
+        )
+
+
+if __name__ == "__main__":
+    Trainer(json.loads(sys.argv[1])).run()

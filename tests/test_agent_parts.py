@@ -1,0 +1,460 @@
+"""The agent's parts one by one: pure decisions in tables, checkpoints on a store that fails, notices of a real server."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotrun import events as ev
+from spotrun.agent import decisions
+from spotrun.agent.arenas import Arenas
+from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
+from spotrun.agent.inbox import Inbox, NoticeHeard
+from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.notices import NoticeWatcher, parse_action, remaining_s
+from spotrun.agent.pace import Pace
+from spotrun.checkpoint import retention
+from spotrun.checkpoint.restore import fetch, newest_readable, verify
+from spotrun.checkpoint.upload import PART_MAX_BYTES, Abandoned, cut, upload
+from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clouds.local.metadata import MetadataService
+from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
+from spotrun.events import Cause
+from spotrun.instance import Instance, InstanceState
+from spotrun.intervals import auto_interval, checkpoint_interval, drain_moment
+from spotrun.state import Commit
+from spotrun.store import LocalStore
+from spotrun.trainer_link import Progress
+from spotrun.units import Steps
+from tests.eventually import eventually
+from tests.histories import History, offering
+
+# -- decisions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "hung", "cause"),
+    [
+        (1, False, Cause.USER_ERROR),
+        (-11, False, Cause.USER_ERROR),
+        (-9, False, Cause.OUT_OF_MEMORY),
+        (137, False, Cause.OUT_OF_MEMORY),
+        (-9, True, Cause.HANG),
+        (-6, True, Cause.HANG),
+    ],
+)
+def test_why_a_trainer_ended(exit_code: int, hung: bool, cause: Cause):
+    assert decisions.exit_cause(exit_code, hung=hung) is cause
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "window_s", "commit_s", "step_s", "margin_s", "moment"),
+    [
+        (120, 120, 10, 1, 0, 120 - 15 - 5 - 1),
+        (120, 120, None, 1, 0, 120 - 60 - 1),
+        (120, 120, 10, 1, 18, 120 - 15 - 5 - 1 - 18),
+        (30, 30, 60, 0, 0, 30 - 95),
+    ],
+)
+def test_the_drain_begins_as_late_as_is_safe(deadline_s, window_s, commit_s, step_s, margin_s, moment):
+    assert drain_moment(deadline_s, window_s, commit_s, step_s, margin_s) == moment
+
+
+def test_the_interval_is_young_s_within_bounds():
+    second, hour = timedelta(seconds=1), timedelta(hours=1)
+    assert checkpoint_interval(2 * second, hour) == 120 * second
+    assert auto_interval(2 * second, hour) == 120 * second
+    assert auto_interval(timedelta(0), hour) == 30 * second
+    assert auto_interval(14 * second, 100 * hour) == timedelta(minutes=10)
+    assert auto_interval(35 * second, hour) == 1000 * second, "3.5 % of the time at most"
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (SnapshotFacts(since_commit_s=None, since_snapshot_s=None, interval_s=600), "interval"),
+        (SnapshotFacts(since_commit_s=29, since_snapshot_s=None, interval_s=600), None),
+        (SnapshotFacts(since_commit_s=29, since_snapshot_s=700, interval_s=600, rebalance=True), None),
+        (SnapshotFacts(since_commit_s=31, since_snapshot_s=None, interval_s=600), "interval"),
+        (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600), None),
+        (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600, epoch_ended=True), "epoch"),
+        (SnapshotFacts(since_commit_s=31, since_snapshot_s=31, interval_s=600, rebalance=True), "rebalance"),
+        (SnapshotFacts(since_commit_s=590, since_snapshot_s=600, interval_s=600), "interval"),
+        (SnapshotFacts(since_commit_s=9999, since_snapshot_s=9999, interval_s=None), None),
+    ],
+)
+def test_when_a_snapshot_is_due(facts: SnapshotFacts, why: str | None):
+    assert decisions.snapshot_due(facts, 30) == why
+
+
+def test_a_hang_is_ten_steps_but_at_least_what_the_spec_says():
+    five = timedelta(minutes=5)
+    assert decisions.hang_limit_s(1, five, 30, progressed=True) == 300
+    assert decisions.hang_limit_s(60, five, 30, progressed=True) == 600
+    assert decisions.hang_limit_s(None, five, 1800, progressed=True) == 1800
+    assert decisions.hang_limit_s(None, five, 30, progressed=False) == 900
+
+
+def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_snapshot():
+    pace = Pace(timedelta(seconds=100), committed_s=None)
+
+    def at(step: int, second: float) -> None:
+        pace.progressed(Progress(epoch=0, batch=step, batches=9, step=step, epochs=1, phase="train"), second)
+
+    at(1, 10)
+    at(3, 14)
+    at(4, 16)
+    assert pace.step_s == 2
+    pace.snapshot(4, 0.5, 16)
+    pace.committed(8, 20)
+    pace.epoch_ended(6)
+    assert (pace.snapshot_due(49), pace.snapshot_due(51)) == (None, "epoch")
+    pace.snapshot(6, 0.5, 51)
+    pace.committed(8, 55)
+    assert (pace.snapshot_due(150), pace.snapshot_due(152)) == (None, "interval")
+    assert Pace(Steps(5), None).interval_s() is None
+
+
+# -- who may start -------------------------------------------------------------------------------------------
+
+
+def test_only_the_newest_launch_of_a_run_that_goes_on_may_start():
+    history = History()
+    first = history.launch()
+    assert decisions.standing(history.state, first) is Standing.START
+    assert decisions.standing(history.state, 99) is Standing.LEAVE
+    history.write(ev.AttemptStarted(launch=first, instance_id="i", booted_at=history.now))
+    assert decisions.standing(history.state, first) is Standing.CONTINUE
+    second = history.launch()
+    assert decisions.standing(history.state, second) is Standing.STAND_BY
+    history.write(ev.AttemptStarted(launch=second, instance_id="j", booted_at=history.now))
+    assert decisions.standing(history.state, first) is Standing.LEAVE
+
+
+def test_a_standby_waits_for_the_word_of_its_predecessor_or_for_the_notice_window():
+    history = History()
+    launch = history.launch()
+    attempt = history.write(ev.AttemptStarted(launch=launch, instance_id="i", booted_at=history.now))
+    standby = history.launch()
+
+    def verdict(leaving: Leaving | None, now_s: float) -> Standing:
+        return decisions.standby_verdict(history.state, standby, leaving, 0, now_s)
+
+    assert decisions.leaving_window_s(history.state) is None
+    assert verdict(None, 1799) is Standing.STAND_BY
+    assert verdict(None, 1801) is Standing.LEAVE, "never fence one that was not told to go"
+    deadline = history.now + timedelta(seconds=100)
+    history.write(ev.NoticeSeen(attempt=attempt, kind="termination", deadline_at=deadline))
+    assert decisions.leaving_window_s(history.state) == 100
+    leaving = Leaving(seen_s=10, window_s=100)
+    assert verdict(leaving, 139) is Standing.STAND_BY
+    assert verdict(leaving, 140) is Standing.START
+    history.write(ev.AttemptDrained(attempt=attempt, final_commit=None, stopped_at=history.now, reason="notice"))
+    assert verdict(leaving, 20) is Standing.START
+
+
+def failing_history(*steps: int) -> tuple[History, ev.TrainerExited]:
+    history = History()
+    launch = history.launch()
+    attempt = history.write(ev.AttemptStarted(launch=launch, instance_id="i", booted_at=history.now))
+    exited = None
+    for incarnation, step in enumerate(steps):
+        history.write(ev.ResumedFrom(attempt=attempt, incarnation=incarnation, commit=None, epoch=0, step=0))
+        exited = ev.TrainerExited(
+            attempt=attempt, incarnation=incarnation, cause=Cause.USER_ERROR, exit_code=1, step=step
+        )
+        history.write(exited)
+    assert exited is not None
+    return history, exited
+
+
+@pytest.mark.parametrize(
+    ("steps", "max_restarts", "gives_up"),
+    [((5,), 2, False), ((5,), 0, True), ((5, 7), 2, False), ((5, 5), 9, True), ((5, 7, 9), 2, True)],
+)
+def test_how_often_a_failing_script_is_started_again(steps, max_restarts, gives_up):
+    history, exited = failing_history(*steps)
+    assert (decisions.why_give_up(history.state, exited, max_restarts) is not None) == gives_up
+
+
+# -- checkpoints on a store ----------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 200 << 20))
+def test_parts_cover_an_image_once(size: int):
+    pieces = cut(size)
+    assert [start for start, _ in pieces] == [sum(n for _, n in pieces[:i]) for i in range(len(pieces))]
+    assert sum(n for _, n in pieces) == size
+    assert max(n for _, n in pieces) <= PART_MAX_BYTES
+    assert len(pieces) >= 4 or size <= 4 << 20
+
+
+class Shaky(LocalStore):
+    """A store whose calls can be made to fail: `fault` sees (verb, key) and may raise, or return other bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fault: Callable[[str, str], bytes | None] = lambda verb, key: None
+
+    def put(self, key, data):
+        self.fault("put", key)
+        super().put(key, data)
+
+    def get(self, key, start=0, size=None):
+        wrong = self.fault("get", key)
+        return super().get(key, start, size) if wrong is None else wrong
+
+
+IMAGE = os.urandom(5 << 20)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Shaky:
+    return Shaky(tmp_path)
+
+
+def saved(store: LocalStore, number: int, image: bytes = IMAGE) -> Commit:
+    uploaded = upload(store, f"checkpoints/1-0-{number}", memoryview(image), {"step": number})
+    event = ev.CheckpointCommitted(
+        attempt=1,
+        incarnation=0,
+        prefix=f"checkpoints/1-0-{number}",
+        manifest_sha256=uploaded.manifest_sha256,
+        size_bytes=uploaded.size_bytes,
+        objects=uploaded.objects,
+        epoch=0,
+        batch=0,
+        step=number,
+        taken_at=datetime.now(UTC),
+        stall_s=0,
+        durable_s=0,
+        why="test",
+    )
+    return Commit(number=number, at=event.taken_at, event=event)
+
+
+def read(fd: int) -> bytes:
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def test_what_is_restored_is_what_was_saved(store: Shaky):
+    commit = saved(store, 1)
+    image = fetch(store, commit)
+    assert hashlib.sha256(read(image.fd)).digest() == hashlib.sha256(IMAGE).digest()
+    verify(store, commit)
+    image.close()
+
+
+def test_passing_faults_do_not_matter(store: Shaky):
+    seen: set[tuple[str, str]] = set()
+
+    def once(verb: str, key: str) -> bytes | None:
+        if (verb, key) not in seen:
+            seen.add((verb, key))
+            raise StoreUnavailable("503")
+        return None
+
+    store.fault = once
+    commit = saved(store, 1)
+    seen.clear()
+    fetch(store, commit).close()
+
+
+def test_one_mismatch_is_forgiven_and_two_condemn(store: Shaky):
+    commit = saved(store, 1)
+    lies = iter([b"wrong"])
+    store.fault = lambda verb, key: next(lies, None) if key.endswith("part-0002") else None
+    fetch(store, commit).close()
+    store.fault = lambda verb, key: b"wrong" if key.endswith("part-0002") else None
+    with pytest.raises(CheckpointDamaged, match="part-0002"):
+        fetch(store, commit)
+
+
+def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky, monkeypatch: pytest.MonkeyPatch):
+    older, newer = saved(store, 1), saved(store, 2)
+
+    def away(verb: str, key: str) -> bytes | None:
+        if "1-0-2" in key:
+            raise StoreError("AccessDenied")
+        return None
+
+    store.fault = away
+    with pytest.raises(StoreError, match="AccessDenied"):
+        newest_readable(store, [newer, older])
+    store.fault = lambda verb, key: None
+    store.delete("checkpoints/1-0-2/part-0001")
+    found = newest_readable(store, [newer, older])
+    assert (found.image.commit.number, found.skipped) == (1, (2,))
+    found.image.close()
+
+
+def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky, monkeypatch: pytest.MonkeyPatch):
+    store.fault = lambda verb, key: b"torn" if verb == "get" else None
+    with pytest.raises(StoreUnavailable, match="reads back"):
+        upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, retry_for_s=0.1)
+
+
+def test_an_upload_can_be_called_off(store: Shaky):
+    cancelled = threading.Event()
+    with pytest.raises(Abandoned):
+        upload(
+            store,
+            "checkpoints/1-0-0",
+            memoryview(IMAGE),
+            {},
+            sent=lambda done: cancelled.set() if done else None,
+            cancelled=cancelled,
+        )
+    assert all("manifest" not in stored.key for stored in store.list("checkpoints/"))
+
+
+def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
+    commit = saved(store, 1)
+    key = f"{commit.event.prefix}/manifest.json"
+    data = store.get(key).replace(b'"part-0000"', b'"../../ledg"')
+    store.put(key, data)
+    event = ev.msgspec.structs.replace(commit.event, manifest_sha256=hashlib.sha256(data).hexdigest())
+    with pytest.raises(CheckpointDamaged, match="elsewhere"):
+        fetch(store, Commit(number=1, at=commit.at, event=event))
+
+
+@pytest.mark.parametrize(
+    ("usable", "keep_last", "source", "retired"),
+    [
+        ([True] * 5, 3, None, [0, 1]),
+        ([True] * 5, 3, 1, [0]),
+        ([True, True, False, True, False], 2, None, [0]),
+        ([True, False, True, True], 2, None, [0, 1]),
+        ([False, False], 1, None, []),
+        ([True], 1, None, []),
+    ],
+)
+def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
+    commits = [SimpleNamespace(number=n, usable=good, retired_at=None) for n, good in enumerate(usable)]
+    state = SimpleNamespace(commits=commits)
+    assert retention.to_retire(state, keep_last, source) == retired
+
+
+# -- notices -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff\xfe",
+        b'"terminate"',
+        b'{"action": "terminate"}',
+        b'{"action": "terminate", "time": "soon"}',
+        b'{"action": "terminate", "time": 5}',
+        b'{"action": "dance", "time": "2026-01-01T00:00:00Z"}',
+        b'{"action": ["terminate"], "time": "2026-01-01T00:00:00Z"}',
+        b"<html>captive portal</html>",
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_not_a_notice_is_none(body: bytes):
+    assert parse_action(body) is None
+
+
+def test_time_left_is_read_off_the_service_s_clock():
+    deadline = datetime(2026, 1, 1, 12, 2, tzinfo=UTC)
+    wrong = datetime(2026, 1, 1, 18, tzinfo=UTC)
+    assert remaining_s(deadline, "Thu, 01 Jan 2026 12:00:30 GMT", wrong) == 90
+    assert remaining_s(deadline, "nonsense", deadline - timedelta(seconds=7)) == 7
+    assert remaining_s(deadline, None, deadline - timedelta(seconds=7)) == 7
+
+
+@pytest.fixture
+def service() -> Iterator[MetadataService]:
+    clock = ScaledClock(datetime.now(UTC), 60)
+    instance = Instance(
+        instance_id="i",
+        token="t",
+        run_uid="u",
+        launch=1,
+        offering=offering(),
+        state=InstanceState.RUNNING,
+        launched_at=clock.now(),
+    )
+    service = MetadataService(instance, clock)
+    service.start()
+    yield service
+    service._server.shutdown()
+    service._server.server_close()
+
+
+def test_a_notice_is_told_once_even_when_the_token_has_expired(service: MetadataService):
+    inbox, notes = Inbox(), []
+    watcher = NoticeWatcher(service.endpoint, service.clock, inbox, notes.append)
+    watcher.start()
+    eventually(lambda: service._tokens)
+    service._tokens.clear()
+    deadline = service.clock.now() + timedelta(seconds=120)
+    service.recommend_rebalance(service.clock.now())
+    service.give_notice(deadline)
+    heard = [inbox.get(timeout=5), inbox.get(timeout=5)]
+    kinds = {notice.kind: notice for notice in heard if isinstance(notice, NoticeHeard)}
+    assert set(kinds) == {"termination", "rebalance"}
+    left_s = kinds["termination"].deadline_s - service.clock.monotonic()
+    assert 60 < left_s <= 121
+    service._tokens.clear()
+    eventually(lambda: service._tokens)
+    assert inbox.empty()
+    watcher.stop()
+    assert notes == []
+
+
+def test_a_service_that_does_not_answer_is_noted_once():
+    notes: list[str] = []
+    watcher = NoticeWatcher("http://127.0.0.1:1/", ManualClock(), Inbox(), notes.append)
+    for _ in range(5):
+        watcher._every_s = 0.0
+    watcher._every_s = 0.001
+    watcher.start()
+    eventually(lambda: watcher._failures > 10)
+    watcher.stop()
+    assert len(notes) == 1
+
+
+# -- memory and logs -----------------------------------------------------------------------------------------
+
+
+def test_full_arenas_outlive_their_set_and_their_trainer():
+    arenas = Arenas()
+    first = arenas.grant(4096)
+    os.pwrite(first[0].fd, b"snapshot", 0)
+    assert arenas.fill(0) is first[0]
+    assert arenas.fill(0) is None, "the trainer may not fill what is not its own"
+    assert [arena.number for arena in arenas.grant(8192)] == [2, 3]
+    arenas.close()
+    with first[0].image(8) as image:
+        assert bytes(image) == b"snapshot"
+    arenas.free(0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(first[0].fd)
+
+
+def test_a_restarted_shipper_goes_on_where_the_last_one_ended(tmp_path: Path):
+    store, console = LocalStore(tmp_path / "run"), Console(tmp_path)
+    clock = ScaledClock(datetime.now(UTC), 1000)
+    for line in ("one", "two", "three"):
+        console.note(line)
+        shipper = LogShipper(store, clock, console, 7)
+        shipper.start()
+        shipper.stop()
+    chunks = store.list("logs/7/")
+    assert [chunk.key for chunk in chunks] == [f"logs/7/{n:06d}.log" for n in range(3)]
+    assert b"".join(store.get(chunk.key) for chunk in chunks) == console.path.read_bytes()
