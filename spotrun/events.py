@@ -9,19 +9,21 @@ time.
 
 from __future__ import annotations
 
-from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import Offering
+from spotrun.offering import Moment, Offering, require_amount
 
 LEDGER_VERSION = 1
 ENTRY_SIZE_MAX = 64 * 1024
 """Bytes. What does not fit belongs into an object of its own."""
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Cause(StrEnum):
@@ -62,13 +64,17 @@ class RunCreated(Event, frozen=True, kw_only=True):
     spec: dict[str, Any]
     spec_sha256: str
     workdir_sha256: str
-    clock_epoch: datetime
+    clock_epoch: Moment
     time_scale: float
     price_cap_usd_per_hour: Decimal | None
     budget_usd: Decimal | None
     storage: StoragePrices
     billing: BillingRule
     simulated: bool
+
+    def __post_init__(self) -> None:
+        require_amount(self.price_cap_usd_per_hour)
+        require_amount(self.budget_usd)
 
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +85,10 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_1000_gets: Decimal
     egress_usd_per_gb: Decimal
     source: str
+
+    def __post_init__(self) -> None:
+        for amount in (self.usd_per_gb_month, self.usd_per_1000_puts, self.usd_per_1000_gets, self.egress_usd_per_gb):
+            require_amount(amount)
 
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +127,13 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     time_to_live_s: float
     price_ceiling_usd_per_hour: Decimal
     on_demand_usd_per_hour: Decimal
-    not_after: datetime
+    not_after: Moment
     reason: str
     standby_for: int | None = None
+
+    def __post_init__(self) -> None:
+        require_amount(self.price_ceiling_usd_per_hour)
+        require_amount(self.on_demand_usd_per_hour)
 
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
@@ -127,7 +141,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    billed_from: datetime
+    billed_from: Moment
     prices: tuple[PriceSegment, ...]
 
 
@@ -164,8 +178,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    billed_from: datetime | None
-    ended_at: datetime
+    billed_from: Moment | None
+    ended_at: Moment
     ended_by: EndedBy
     prices: tuple[PriceSegment, ...]
     evidence: str
@@ -189,7 +203,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    booted_at: datetime
+    booted_at: Moment
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
@@ -200,7 +214,7 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     """
 
     attempt: int
-    incarnation: int
+    incarnation: Count
     commit: int | None
     epoch: int
     step: int
@@ -211,7 +225,7 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     """The first new step of a trainer is done: what came before was restore, what follows is training."""
 
     attempt: int
-    incarnation: int
+    incarnation: Count
     step: int
 
 
@@ -220,7 +234,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
     attempt: int
     kind: str
-    deadline_at: datetime | None
+    deadline_at: Moment | None
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
@@ -233,15 +247,15 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
 
     attempt: int
-    incarnation: int
+    incarnation: Count
     prefix: str
     manifest_sha256: str
-    size_bytes: int
-    objects: int
+    size_bytes: Count
+    objects: Count
     epoch: int
     batch: int
     step: int
-    taken_at: datetime
+    taken_at: Moment
     stall_s: float
     durable_s: float
     why: str
@@ -276,7 +290,7 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
     attempt: int
     epoch: int
     step: int
-    ended_at: datetime
+    ended_at: Moment
     metrics: dict[str, float] = {}
 
 
@@ -284,7 +298,7 @@ class TrainerExited(Event, frozen=True, kw_only=True):
     """A trainer process ended before its work was done; the agent starts another while the restart budget lasts."""
 
     attempt: int
-    incarnation: int
+    incarnation: Count
     cause: Cause
     exit_code: int
     step: int
@@ -296,7 +310,7 @@ class AttemptDrained(Event, frozen=True, kw_only=True):
 
     attempt: int
     final_commit: int | None
-    stopped_at: datetime
+    stopped_at: Moment
     reason: str
 
 
@@ -355,7 +369,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     number: int
     run: str
     nonce: str
-    at: datetime
+    at: Moment
     writer: str
     event: AnyEvent
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from spotrun.offering import Offering
+from spotrun.offering import Moment, Offering, require_amount
 
 
 class InstanceState(StrEnum):
@@ -36,8 +36,11 @@ class EndedBy(StrEnum):
 class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
     """From `since` on, until the next segment, one instance-hour costs `usd_per_hour`."""
 
-    since: datetime
+    since: Moment
     usd_per_hour: Decimal
+
+    def __post_init__(self) -> None:
+        require_amount(self.usd_per_hour)
 
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time that says its zone; one that does not is refused where it is read."""
+
+AMOUNT_MAX = Decimal(10) ** 12
+
+
+def require_amount(amount: Decimal | None) -> None:
+    """
+    Raises:
+        ValueError: `amount` is not a number of dollars that anybody could owe.
+    """
+    if amount is not None and not (amount.is_finite() and 0 <= amount <= AMOUNT_MAX):
+        raise ValueError(f"{amount} is no amount of dollars")
 
 
 class CapacityType(StrEnum):
@@ -33,6 +49,9 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_gib: int = 0
     simulated: bool = False
+
+    def __post_init__(self) -> None:
+        require_amount(self.price_usd_per_hour)
 
     @property
     def pool(self) -> Pool:

@@ -21,6 +21,7 @@ from spotrun import events as ev
 from spotrun.billing import ZERO, Meter, hourly
 from spotrun.events import Cause, Entry
 from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +47,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return self.open and self.attempt is None
 
     def meter(self, rule: ev.BillingRule) -> Meter:
-        if self.gone is not None:
-            gone = self.gone
-            return Meter(rule, gone.prices, gone.billed_from, gone.ended_at, gone.ended_by)
-        if self.recorded is not None:
-            return Meter(rule, self.recorded.prices, self.recorded.billed_from, None, None)
-        return Meter(rule, (), None, None, None)
+        """Its bill, from what was recorded last: an end that was only inferred may know no price."""
+        known = [fact for fact in (self.gone, self.recorded) if fact is not None]
+        prices = next((fact.prices for fact in known if fact.prices), ())
+        billed_from = next((fact.billed_from for fact in known if fact.billed_from is not None), None)
+        gone = self.gone
+        if gone is None:
+            return Meter(rule, prices, billed_from, None, None)
+        spot = self.intent.offering.capacity_type is CapacityType.SPOT
+        return Meter(rule, prices, billed_from, gone.ended_at, gone.ended_by if spot else EndedBy.USER)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """What this launch may cost in all: the final bill once it is gone, the whole time-to-live until then."""

@@ -85,11 +85,11 @@ def attend(run: OpenRun) -> None:
         RunEnded: it failed, or was stopped.
     """
     view = view_for(run.ledger, run.clock, run.spec, run.id)
-    while True:
+    last: Pass | None = None
+    while last is None:
         try:
             with view:
                 last = run.runner.run(view.show)
-            break
         except KeyboardInterrupt:
             if not _stop_or_detach(run):
                 return

@@ -47,7 +47,7 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
     damaged = []
     for commit in opened.ledger.refresh().restore_candidates():
         try:
-            verify_commit(opened.store, commit.event)
+            verify_commit(opened.store, commit)
         except (CheckpointDamaged, ObjectMissing) as error:
             damaged.append(commit.number)
             print(f"{commit.number:6}  step {commit.event.step:>8,}  DAMAGED: {error.message}")

@@ -27,7 +27,7 @@ def status(store: StoreOption = None, as_json: JsonOption = False) -> None:
 def _row(run: OpenRun) -> dict[str, Any]:
     from spotrun.accounting import status_word, summarise
     from spotrun.errors import LedgerDamaged
-    from spotrun.report.describe import plain
+    from spotrun.report.tables import plain
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
     try:

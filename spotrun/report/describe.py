@@ -9,21 +9,15 @@ from typing import Any
 
 from spotrun import events as ev
 from spotrun.events import Entry
-from spotrun.units import format_duration
+from spotrun.report.tables import plain, short_duration
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;?]*[A-Za-z]")
+_UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 DETAIL_MAX = 300
-
-
-def plain(text: str, limit: int = DETAIL_MAX) -> str:
-    """Text that cannot move a cursor or change a colour, on one line, of bounded length."""
-    line = " ".join(_CONTROL.sub("", text).split())
-    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def describe(entry: Entry) -> str:
     """What happened, in a sentence without time and number."""
-    return plain(_SENTENCES[type(entry.event)](entry.event))
+    return plain(" ".join(_SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
 
 
 def gigabytes(size_bytes: int) -> str:
@@ -32,9 +26,7 @@ def gigabytes(size_bytes: int) -> str:
 
 def span(seconds: float) -> str:
     """A duration as people say it, to the second."""
-    if 0 < seconds < 10:
-        return f"{seconds:.1f}s"
-    return format_duration(timedelta(seconds=round(seconds)))
+    return short_duration(timedelta(seconds=seconds))
 
 
 def _detail(text: str) -> str:
@@ -123,4 +115,4 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
 
 def printable(text: str) -> str:
     """Text of several lines that cannot move a cursor or change a colour; tabs and line ends stay."""
-    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from spotrun.accounting import RunSummary, status_word, summarise
 from spotrun.clock import Clock
-from spotrun.events import Entry
+from spotrun.events import CheckpointRetired, Entry
 from spotrun.hints import AgentHint
 from spotrun.ledger import Ledger
-from spotrun.report.describe import describe, plain, span
+from spotrun.report.describe import describe, span
+from spotrun.report.tables import plain
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
@@ -70,7 +71,7 @@ class PlainView(_Watching):
 
     def show(self, seen: Pass) -> None:
         entries = self._ledger.entries
-        for entry in entries[self._told :]:
+        for entry in worth_watching(entries[self._told :]):
             print(event_line(entry), flush=True)
         self._told = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
@@ -141,7 +142,13 @@ class LiveView(_Watching):
         return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
 
     def _events(self) -> RenderableType:
-        return Text("\n".join(event_line(entry) for entry in self._ledger.entries[-EVENTS_SHOWN:]), overflow="ellipsis")
+        latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])[-EVENTS_SHOWN:]
+        return Text("\n".join(event_line(entry) for entry in latest), overflow="ellipsis", no_wrap=True)
+
+
+def worth_watching(entries: list[Entry]) -> list[Entry]:
+    """Without the checkpoints that retire all the time; `spotrun events` has them."""
+    return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired)]
 
 
 def event_line(entry: Entry) -> str:
