@@ -78,6 +78,10 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     exited_at: datetime | None = None
 
 
+WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED})
+"""Causes that lie outside of the training: an attempt that its agent ended for one of them is followed by another."""
+
+
 class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
     How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
@@ -646,7 +650,7 @@ def _attempt_ended(state: RunState, entry: Entry, event: ev.AttemptEnded) -> Run
         known_at=entry.at,
         last_step=event.last_step,
         detail=event.detail,
-        gave_up=True,
+        gave_up=event.cause not in WORTH_ANOTHER_TRY,
     )
     return _end_attempt(state, event.attempt, end)
 

@@ -1,4 +1,4 @@
-"""A run with a hand-written ledger, and real agents on instances that are nothing but a folder and a metadata server."""
+"""A run with a hand-written ledger, and real agents on instances that are a folder and a metadata server."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ class Trainer:
                 batch=batch,
                 step=self.step,
                 stall_s=0.001,
-                finite=self.step not in self.job.get("not_finite", []),
+                finite=self.step < self.job.get("not_finite_from", 1 << 60),
                 final=final,
                 epoch_ended=False,
             )

@@ -90,7 +90,8 @@ class Site:
         for child in self._children:
             if child.poll() is None:
                 child.send_signal(signal.SIGKILL)
-            child.communicate()
+            if child.stdout is not None and not child.stdout.closed:
+                child.communicate()
         for name in [path.name for path in self.store.glob("*-*")] if self.store.is_dir() else []:
             run = self.run(name)
             for instance in run.cloud.list(run.created.uid):

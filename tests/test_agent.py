@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_training_that_nothing_disturbs_completes(start: Start):
     assert run.seen(ev.ResumedFrom) == [ev.ResumedFrom(attempt=2, incarnation=0, commit=None, epoch=0, step=0)]
     assert len(run.seen(ev.TrainingStarted)) == 1
     commits = run.seen(ev.CheckpointCommitted)
-    gaps = [(b.taken_at - a.taken_at).total_seconds() for a, b in zip(commits, commits[1:], strict=False)]
+    gaps = [(b.taken_at - a.taken_at).total_seconds() for a, b in pairwise(commits)]
     assert all(gap >= 25 for gap in gaps[:-1])
     assert run.state.voids == ()
 
@@ -133,7 +134,7 @@ def test_training_never_begins_at_zero_because_every_checkpoint_is_damaged(start
 
 
 def test_a_killed_agent_is_started_again_and_continues_its_attempt(start: Start):
-    run = start({"steps": 200})
+    run = start({"steps": 120})
     node = run.launch()
     run.wait_for(ev.CheckpointCommitted)
     trainer = node.trainer_pid()
@@ -142,7 +143,7 @@ def test_a_killed_agent_is_started_again_and_continues_its_attempt(start: Start)
     assert (resumed.incarnation, len(run.seen(ev.AttemptStarted))) == (1, 1)
     assert processes.mark(trainer) is None
     node.powers_off()
-    assert run.wait_for(ev.RunCompleted).step == 200
+    assert run.wait_for(ev.RunCompleted).step == 120
 
 
 def test_a_hung_trainer_is_ended_with_its_stacks_in_the_log(
@@ -234,7 +235,7 @@ def test_a_setup_that_fails_is_told(start: Start):
 
 
 def test_checkpoints_beyond_the_kept_ones_are_retired_and_deleted(start: Start):
-    run = start({"steps": 300, "epoch_steps": 30}, checkpoint={"every": "30s", "keep_last": 2})
+    run = start({"steps": 150, "epoch_steps": 30}, checkpoint={"every": "30s", "keep_last": 2})
     run.launch().powers_off()
     left = {stored.key.rpartition("/")[0] for stored in run.store.list("checkpoints/")}
     kept = [commit for commit in run.state.commits if commit.retired_at is None]
@@ -252,14 +253,18 @@ def test_five_saves_that_fail_in_a_row_end_the_attempt(start: Start):
 
 
 def test_a_checkpoint_with_nan_is_kept_and_never_resumed_from(start: Start):
-    run = start({"steps": 100_000, "epoch_steps": 1000, "not_finite": list(range(20, 100_000))})
+    run = start({"steps": 100_000, "epoch_steps": 1000, "not_finite_from": 60})
     first = run.launch()
-    run.wait_for(ev.CheckpointCommitted, 2)
+    eventually(lambda: run.steps_done() and steps_of(run)[-1] > 60)
     first.notice(60)
     first.powers_off()
-    drained = run.wait_for(ev.AttemptDrained)
-    assert run.seen(ev.CheckpointCommitted)[-1].suspect
-    assert not run.state.commit(drained.final_commit).event.suspect
+    final = run.seen(ev.CheckpointCommitted)[-1]
+    assert final.final
+    assert final.suspect
+    run.launch()
+    resumed = run.wait_for(ev.ResumedFrom, 2)
+    assert resumed.commit == run.wait_for(ev.AttemptDrained).final_commit
+    assert resumed.step < 60
 
 
 def test_a_real_lightning_training_survives_a_kill_and_a_notice(start: Start, tmp_path: Path):

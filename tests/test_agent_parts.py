@@ -1,4 +1,4 @@
-"""The agent's parts one by one: pure decisions in tables, checkpoints on a store that fails, notices of a real server."""
+"""The agent's parts: pure decisions in tables, checkpoints on a store that fails, notices of a real server."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_one_mismatch_is_forgiven_and_two_condemn(store: Shaky):
         fetch(store, commit)
 
 
-def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky, monkeypatch: pytest.MonkeyPatch):
+def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky):
     older, newer = saved(store, 1), saved(store, 2)
 
     def away(verb: str, key: str) -> bytes | None:
@@ -297,7 +297,7 @@ def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky, monkeypa
     found.image.close()
 
 
-def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky, monkeypatch: pytest.MonkeyPatch):
+def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky):
     store.fault = lambda verb, key: b"torn" if verb == "get" else None
     with pytest.raises(StoreUnavailable, match="reads back"):
         upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, retry_for_s=0.1)
@@ -420,8 +420,6 @@ def test_a_notice_is_told_once_even_when_the_token_has_expired(service: Metadata
 def test_a_service_that_does_not_answer_is_noted_once():
     notes: list[str] = []
     watcher = NoticeWatcher("http://127.0.0.1:1/", ManualClock(), Inbox(), notes.append)
-    for _ in range(5):
-        watcher._every_s = 0.0
     watcher._every_s = 0.001
     watcher.start()
     eventually(lambda: watcher._failures > 10)

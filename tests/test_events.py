@@ -20,6 +20,7 @@ from spotrun.errors import SpotrunError
 from spotrun.events import (
     ENTRY_SIZE_MAX,
     AnyEvent,
+    Count,
     Entry,
     Event,
     RunStopped,
@@ -44,7 +45,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
-    Decimal: st.decimals(allow_nan=False, allow_infinity=False),
+    Decimal: st.decimals(0, 10**12, allow_nan=False, allow_infinity=False),
     datetime: st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
     Any: JSON_VALUES,
     types.NoneType: st.none(),
@@ -56,6 +57,8 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in PLAIN:
         return PLAIN[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation == Count:
+        return st.integers(0, 2**63 - 1)
     if origin is typing.Annotated:
         return values_of(arguments[0])
     if origin in (typing.Union, types.UnionType):

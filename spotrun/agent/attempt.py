@@ -203,8 +203,8 @@ class AttemptLoop:
         """
         candidates = self._state.restore_candidates()
         if not candidates:
-            if lost := [commit for commit in self._state.commits if commit.retired_at is None and commit.cut_off]:
-                self._node.note(f"starts from zero: {len(lost)} checkpoints belong to a history that was given up")
+            if self._state.commits:
+                self._node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
             return None
         try:
             return newest_readable(self._node.store, candidates, ready)
@@ -286,6 +286,7 @@ class AttemptLoop:
                 self._epoch_ended(ended, said)
             case Refused() as refused:
                 self._refused = refused
+                self._abort_until = time.monotonic() + ABORT_GRACE_S  # it is about to exit by itself
             case Finished() as finished:
                 self._finished = finished
             case _:
@@ -409,6 +410,7 @@ class AttemptLoop:
     # -- leaving -------------------------------------------------------------------------------------------------
 
     def _notice(self, notice: NoticeHeard) -> None:
+        self._node.note(f"{notice.kind} notice" + (f" for {notice.deadline_at}" if notice.deadline_at else ""))
         if notice.kind == "rebalance":
             self._pace.rebalance()
             seen = NoticeSeen(attempt=self._attempt, kind="rebalance", deadline_at=None)

@@ -68,7 +68,7 @@ def _run(node: Node) -> None:
             if failure is not None:
                 raise PowerOff(f"set-up failed, and another instance trains: {failure}")
             spare = _early_trainer(node)
-            image = stand_by(node)
+            image = stand_by(node, warming=spare is not None)
         loop = AttemptLoop(node, spare)
         try:
             if failure is not None:

@@ -9,7 +9,7 @@ import queue
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict
-from spotrun.agent.inbox import LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff
+from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHeard, PowerOff, Said
 from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
@@ -57,14 +57,18 @@ def _close(future: Future[Image]) -> None:
         future.result().close()
 
 
-def stand_by(node: Node) -> Image | None:
+def stand_by(node: Node, *, warming: bool) -> Image | None:
     """
     Until this agent may take over; the newest checkpoint then, if it was prefetched.
+
+    The standby is ready at once, or, `warming`, when its trainer has done its imports: a handover that is not pressed
+    for time waits for that.
 
     Raises:
         PowerOff: it is not needed any more, or its own end was announced.
     """
-    node.status.change(phase="standby")
+    if not warming:
+        node.status.change(phase="standby")
     prefetch = Prefetch(node)
     kept: list[Letter] = []
     began_s = node.clock.monotonic()
@@ -80,7 +84,10 @@ def stand_by(node: Node) -> Image | None:
         if verdict is not Standing.STAND_BY:
             raise PowerOff("the standby is not needed")
         prefetch.follow(state)
-        kept += _wait(node)
+        came = _wait(node)
+        if any(isinstance(letter, Said | Exited) for letter in came):
+            node.status.change(phase="standby")
+        kept += came
     for letter in kept:
         node.inbox.put(letter)
     return prefetch.take(node.recorder.state)

@@ -9,8 +9,8 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """Show everything that happened to a run, in order; void entries are marked."""
     from spotrun.cli.wiring import open_run
     from spotrun.events import encode_entry
-    from spotrun.report.tables import plain
     from spotrun.report.live import event_line
+    from spotrun.report.tables import plain
 
     opened = open_run(run, store)
     voids = {void.number: void.reason for void in opened.ledger.refresh().voids}
