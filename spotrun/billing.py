@@ -39,7 +39,7 @@ def hourly(price_usd_per_hour: Decimal, duration: timedelta) -> Decimal:
 
 
 def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> Decimal:
-    """What the meter shows for `start` to `end`, each stretch at the price in effect; the first price also before it."""
+    """What the meter shows from `start` to `end`, each stretch at the price in effect; the first one also before it."""
     total = ZERO
     for index, segment in enumerate(prices):
         since = start if index == 0 else max(start, segment.since)

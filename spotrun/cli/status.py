@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json
@@ -68,22 +69,18 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from spotrun.report.tables import dollars
+
     table = Table(box=None, pad_edge=False)
-    for heading in ("run", "state", "durable step", "epochs", "interruptions", "cost $", "started"):
+    table.add_column("run", no_wrap=True)
+    for heading in ("state", "step", "epochs", "lost", "cost", "prices", "started"):
         table.add_column(heading)
     for row in rows:
-        word = row["state"] + (" (unattended)" if row.get("attended") is False else "")
-        cost = (
-            f"{float(row['cost_usd']):.4f}" + (" simulated" if row["simulated"] else "") if "cost_usd" in row else "?"
-        )
-        cells = [
-            row["run"],
-            word,
-            row.get("step", "?"),
-            row.get("epochs_completed", "?"),
-            row.get("interruptions", "?"),
-        ]
-        table.add_row(*(Text(str(cell)) for cell in [*cells, cost, row["started_at"][:19]]))
+        word = row["state"] + (", unattended" if row.get("attended") is False else "")
+        cost = dollars(Decimal(row["cost_usd"])) if "cost_usd" in row else "?"
+        prices = "simulated" if row.get("simulated") else ""
+        counts = [str(row.get(name, "?")) for name in ("step", "epochs_completed", "interruptions")]
+        table.add_row(*(Text(cell) for cell in [row["run"], word, *counts, cost, prices, row["started_at"][5:16]]))
     Console().print(table)
     for row in rows:
         if row.get("detail"):
