@@ -7,6 +7,7 @@ A thread reads what the agent sends and raises flags; the training thread looks 
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
 import platform
@@ -29,6 +30,7 @@ from spotrun.trainer_link import (
     TrainerLink,
 )
 
+LISTENER_ENDS_WITHIN_S = 5.0
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
@@ -63,8 +65,18 @@ class Session:
         )
         resume, fds = self._wait_for_resume()
         image = map_image(fds[0], resume.size_bytes) if resume.size_bytes else None
-        threading.Thread(target=self._listen, name="spotrun-link", daemon=True).start()
+        listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
+        listener.start()
+        atexit.register(self._leave, os.getpid(), listener)
         return resume, image
+
+    def _leave(self, process: int, listener: threading.Thread) -> None:
+        """At exit: a thread that computes while the interpreter is taken down under it aborts the process."""
+        if os.getpid() != process:
+            return
+        self._over.set()
+        self._link.close()
+        listener.join(LISTENER_ENDS_WITHIN_S)
 
     def _wait_for_resume(self) -> tuple[Resume, list[int]]:
         while True:
