@@ -11,7 +11,8 @@ from tests.local_runs import JOBS, Site
 def launch_interrupted(site: Site, script: str, workdir: Path) -> None:
     """Train `script` on a market that takes the first instance back, without a notice, as soon as it trains."""
     (site.folder / "job.yaml").write_text(
-        f"name: demo\nworkdir: {workdir}\ntrain: {{script: {script}}}\ncheckpoint: {{uri: {site.store}, every: 10 steps}}\n"
+        f"name: demo\nworkdir: {workdir}\ntrain: {{script: {script}}}\n"
+        f"checkpoint: {{uri: {site.store}, every: 10 steps}}\n"
         "local:\n  time_scale: 30\n  boot: 10s\n"
         "  script: [{when: epoch 1 at 60%, then: interrupt, notice: none}]\n"
     )

@@ -38,8 +38,21 @@ def logs(
         ended = opened.ledger.refresh().terminal is not None
         _print_new(opened, prefix, told)
         if not follow or ended:
-            return
+            break
         time.sleep(FOLLOW_EVERY_S)
+    if not told:
+        _print_consoles(opened)
+
+
+def _print_consoles(run: OpenRun) -> None:
+    """What the instances said by themselves: all there is when no agent came to write logs."""
+    from spotrun.report.describe import printable
+
+    for instance in run.cloud.list(run.created.uid):
+        console = run.cloud.folder(instance.instance_id) / "console.log"
+        if console.exists():
+            print(f"console of {instance.instance_id}:")
+            print(printable(console.read_text(errors="replace")))
 
 
 def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:

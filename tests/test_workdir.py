@@ -1,0 +1,57 @@
+"""The work folder travels as one object, and comes out as it went in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from spotrun import workdir
+from spotrun.errors import SpotrunError
+from spotrun.store import open_store
+
+
+def test_a_folder_comes_out_as_it_went_in_without_caches_and_links(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "pack age" / "__pycache__").mkdir(parents=True)
+    (source / "pack age" / "code.py").write_text("print('ü')\n")
+    (source / "pack age" / "__pycache__" / "code.pyc").write_bytes(b"cache")
+    (source / "run.sh").write_text("echo\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "secret").symlink_to("/etc/passwd")
+    store = open_store(str(tmp_path / "run"))
+    workdir.fetch(store, workdir.upload(store, source), tmp_path / "target")
+    found = sorted(path.relative_to(tmp_path / "target").as_posix() for path in (tmp_path / "target").rglob("*.*"))
+    assert found == ["pack age/code.py", "run.sh"]
+    assert (tmp_path / "target" / "run.sh").stat().st_mode & 0o111
+
+
+def test_the_same_content_has_the_same_name_whenever_it_was_written(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text("pass\n")
+    assert workdir.pack(tmp_path / "one") == workdir.pack(tmp_path / "two")
+
+
+def test_what_is_not_what_its_name_says_is_not_unpacked(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.put(workdir.key_of("0" * 64), b"something else")
+    with pytest.raises(SpotrunError, match="damaged"):
+        workdir.fetch(store, "0" * 64, tmp_path / "target")
+
+
+@pytest.mark.parametrize("name", ["/etc/cron.d/x", "../escape", "a/../../escape"])
+def test_an_archive_cannot_write_outside_of_the_folder(tmp_path: Path, name: str) -> None:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    data = gzip.compress(raw.getvalue())
+    sha256 = hashlib.sha256(data).hexdigest()
+    store = open_store(str(tmp_path / "run"))
+    store.put(workdir.key_of(sha256), data)
+    with pytest.raises(SpotrunError, match="never packs"):
+        workdir.fetch(store, sha256, tmp_path / "target")
