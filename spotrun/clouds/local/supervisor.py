@@ -35,7 +35,8 @@ from spotrun.instance import EndedBy, InstanceState, PriceSegment
 from spotrun.market_script import Action
 from spotrun.offering import CapacityType
 
-INSTANCE_ID_VARIABLE = "SPOTRUN_INSTANCE_ID"
+RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
+"""In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """System time. An upload is half sent for tens of milliseconds only."""
@@ -133,7 +134,7 @@ class Supervisor:
         at = self._clock.now()
         if not processes.kill_all(partial(processes.descendants, os.getpid())):
             print("some processes did not end", file=sys.stderr)
-        processes.kill_all(partial(processes.carrying, INSTANCE_ID_VARIABLE, self._folder.instance_id))
+        processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(self._folder.path)))
         bury(self._folder, self._log, self._record, at, by, self._init_exit_code)
 
     def _init_has_exited(self) -> bool:
@@ -232,7 +233,8 @@ class Supervisor:
             "SPOTRUN_RUN": self._record.run_uri,
             "SPOTRUN_RUN_UID": instance.run_uid,
             "SPOTRUN_LAUNCH": str(instance.launch),
-            INSTANCE_ID_VARIABLE: instance.instance_id,
+            "SPOTRUN_INSTANCE_ID": instance.instance_id,
+            RECORD_VARIABLE: str(self._folder.path),
             "SPOTRUN_INSTANCE_DIR": str(disk),
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self._metadata.endpoint,
         }
@@ -281,7 +283,7 @@ def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime,
 
     The supervisor may have died between the record and the log, so what the bill depends on is told again.
     """
-    processes.kill_all(partial(processes.carrying, INSTANCE_ID_VARIABLE, folder.instance_id))
+    processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)
     log.prices(record.instance)
     return bury(folder, log, record, at, EndedBy.USER if "terminate" in folder.orders() else by)
