@@ -19,7 +19,7 @@ from spotrun.billing import SECONDS_PER_HOUR, ZERO
 from spotrun.events import Cause
 from spotrun.instance import EndedBy, Instance
 from spotrun.market import World, affordable, on_demand_price
-from spotrun.offering import CapacityType, Offering
+from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, Launch, RunState
 
@@ -34,15 +34,22 @@ POOL_REST = timedelta(minutes=2)
 """A pool that had no capacity is not asked again for so long."""
 LOST_POOL_REST = timedelta(minutes=10)
 """A pool that just took an instance back is asked last: 10 min after a loss it is up again with p = 0.23 only."""
+LAST_MINUTES = timedelta(minutes=3)
+"""With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
 POWER_OFF_GRACE = timedelta(minutes=3)
 """An instance whose attempt is over powers itself off; after so long a runner does it."""
 STOP_GRACE = timedelta(minutes=10)
 SILENCE = timedelta(minutes=10)
 """A heartbeat unchanged for so long, while our own reads succeed, is evidence that its agent is gone (protocol 16)."""
+MUTE_MAX = timedelta(minutes=30)
+"""An instance that runs for so long without a word from its agent is given up."""
+REAL_PATIENCE = timedelta(seconds=90)
+"""System time: a slow disk is no evidence, however fast run time passes."""
 FORGOTTEN_AFTER = timedelta(minutes=10)
 STILLBORN_MAX = 3
 """Instances in a row that ended by themselves before an attempt: the fourth would too."""
-MONTH = timedelta(hours=730)
+FRUITLESS_MAX = 5
+"""Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +81,12 @@ Action = Append | Execute | Terminate | Wait
 def decide(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
     """Everything to be done now, in order. An event that changes what follows is the last of its list."""
     housekeeping = [*_record(state, world), *_clean_up(state, world, now)]
-    if housekeeping:
+    if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
+    return housekeeping + _next_step(state, spec, world, now)
+
+
+def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
     if state.terminal is not None:
         return []
     if state.stop_requested:
@@ -135,11 +146,13 @@ def _clean_up(state: RunState, world: World, now: datetime) -> Iterator[Action]:
     listed = {instance.launch for instance in world.instances}
     for launch in state.launches.values():
         if launch.gone is None and launch.number not in listed:
-            yield from _not_listed(launch, state, now)
+            yield from _not_listed(launch, state, world, now)
     pending = state.pending_launch
     if pending is not None and (state.terminal is not None or state.stop_requested):
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.STOPPED, detail="the run ends"))
     yield from _condemn_silent(state, world)
+    if pending is not None and (detail := _mute(pending, state, world, now)):
+        yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.EXTERNAL, detail=detail))
 
 
 def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | None:
@@ -157,9 +170,10 @@ def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | 
     return "its attempt is over" if over else None
 
 
-def _not_listed(launch: Launch, state: RunState, now: datetime) -> Iterator[Action]:
+def _not_listed(launch: Launch, state: RunState, world: World, now: datetime) -> Iterator[Action]:
     if launch.recorded is not None:
-        if launch.closed is None and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
+        lives = launch.attempt == state.current_attempt and world.silent.get(launch.number, timedelta()) < SILENCE
+        if not lives and launch.closed is None and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
             yield Append(event=_forgotten(launch, now))
     elif launch.closed is not None or state.terminal is not None or state.stop_requested:
         return
@@ -182,9 +196,26 @@ def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
     )
 
 
+def _mute(pending: Launch, state: RunState, world: World, now: datetime) -> str | None:
+    """Why the agent of a launch that has not taken over is given up."""
+    if world.silent.get(pending.number, timedelta()) >= _at_least_real(SILENCE, state):
+        return "its agent is silent"
+    recorded = pending.recorded
+    mute = pending.number not in world.silent and recorded is not None
+    if mute and recorded is not None and now - recorded.billed_from > _at_least_real(MUTE_MAX, state):
+        return "its agent never spoke"
+    return None
+
+
+def _at_least_real(patience: timedelta, state: RunState) -> timedelta:
+    """A patience in run time that is never less than `REAL_PATIENCE` on the wall, however fast run time passes."""
+    assert state.created is not None
+    return max(patience, REAL_PATIENCE * state.created.time_scale)
+
+
 def _condemn_silent(state: RunState, world: World) -> Iterator[Action]:
     current = state.current
-    if current is None or world.silent.get(current.launch, timedelta()) < SILENCE:
+    if current is None or world.silent.get(current.launch, timedelta()) < _at_least_real(SILENCE, state):
         return
     if state.launch_of(current).condemned is None:
         silence = world.silent[current.launch]
@@ -196,7 +227,13 @@ def _condemn_silent(state: RunState, world: World) -> Iterator[Action]:
 
 
 def _overdue(state: RunState, spec: RunSpec, now: datetime) -> bool:
-    return spec.max_duration is not None and state.created_at is not None and now - state.created_at > spec.max_duration
+    return spec.max_duration is not None and _age(state, now) > spec.max_duration
+
+
+def _age(state: RunState, now: datetime) -> timedelta:
+    """How long the run has been open; while it was stopped or failed its clock stood still."""
+    assert state.created_at is not None
+    return now - state.created_at - sum((pause.until - pause.since for pause in state.pauses), timedelta())
 
 
 def _stop(state: RunState, now: datetime) -> Iterator[Action]:
@@ -205,7 +242,7 @@ def _stop(state: RunState, now: datetime) -> Iterator[Action]:
         yield Append(event=ev.RunStopped(reason="stop requested"))
         return
     assert state.stop_requested_at is not None
-    if now - state.stop_requested_at > STOP_GRACE and state.launch_of(current).condemned is None:
+    if now - state.stop_requested_at > _at_least_real(STOP_GRACE, state) and state.launch_of(current).condemned is None:
         detail = "it did not stop when asked"
         yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.STOPPED, detail=detail))
 
@@ -221,21 +258,41 @@ def _leave(state: RunState, reason: str) -> Iterator[Action]:
 def _hopeless(state: RunState) -> ev.RunFailed | None:
     """Why another launch could not help."""
     launches = _since_opened(state)
-    refused = next((launch for launch in launches if launch.closed and launch.closed.cause is Cause.ACCESS), None)
-    if refused is not None and refused.closed is not None:
-        return ev.RunFailed(cause=Cause.ACCESS, detail=refused.closed.detail)
+    newest = launches[-1].closed if launches else None
+    if newest is not None and newest.cause is Cause.ACCESS:
+        return ev.RunFailed(cause=Cause.ACCESS, detail=newest.detail)
     last = next(reversed(list(state.attempts.values())), None)
     if last is not None and last.end is not None and last.end.gave_up and last.started_at >= _opened_at(state):
         return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
-    stillborn = list(takewhile(_stillborn, (launch for launch in reversed(launches) if launch.closed is None)))
+    first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
+    stillborn = list(takewhile(_stillborn, (launch for launch in first_choices if not _refused(launch))))
     if len(stillborn) >= STILLBORN_MAX:
-        detail = f"{len(stillborn)} instances in a row ended before the agent took over; see `spotrun logs`"
+        detail = f"{len(stillborn)} instances in a row ended before the agent took over"
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
+    fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
+    if len(fruitless) >= FRUITLESS_MAX:
+        detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
     return None
 
 
+def _refused(launch: Launch) -> bool:
+    """The cloud had nothing to give: that says nothing about our code."""
+    return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
+
+
 def _stillborn(launch: Launch) -> bool:
+    if launch.closed is not None:
+        return launch.closed.cause is Cause.EXTERNAL
     return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
+
+
+def _fruitless(attempt: Attempt, state: RunState) -> bool:
+    """It ended for no reason that the market gives, and left nothing behind; since the run was opened last."""
+    if attempt.end is None or attempt.started_at < _opened_at(state):
+        return False
+    committed = any(commit.event.attempt == attempt.number for commit in state.commits)
+    return attempt.end.cause in (Cause.EXTERNAL, Cause.HANG) and not committed
 
 
 def _opened_at(state: RunState) -> datetime:
@@ -255,6 +312,9 @@ def _keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> 
     if pending is not None:
         if current is not None and not current.leaving and pending.number in world.ready:
             yield Append(event=ev.DrainRequested(attempt=current.number, reason=pending.intent.reason))
+        return
+    if current is not None and not current.leaving and _life_left(state, current, now) < LAST_MINUTES:
+        yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
         return
     reason = _reason_to_launch(state, spec, world, now)
     if reason is None:
@@ -278,11 +338,17 @@ def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetim
     if current.leaving:
         return "standby: the instance is leaving"
     life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
-    if current.booted_at + life - now < min(HANDOVER_BEFORE_END, life / 4):
+    if _life_left(state, current, now) < min(HANDOVER_BEFORE_END, life / 4):
         return "standby: the time-to-live is nearly over"
     if may_return_to_spot(state, spec, current, now):
         return RETURN_TO_SPOT
     return None
+
+
+def _life_left(state: RunState, current: Attempt, now: datetime) -> timedelta:
+    launch = state.launch_of(current)
+    began = current.booted_at if launch.recorded is None else min(current.booted_at, launch.recorded.billed_from)
+    return began + timedelta(seconds=launch.intent.time_to_live_s) - now
 
 
 def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: datetime) -> bool:
@@ -312,18 +378,30 @@ def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime)
     `auto` goes on-demand when spot has been missing for `on_demand_after`, counted from the loss (or the notice).
     """
     policy = spec.resources.spot_policy
-    on_demand = [found for found in _within_price(spec, world) if found.capacity_type is CapacityType.ON_DEMAND]
+    resting = _resting(state, now)
+    on_demand = [
+        found
+        for found in _within_price(spec, world)
+        if found.capacity_type is CapacityType.ON_DEMAND and found.pool not in resting
+    ]
     if policy == "on-demand":
-        return on_demand[0] if on_demand else Wait(reason="no on-demand offering suits the run")
+        return on_demand[0] if on_demand else Wait(reason="no on-demand capacity in any zone just now")
     missing = now - _capacity_missing_since(state, now)
     spot = _spot_now(state, spec, world, now)
-    if policy == "auto" and missing >= spec.policy.on_demand_after and on_demand and _asked_in_vain(state, spec, now):
+    waited = missing >= spec.policy.on_demand_after or _dying(state, now)
+    if policy == "auto" and waited and on_demand and (not spot or _asked_in_vain(state, spec, now)):
         return on_demand[0]
     if spot:
         return spot[0]
     if policy == "auto" and on_demand and not _spot_offerings(spec, world):
         return on_demand[0]
     return Wait(reason="no spot capacity in any zone just now")
+
+
+def _dying(state: RunState, now: datetime) -> bool:
+    """What trains is near the end of its time-to-live: there is no time to wait for spot."""
+    current = state.current
+    return current is not None and not current.leaving and _life_left(state, current, now) < HANDOVER_BEFORE_END
 
 
 def _within_price(spec: RunSpec, world: World) -> list[Offering]:
@@ -336,16 +414,21 @@ def _spot_offerings(spec: RunSpec, world: World) -> list[Offering]:
 
 def _spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
     """The spot offerings worth asking for now, best first: the cheapest, and those just lost last."""
-    resting = {
-        launch.intent.offering.pool
-        for launch in _since_opened(state)
-        if launch.closed is not None and _refused_for_now(launch, now)
-    }
+    resting = _resting(state, now)
     lost = {
         state.launch_of(attempt).intent.offering.pool for attempt in state.attempts.values() if _just_lost(attempt, now)
     }
     asked = [found for found in _spot_offerings(spec, world) if found.pool not in resting]
     return sorted(asked, key=lambda found: (found.pool in lost, found.price_usd_per_hour))
+
+
+def _resting(state: RunState, now: datetime) -> set[Pool]:
+    """The pools that have just refused."""
+    return {
+        launch.intent.offering.pool
+        for launch in _since_opened(state)
+        if launch.closed is not None and _refused_for_now(launch, now)
+    }
 
 
 def _refused_for_now(launch: Launch, now: datetime) -> bool:
@@ -417,10 +500,9 @@ def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime
     With a budget, half of what is left is kept for its standby while that leaves a useful life.
     """
     assert state.created is not None
-    assert state.created_at is not None
     life = TIME_TO_LIVE
     if spec.max_duration is not None:
-        life = min(life, spec.max_duration - (now - state.created_at) + HANDOVER_BEFORE_END)
+        life = min(life, spec.max_duration - _age(state, now) + HANDOVER_BEFORE_END)
     budget = state.created.budget_usd
     if budget is not None and ceiling > 0:
         hours = (budget - state.reserved_usd() - storage_reserve(state, spec)) / ceiling
@@ -440,7 +522,8 @@ def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:
-    if state.current is None:
+    held = any(launch.gone is None and not _refused(launch) for launch in state.launches.values())
+    if state.current is None and not held:
         yield Append(event=ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
     else:
-        yield Wait(reason="the rest of the budget does not pay for a standby")
+        yield Wait(reason="the budget is reserved until the instance before has ended")

@@ -135,14 +135,16 @@ class Runner:
         return frozenset({hint.launch}) if hint is not None and hint.phase == "standby" else frozenset()
 
     def _silent(self, state: RunState) -> dict[int, timedelta]:
-        """How long, by the store's time, the current attempt's heartbeat has not changed."""
-        if state.current is None:
-            return {}
-        launch = state.current.launch
-        own, agent = self._store.list("hints/runner"), self._store.list(agent_key(launch))
-        if not own or not agent:
-            return {}
-        return {launch: (own[0].modified_at - agent[0].modified_at) * self._clock.scale}
+        """How long, by the store's time, the heartbeats that matter have not changed; unknown ones are absent."""
+        own = self._store.list(RUNNER_KEY)
+        watched = [] if state.current is None else [state.current.launch]
+        watched += [] if state.pending_launch is None else [state.pending_launch.number]
+        found = {launch: self._store.list(agent_key(launch)) for launch in watched} if own else {}
+        return {
+            launch: (own[0].modified_at - agent[0].modified_at) * self._clock.scale
+            for launch, agent in found.items()
+            if agent
+        }
 
     def _hint(self, launch: int) -> AgentHint | None:
         return read_hint(self._store, agent_key(launch), AgentHint)

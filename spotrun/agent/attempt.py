@@ -35,7 +35,7 @@ from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, Saver, Snapshot, finite
 from spotrun.agent.trainer import Trainer, training_command, user_environment
 from spotrun.checkpoint.restore import Found, Image, newest_readable
-from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.events import (
     AnyEvent,
     AttemptDrained,
@@ -209,7 +209,11 @@ class AttemptLoop:
         try:
             return newest_readable(self._node.store, candidates, ready)
         except (CheckpointDamaged, StoreError) as error:
-            cause = Cause.EXTERNAL if isinstance(error, CheckpointDamaged) else Cause.ACCESS
+            passing = isinstance(
+                error, StoreUnavailable
+            )  # another instance may be luckier
+            damaged = isinstance(error, CheckpointDamaged)
+            cause = Cause.INTERRUPTED if passing else Cause.EXTERNAL if damaged else Cause.ACCESS
             self._end_with_error(cause, f"CheckpointDamaged: {error}" if cause is Cause.EXTERNAL else str(error))
             raise AssertionError from error
 
@@ -482,11 +486,15 @@ class AttemptLoop:
             return
         if self._refused is not None:
             self._end_with_error(Cause.USER_ERROR, f"{self._refused.reason}; try: {self._refused.hint}")
-        if exited.exit_code == 0 and not self._hung and (self._finished or self._progress is None):
+        if exited.exit_code == 0 and not self._hung and (self._finished or self._never_trained()):
             self._complete()
         if self._leave.draining_s is not None:
             self._end_after_drain_exit()
         self._restart_or_give_up(exited)
+
+    def _never_trained(self) -> bool:
+        """A command that makes no checkpoints: its end is the run's. One that has some must say that it finished."""
+        return self._progress is None and not self._state.commits
 
     def _complete(self) -> None:
         final = self._final

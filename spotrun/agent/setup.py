@@ -10,10 +10,12 @@ import signal
 import subprocess
 import threading
 
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
 from spotrun import workdir
 from spotrun.agent.node import Node
 from spotrun.agent.trainer import user_environment
-from spotrun.errors import SpotrunError
+from spotrun.errors import SpotrunError, StoreUnavailable
 
 SETUP_MAX_S = 3600.0
 """System time."""
@@ -21,6 +23,10 @@ SETUP_MAX_S = 3600.0
 
 class SetupFailed(SpotrunError):
     """The user's set-up command failed."""
+
+
+FETCH_WITHIN_S = 300.0
+"""System time that a passing fault of the store may last."""
 
 
 def prepare(node: Node) -> None:
@@ -35,7 +41,14 @@ def prepare(node: Node) -> None:
     if done.exists():
         return
     node.status.change(phase="setup")
-    workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
+    for attempt in Retrying(
+        retry=retry_if_exception_type(StoreUnavailable),
+        wait=wait_random_exponential(multiplier=0.2, max=10),
+        stop=stop_after_delay(FETCH_WITHIN_S),
+        reraise=True,
+    ):
+        with attempt:
+            workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
     if node.spec.setup is not None:
         _run(node, node.spec.setup)
     done.touch()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -18,7 +22,7 @@ from spotrun.ledger import EntryRefused
 from spotrun.market import affordable, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.report import terminal
-from spotrun.report.live import view_for
+from spotrun.report.live import View, view_for
 from spotrun.report.offers import offerings_table
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
@@ -89,7 +93,7 @@ def attend(run: OpenRun) -> None:
     while last is None:
         try:
             with view:
-                last = run.runner.run(view.show)
+                last = run.runner.run(_show_or_go_on(view))
         except KeyboardInterrupt:
             if not _stop_or_detach(run):
                 return
@@ -108,13 +112,35 @@ def _report_end(run: OpenRun, last: Pass) -> None:
 
 def _stop_or_detach(run: OpenRun) -> bool:
     """After Ctrl-C: True to attend until the run has stopped, False when it was left to a background runner."""
-    answer = _ask() if sys.stdin.isatty() else "stop"
+    answer = _ask() if sys.stdin.isatty() and sys.stdout.isatty() else "stop"
     if answer == "detach":
         leave_behind(run)
         return False
-    request_stop(run)
-    print("stopping: the last checkpoint is being made; nothing will be left running")
+    _undisturbed(lambda: request_stop(run))
+    with contextlib.suppress(BrokenPipeError):
+        print("stopping: the last checkpoint is being made; nothing will be left running", flush=True)
     return True
+
+
+def _undisturbed(act: Callable[[], object]) -> None:
+    """A second Ctrl-C must not keep the stop from being written."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        act()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show_or_go_on(view: View) -> Callable[[Pass], None]:
+    """A reader of our output that has left (`| head`) is no reason to leave the run."""
+
+    def show(seen: Pass) -> None:
+        try:
+            view.show(seen)
+        except BrokenPipeError:
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
+
+    return show
 
 
 def _ask() -> str:

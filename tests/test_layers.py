@@ -1,0 +1,75 @@
+"""Imports point downwards: a word knows no decision, a decision no edge, an edge no program, a program no door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spotrun
+
+ROOT = Path(spotrun.__file__).parent
+LAYERS = (
+    "errors units money spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
+    "billing state timeline accounting market policy intervals",
+    "clock store ledger hints trainer_link workdir creation clouds checkpoint lightning",
+    "runner agent report",
+    "cli __main__",
+)
+LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
+FORBIDDEN_TO_AGENT = {"clouds", "runner", "report", "cli"}
+ONLY_IN = {
+    "pytorch_lightning": ("lightning/",),
+    "lightning": ("lightning/",),
+    "torch": ("lightning/", "checkpoint/snapshot.py"),
+    "pydantic": ("spec",),
+    "yaml": ("spec",),
+    "typer": ("cli/",),
+    "rich": ("cli/", "report/"),
+    "boto3": (),
+    "google": (),
+}
+FILES = sorted(ROOT.rglob("*.py"))
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of each import, those inside of functions and for type checkers included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+            if node.module == "spotrun":
+                yield from ((node.lineno, f"spotrun.{alias.name}") for alias in node.names)
+
+
+def part_of(path: Path) -> str:
+    """The module or package below spotrun/ that a file belongs to."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_import_points_upwards(path: Path) -> None:
+    here = part_of(path)
+    if here == "__init__":
+        assert not list(imports_of(path))
+        return
+    assert here in LAYER_OF, f"{path}: give {here} a layer"
+    wrong = []
+    for line, name in imports_of(path):
+        parts = name.split(".")
+        if parts[0] != "spotrun" or len(parts) == 1 or parts[1] not in LAYER_OF:
+            continue
+        if LAYER_OF[parts[1]] > LAYER_OF[here] or (here == "agent" and parts[1] in FORBIDDEN_TO_AGENT):
+            wrong.append(f"{path}:{line} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_each_heavy_package_is_imported_in_its_one_place(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    for line, name in imports_of(path):
+        allowed = ONLY_IN.get(name.split(".")[0])
+        assert allowed is None or place.startswith(allowed), f"{path}:{line} imports {name}"
