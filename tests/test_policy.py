@@ -1,0 +1,367 @@
+"""What the policy decides, told as what happens to a run. No cloud, no clock: a state, a world and a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from spotrun import events as ev
+from spotrun.events import Cause
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+from spotrun.market import World
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.spec import RunSpec
+from tests.histories import ON_DEMAND, SPOT, History, offering
+
+MARKET = (
+    offering(SPOT, "0.30", "local-a"),
+    offering(SPOT, "0.40", "local-b"),
+    offering(SPOT, "0.50", "local-c"),
+    offering(ON_DEMAND, "1.00", "local-a"),
+    offering(ON_DEMAND, "1.00", "local-b"),
+)
+
+
+def spec(**changes: object) -> RunSpec:
+    plain = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}}
+    policy = {"on_demand_after": "10m", "return_to_spot": True, "return_cooldown": "10m"}
+    return RunSpec.model_validate({**plain, "policy": policy, **changes})
+
+
+def instance(history: History, launch: int, state: InstanceState = InstanceState.RUNNING, **facts: object) -> Instance:
+    made = Instance(
+        instance_id=f"i-{launch}",
+        token=f"{history.uid}-{launch}",
+        run_uid=history.uid,
+        launch=launch,
+        offering=MARKET[0],
+        state=state,
+        launched_at=history.now,
+        billed_from=history.now,
+        prices=(PriceSegment(since=history.now, usd_per_hour=Decimal("0.30")),),
+    )
+    return replace(made, **facts)
+
+
+def decided(
+    history: History,
+    wanted: RunSpec | None = None,
+    instances: Iterable[Instance] = (),
+    market: tuple[Offering, ...] = MARKET,
+    **world: object,
+) -> list[Action]:
+    seen = World(offerings=market, instances=tuple(instances), **world)  # type: ignore[arg-type]
+    return decide(history.state, wanted or spec(), seen, history.now)
+
+
+def events_of(actions: list[Action]) -> list[ev.AnyEvent]:
+    return [action.event for action in actions if isinstance(action, Append)]
+
+
+def asked(actions: list[Action]) -> tuple[str, CapacityType] | None:
+    """Zone and capacity type of the launch that was decided on."""
+    intents = [event for event in events_of(actions) if isinstance(event, ev.LaunchIntended)]
+    return (intents[0].offering.zone, intents[0].offering.capacity_type) if intents else None
+
+
+def ask(history: History, wanted: RunSpec | None = None, **world: object) -> tuple[str, CapacityType] | None:
+    """Carry out what is decided: a launch that is intended is refused for want of capacity."""
+    actions = decided(history, wanted, **world)  # type: ignore[arg-type]
+    for event in events_of(actions):
+        number = history.write(event)
+        if isinstance(event, ev.LaunchIntended):
+            history.close(number)
+    return asked(actions)
+
+
+def trains(history: History, capacity_type: CapacityType = SPOT) -> Instance:
+    """An attempt that trains, on an instance that the cloud shows."""
+    launch = history.running(capacity_type)
+    return instance(history, history.state.attempts[launch].launch if launch in history.state.attempts else launch)
+
+
+# -- where -----------------------------------------------------------
+
+
+def test_the_first_launch_asks_for_the_cheapest_spot() -> None:
+    assert asked(decided(History())) == ("local-a", SPOT)
+
+
+def test_a_pool_that_refused_rests_while_the_next_cheapest_is_asked() -> None:
+    history = History()
+    assert [ask(history) for _ in range(4)] == [("local-a", SPOT), ("local-b", SPOT), ("local-c", SPOT), None]
+    history.after(121)
+    assert ask(history) == ("local-a", SPOT)
+
+
+def test_auto_goes_on_demand_when_spot_was_refused_for_long_enough_and_not_before() -> None:
+    history = History()
+    for _ in range(3):
+        ask(history)
+    history.after(100)
+    assert isinstance(decided(history)[0], Wait)
+    history.after(510)
+    assert ask(history) == ("local-a", ON_DEMAND)
+
+
+def test_an_on_demand_pool_that_refused_rests_too() -> None:
+    history, wanted = History(), spec(resources={"spot_policy": "on-demand"})
+    asked_for = [ask(history, wanted) for _ in range(3)]
+    assert asked_for == [("local-a", ON_DEMAND), ("local-b", ON_DEMAND), None]
+
+
+def test_spot_only_never_goes_on_demand() -> None:
+    history, wanted = History(), spec(resources={"spot_policy": "spot"})
+    for _ in range(20):
+        choice = ask(history, wanted)
+        assert choice is None or choice[1] is SPOT
+        history.after(600)
+
+
+def test_nothing_above_max_price_is_asked_for() -> None:
+    history, wanted = History(), spec(resources={"max_price": "0.35"})
+    history.after(3600)
+    assert [ask(history, wanted) for _ in range(2)] == [("local-a", SPOT), None]
+
+
+def test_the_pool_that_was_just_lost_is_asked_last() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.start(launch)
+    history.gone(launch, EndedBy.CLOUD)
+    lost = replace(MARKET[0], instance_type="sim-gpu")
+    assert asked(decided(history, market=(lost, *MARKET[1:]))) == ("local-b", SPOT)
+
+
+# -- notices and the way back -----------------------------------------------------------
+
+
+def test_a_notice_launches_one_standby_and_only_one() -> None:
+    history = History()
+    here = trains(history)
+    assert decided(history, instances=[here]) == []
+    history.notice()
+    first = decided(history, instances=[here])
+    assert asked(first) is not None
+    number = history.write(events_of(first)[0])
+    assert history.state.launches[number].intent.standby_for == history.state.current_attempt
+    assert decided(history, instances=[here]) == [Execute(launch=number)]
+    assert decided(history, instances=[here, instance(history, number, billed_from=None)]) == []
+
+
+def test_spot_is_returned_to_by_a_standby_first_and_a_drain_once_it_is_ready() -> None:
+    history = History()
+    here = trains(history, ON_DEMAND)
+    history.after(300)
+    assert decided(history, instances=[here]) == []
+    history.after(400)
+    actions = decided(history, instances=[here])
+    assert asked(actions) == ("local-a", SPOT)
+    number = history.write(events_of(actions)[0])
+    there = instance(history, number, billed_from=None)
+    assert decided(history, instances=[here, there]) == []
+    (drain,) = events_of(decided(history, instances=[here, there], ready=frozenset({number})))
+    assert isinstance(drain, ev.DrainRequested)
+
+
+def test_a_refused_way_back_is_tried_again_only_after_another_cool_down() -> None:
+    history = History()
+    here = trains(history, ON_DEMAND)
+    history.after(700)
+    assert ask(history, instances=[here]) == ("local-a", SPOT)
+    assert decided(history, instances=[here]) == []
+    history.after(599)
+    assert decided(history, instances=[here]) == []
+    history.after(2)
+    assert ask(history, instances=[here]) == ("local-a", SPOT)
+
+
+def test_an_instance_at_the_end_of_its_life_commits_and_goes_even_without_a_standby() -> None:
+    history = History()
+    here = trains(history)
+    history.after(86_400 - 120)
+    (event,) = events_of(decided(history, instances=[here]))
+    assert isinstance(event, ev.DrainRequested)
+
+
+# -- money and time -----------------------------------------------------------
+
+
+def test_the_reservation_never_exceeds_the_budget_and_the_last_life_is_short() -> None:
+    history = History(budget_usd=Decimal("3"))
+    (intent,) = events_of(decided(history, spec(budget={"max_usd": "3"})))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert timedelta(seconds=intent.time_to_live_s) == timedelta(hours=1.5)
+
+
+def test_a_budget_that_pays_for_no_instance_stops_the_run_once_nothing_is_reserved() -> None:
+    history = History(budget_usd=Decimal("0.1"))
+    (event,) = events_of(decided(history))
+    assert isinstance(event, ev.RunStopped)
+
+
+def test_a_reservation_that_is_still_held_is_waited_for() -> None:
+    history = History(budget_usd=Decimal("0.9"))
+    (intent,) = events_of(decided(history))
+    launch = history.write(intent)
+    history.record(launch)
+    history.start(launch)
+    history.drained(None)
+    here = instance(history, launch)
+    assert isinstance(decided(history, instances=[here])[0], Wait)
+    history.gone(launch, EndedBy.ITSELF)
+    assert asked(decided(history)) is not None
+
+
+def test_max_duration_drains_and_then_stops_and_pauses_do_not_count() -> None:
+    history, wanted = History(), spec(max_duration="8h")
+    here = trains(history)
+    history.after(8 * 3600 + 1)
+    (drain,) = events_of(decided(history, wanted, [here]))
+    assert isinstance(drain, ev.DrainRequested)
+    history.write(drain)
+    history.drained(None)
+    assert isinstance(events_of(decided(history, wanted, [here]))[0], ev.RunStopped)
+
+
+# -- the end -----------------------------------------------------------
+
+
+def test_a_stop_ends_the_run_as_soon_as_no_attempt_is_current() -> None:
+    history = History()
+    here = trains(history)
+    history.write(ev.StopRequested(by="me"))
+    assert decided(history, instances=[here]) == []
+    history.drained(None)
+    assert isinstance(events_of(decided(history, instances=[here]))[0], ev.RunStopped)
+
+
+def test_an_attempt_that_does_not_stop_is_condemned_after_a_while() -> None:
+    history = History()
+    here = trains(history)
+    history.write(ev.StopRequested(by="me"))
+    history.after(601)
+    assert isinstance(events_of(decided(history, instances=[here]))[0], ev.InstanceCondemned)
+
+
+def test_a_user_error_fails_the_run_and_resume_tries_again() -> None:
+    history = History()
+    trains(history)
+    history.ended(Cause.USER_ERROR)
+    (failure,) = events_of(decided(history))
+    assert isinstance(failure, ev.RunFailed)
+    history.write(failure)
+    assert decided(history) == []
+    history.after(60).write(ev.ResumeRequested(by="me"))
+    assert asked(decided(history)) is not None
+
+
+def test_an_attempt_that_missed_its_drain_is_followed_by_another() -> None:
+    history = History()
+    trains(history)
+    history.ended(Cause.INTERRUPTED)
+    assert asked(decided(history)) is not None
+
+
+def test_three_instances_that_never_took_over_fail_the_run() -> None:
+    history = History()
+    for _ in range(3):
+        launch = history.after(60).launch()
+        history.record(launch)
+        history.after(60).gone(launch, EndedBy.ITSELF)
+    assert isinstance(events_of(decided(history))[0], ev.RunFailed)
+
+
+def test_standbys_that_were_not_needed_do_not_count_as_failures() -> None:
+    history = History()
+    trains(history, ON_DEMAND)
+    for _ in range(3):
+        launch = history.after(60).launch()
+        history.record(launch)
+        history.after(60).gone(launch, EndedBy.ITSELF)
+    history.ended(Cause.INTERRUPTED)
+    assert asked(decided(history)) is not None
+
+
+def test_attempts_that_end_for_no_market_reason_without_a_checkpoint_do_not_go_on_for_ever() -> None:
+    history = History()
+    for _ in range(5):
+        launch = history.after(60).launch()
+        history.record(launch)
+        history.start(launch)
+        history.after(60).gone(launch, EndedBy.FAULT)
+    assert isinstance(events_of(decided(history))[0], ev.RunFailed)
+
+
+def test_a_completed_run_is_never_started_again() -> None:
+    history = History()
+    here = trains(history)
+    history.completed(None)
+    assert asked(decided(history, instances=[here])) is None
+    assert not finished(history.state, World(offerings=MARKET, instances=(here,)))
+    assert finished(history.state, World(offerings=MARKET, instances=()))
+
+
+# -- what the cloud shows -----------------------------------------------------------
+
+
+def test_orphans_and_instances_of_closed_launches_are_terminated() -> None:
+    history = History()
+    closed = history.launch()
+    history.close(closed)
+    orphan = instance(history, 99)
+    ended = {
+        action.instance_id
+        for action in decided(history, instances=[orphan, instance(history, closed, billed_from=None)])
+        if isinstance(action, Terminate)
+    }
+    assert ended == {"i-99", f"i-{closed}"}
+
+
+def test_an_end_is_recorded_once() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    dead = instance(history, launch, InstanceState.TERMINATED, ended_at=history.now, ended_by=EndedBy.CLOUD)
+    (gone,) = events_of(decided(history, instances=[dead]))
+    assert isinstance(gone, ev.InstanceGone)
+    history.write(gone)
+    assert not any(isinstance(event, ev.InstanceGone) for event in events_of(decided(history, instances=[dead])))
+
+
+def test_an_intent_is_executed_until_it_is_too_old_and_then_closed() -> None:
+    history = History()
+    launch = history.launch()
+    assert decided(history) == [Execute(launch=launch)]
+    history.after(601)
+    (event,) = events_of(decided(history))
+    assert isinstance(event, ev.LaunchClosed)
+
+
+def test_one_empty_list_of_the_cloud_is_no_evidence_against_a_living_attempt() -> None:
+    history = History()
+    here = trains(history)
+    history.after(3600)
+    assert events_of(decided(history, silent={here.launch: timedelta(seconds=3)})) == []
+
+
+def test_a_heartbeat_that_has_not_changed_for_long_condemns_its_instance() -> None:
+    history = History()
+    here = trains(history)
+    assert events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=9)})) == []
+    (event,) = events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=10)}))
+    assert isinstance(event, ev.InstanceCondemned)
+
+
+def test_a_standby_whose_agent_never_speaks_is_given_up() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.after(31 * 60)
+    (event,) = events_of(decided(history, instances=[instance(history, launch)]))
+    assert isinstance(event, ev.LaunchClosed)
