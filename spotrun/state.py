@@ -395,7 +395,8 @@ def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
 def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     attempt = _check_current(state, event.attempt)
     _require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
-    _require(all(other.event.prefix != event.prefix for other in state.commits), "the prefix is taken")
+    again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
+    _require(not again, "the newest commit is this one already")
 
 
 def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunCompleted) -> None:
