@@ -9,6 +9,7 @@ publish only what is whole, create only what is absent) is done here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -25,6 +26,7 @@ from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 _SAFE_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 _TEMPORARY = ".tmp-"
 """Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
+WRITE_TRIES = 10
 
 
 class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,21 +168,23 @@ class LocalStore:
                 temporary.unlink(missing_ok=True)
 
     def _write(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
-        for _ in range(3):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(WRITE_TRIES):
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 with self._files.open(str(path), "wb") as file:
                     file.write(data)
                     if durable:
                         file.flush()
                         os.fsync(file.fileno())
                 return
-            except FileNotFoundError:
-                continue  # a delete removed the emptied folder between our two calls
+            except (FileNotFoundError, FileExistsError):
+                continue  # a delete removed the emptied folder between two of our calls
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
-        raise FileNotFoundError(path)
+        if path.parent.exists() and not path.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
 
 
 def _files_below(top: Path) -> Iterator[Path]:
