@@ -223,6 +223,10 @@ def reservation_usd(intent: ev.LaunchIntended) -> Decimal:
     return hourly(intent.price_ceiling_usd_per_hour, timedelta(seconds=intent.time_to_live_s))
 
 
+LIFE_MAX_S = 31 * 86_400
+"""The longest time-to-live; a negative one would reserve less than nothing."""
+
+
 class Refusal(Exception):
     """Why an entry is void. Never leaves this module."""
 
@@ -257,6 +261,8 @@ def refusal(state: RunState, entry: Entry) -> str | None:
         _CHECK[type(entry.event)](state, entry.event)
     except Refusal as reason:
         return str(reason)
+    except ArithmeticError:
+        return "its figures are beyond all reckoning"
     return None
 
 
@@ -299,6 +305,7 @@ def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     _check_open(state)
     _require(not state.stop_requested, "a stop was requested")
     _require(state.pending_launch is None, "another launch is pending")
+    _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives so long")
     created = state.created
     assert created is not None
     cap = created.price_cap_usd_per_hour

@@ -253,7 +253,7 @@ def test_writing_while_another_deletes_the_last_object_of_the_folder_loses_nothi
 
     other = threading.Thread(target=come_and_go)
     other.start()
-    for number in range(1000):
+    for number in range(400):
         assert store.put_if_absent(f"a/b/{number}", b"1")
         store.delete(f"a/b/{number}")
     stop.set()

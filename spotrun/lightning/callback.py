@@ -101,6 +101,8 @@ class SpotrunCallback:
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if self._run:
+            self._run.tell_where_it_failed()
         self._close()
 
     def _close(self) -> None:
@@ -396,6 +398,10 @@ class _Run:
         return state
 
     # --- telling
+
+    def tell_where_it_failed(self) -> None:
+        """The exact step: one that fails twice ends the run."""
+        self._tell_progress("train", always=True)
 
     def _tell_progress(self, phase: Any, *, always: bool = False) -> None:
         now = time.monotonic()
