@@ -80,7 +80,7 @@ Action = Append | Execute | Terminate | Wait
 
 def decide(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
     """Everything to be done now, in order. An event that changes what follows is the last of its list."""
-    housekeeping = [*_record(state, world), *_clean_up(state, world, now)]
+    housekeeping = [*_record(state, world), *_clean_up(state, spec, world, now)]
     if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
     return housekeeping + _next_step(state, spec, world, now)
@@ -138,7 +138,7 @@ def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
     )
 
 
-def _clean_up(state: RunState, world: World, now: datetime) -> Iterator[Action]:
+def _clean_up(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
     """End what should not be running, and give up what did not come to be."""
     for instance in world.instances:
         if instance.alive and (reason := _reason_to_end(state, instance, now)):
@@ -146,7 +146,7 @@ def _clean_up(state: RunState, world: World, now: datetime) -> Iterator[Action]:
     listed = {instance.launch for instance in world.instances}
     for launch in state.launches.values():
         if launch.gone is None and launch.number not in listed:
-            yield from _not_listed(launch, state, world, now)
+            yield from _not_listed(launch, state, spec, world, now)
     pending = state.pending_launch
     if pending is not None and (state.terminal is not None or state.stop_requested):
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.STOPPED, detail="the run ends"))
@@ -163,6 +163,8 @@ def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | 
         return "its launch is closed"
     if launch.condemned is not None:
         return "condemned"
+    if launch.gone is not None:
+        return "its end is recorded"
     if launch.attempt is None or launch.attempt == state.current_attempt:
         return None
     end = state.attempts[launch.attempt].end
@@ -170,17 +172,32 @@ def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | 
     return "its attempt is over" if over else None
 
 
-def _not_listed(launch: Launch, state: RunState, world: World, now: datetime) -> Iterator[Action]:
+def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
     if launch.recorded is not None:
-        lives = launch.attempt == state.current_attempt and world.silent.get(launch.number, timedelta()) < SILENCE
-        if not lives and launch.closed is None and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
+        wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
+        lives = wanted and world.silent.get(launch.number, timedelta()) < SILENCE
+        if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
             yield Append(event=_forgotten(launch, now))
     elif launch.closed is not None or state.terminal is not None or state.stop_requested:
         return
     elif launch.attempt is None and now < launch.intent.not_after:
-        yield Execute(launch=launch.number)
+        if (reason := forbidden(launch.intent, spec, world)) is None:
+            yield Execute(launch=launch.number)
+        else:
+            yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail=reason))
     elif launch.attempt is None:
         yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
+
+
+def forbidden(intent: ev.LaunchIntended, spec: RunSpec, world: World) -> str | None:
+    """Why an intent must not be executed, whoever wrote it (protocol 10). Caps and budget the fold has checked."""
+    wanted = [found for found in _within_price(spec, world) if found.pool == intent.offering.pool]
+    policy = spec.resources.spot_policy
+    if not wanted or policy not in ("auto", intent.offering.capacity_type.replace("_", "-")):
+        return f"{intent.offering} is not among what the spec allows now"
+    if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
+        return f"{intent.offering} costs more now than was reserved for it"
+    return None
 
 
 def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:

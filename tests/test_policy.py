@@ -365,3 +365,126 @@ def test_a_standby_whose_agent_never_speaks_is_given_up() -> None:
     history.after(31 * 60)
     (event,) = events_of(decided(history, instances=[instance(history, launch)]))
     assert isinstance(event, ev.LaunchClosed)
+
+
+# -- what must never be rented, and what must never be left -----------------------------------------------------------
+
+
+def test_an_intent_that_the_spec_does_not_allow_is_never_executed() -> None:
+    """Protocol 10: code on an instance may write entries, but cannot make a runner rent what entry 0 does not want."""
+    history = History()
+    honest = next(event for event in events_of(decided(history)) if isinstance(event, ev.LaunchIntended))
+    wanted = spec(resources={"spot_policy": "spot"})
+    forged = {
+        "another type": replace(honest, offering=replace(honest.offering, instance_type="gpu-farm")),
+        "another zone": replace(honest, offering=replace(honest.offering, zone="moon-1")),
+        "on demand under spot only": replace(honest, offering=MARKET[3]),
+        "dearer than it reserves": replace(honest, price_ceiling_usd_per_hour=Decimal("0.01")),
+    }
+    for what, event in forged.items():
+        history = History()
+        launch = history.write(event)
+        actions = decided(history, wanted)
+        assert not any(isinstance(action, Execute) for action in actions), what
+        assert [(closed.launch, ev.kind(closed)) for closed in events_of(actions)] == [(launch, "LaunchClosed")], what
+    history = History()
+    launch = history.write(honest)
+    assert decided(history, wanted) == [Execute(launch=launch)]
+
+
+def test_an_instance_that_comes_back_after_its_end_was_recorded_is_terminated() -> None:
+    """The cloud's list left it out for long enough to be given up; then it is there again, and nobody's."""
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.after(1200).gone(launch, EndedBy.FAULT)
+    actions = decided(history, instances=[instance(history, launch)])
+    assert Terminate(instance_id=f"i-{launch}", reason="its end is recorded") in actions
+
+
+def test_a_condemned_instance_is_terminated() -> None:
+    history = History()
+    here = trains(history)
+    history.write(ev.InstanceCondemned(launch=here.launch, cause=Cause.HANG))
+    assert Terminate(instance_id=here.instance_id, reason="condemned") in decided(history, instances=[here])
+
+
+def test_an_instance_whose_attempt_is_over_has_some_minutes_to_power_itself_off() -> None:
+    history = History()
+    here = trains(history)
+    history.drained(None)
+    history.after(170)
+    assert not [action for action in decided(history, instances=[here]) if isinstance(action, Terminate)]
+    history.after(20)
+    assert Terminate(instance_id=here.instance_id, reason="its attempt is over") in decided(history, instances=[here])
+
+
+def test_a_launch_that_the_account_may_not_make_fails_the_run() -> None:
+    history = History()
+    history.close(history.launch(), Cause.ACCESS)
+    (failure,) = events_of(decided(history))
+    assert isinstance(failure, ev.RunFailed)
+    assert failure.cause is Cause.ACCESS
+
+
+def test_a_pool_beyond_the_quota_is_not_asked_again() -> None:
+    history = History()
+    history.write(events_of(decided(history))[0])
+    history.close(1, Cause.QUOTA)
+    history.after(300)
+    assert asked(decided(history)) == ("local-b", SPOT)
+
+
+def test_on_demand_after_nothing_does_not_wait() -> None:
+    history, wanted = History(), spec(policy={"on_demand_after": "0s"})
+    only_on_demand = tuple(found for found in MARKET if found.capacity_type is ON_DEMAND)
+    assert asked(decided(history, wanted, market=only_on_demand)) == ("local-a", ON_DEMAND)
+
+
+def test_two_notices_in_a_row_are_one_standby_each() -> None:
+    history = History()
+    for _ in range(2):
+        trains(history)
+        history.notice()
+        standby = history.write(events_of(decided(history, instances=[]))[-1])
+        assert history.state.launches[standby].intent.standby_for == history.state.current_attempt
+        history.record(standby)
+        history.drained(None)
+        assert events_of(decided(history, instances=[instance(history, standby)])) == [], "the standby takes over"
+        history.close(standby, Cause.EXTERNAL)
+
+
+def test_a_pending_launch_is_closed_when_the_run_is_stopped_and_its_instance_is_terminated() -> None:
+    history = History()
+    launch = history.launch()
+    history.write(ev.StopRequested(by="me"))
+    there = instance(history, launch, billed_from=None, prices=())
+    (closed,) = events_of(decided(history, instances=[there]))
+    assert isinstance(closed, ev.LaunchClosed)
+    history.write(closed)
+    actions = decided(history, instances=[there])
+    assert actions[0] == Terminate(instance_id=there.instance_id, reason="its launch is closed")
+    assert isinstance(events_of(actions)[0], ev.RunStopped)
+
+
+def test_max_duration_counts_from_the_creation_and_pauses_do_not_count() -> None:
+    history, wanted = History(), spec(max_duration="2h")
+    history.after(3600).write(ev.RunStopped(reason="asked"))
+    history.after(36_000).write(ev.ResumeRequested(by="me"))
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert timedelta(seconds=intent.time_to_live_s) == timedelta(hours=1, minutes=15), "no life beyond it but a grace"
+    history.after(3601)
+    assert isinstance(events_of(decided(history, wanted))[0], ev.RunStopped)
+
+
+def test_a_standby_that_speaks_is_not_given_up_for_one_empty_list_and_a_closed_one_is() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.after(1200)
+    for silent in ({}, {launch: timedelta(seconds=3)}):
+        assert events_of(decided(history, silent=silent)) == []
+    history.close(launch, Cause.EXTERNAL)
+    gone = events_of(decided(history))[0]
+    assert isinstance(gone, ev.InstanceGone), "else its reservation would be held for ever"

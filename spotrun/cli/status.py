@@ -73,15 +73,16 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, pad_edge=False)
     table.add_column("run", no_wrap=True)
-    for heading in ("state", "step", "epochs", "lost", "cost", "prices", "started"):
+    for heading in ("state", "step", "epochs", "lost", "cost", "started"):
         table.add_column(heading)
     for row in rows:
         word = row["state"] + (", unattended" if row.get("attended") is False else "")
         cost = dollars(Decimal(row["cost_usd"])) if "cost_usd" in row else "?"
-        prices = "simulated" if row.get("simulated") else ""
         counts = [str(row.get(name, "?")) for name in ("step", "epochs_completed", "interruptions")]
-        table.add_row(*(Text(cell) for cell in [row["run"], word, *counts, cost, prices, row["started_at"][5:16]]))
+        table.add_row(*(Text(cell) for cell in [row["run"], word, *counts, cost, row["started_at"][5:16]]))
     Console().print(table)
+    if any(row.get("simulated") for row in rows):
+        print("Costs of runs on the local cloud are simulated. `lost`: interruptions.")
     for row in rows:
         if row.get("detail"):
             print(f"{row['run']}: {row['detail']}")
