@@ -19,7 +19,11 @@ LAYERS = (
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
-FORBIDDEN_TO_AGENT = {"clouds", "runner", "report", "cli"}
+FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "cli"}
+AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
+"""It must install and start fast, and has nothing to create."""
+BLOCKING = set("asyncio fsspec http io os pathlib psutil random secrets shutil socket subprocess tenacity threading time".split())
+"""What a decision has no use for: it could not be called from a notebook with yesterday's ledger."""
 ONLY_IN = {
     "pytorch_lightning": ("lightning/",),
     "lightning": ("lightning/",),
@@ -41,8 +45,8 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
-            if node.module == "spotrun":
-                yield from ((node.lineno, f"spotrun.{alias.name}") for alias in node.names)
+            if node.module.split(".")[0] == "spotrun":
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
 def part_of(path: Path) -> str:
@@ -73,3 +77,34 @@ def test_each_heavy_package_is_imported_in_its_one_place(path: Path) -> None:
     for line, name in imports_of(path):
         allowed = ONLY_IN.get(name.split(".")[0])
         assert allowed is None or place.startswith(allowed), f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if LAYER_OF.get(part_of(path)) == 2], ids=lambda path: path.stem)
+def test_a_decision_can_neither_block_nor_roll_dice_nor_read_a_clock(path: Path) -> None:
+    for line, name in imports_of(path):
+        assert name.split(".")[0] not in BLOCKING, f"{path}:{line} imports {name}"
+    for node in ast.walk(ast.parse(path.read_text())):
+        reads = isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today", "monotonic")
+        assert not (reads and isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date", "time")), (
+            f"{path}:{node.lineno} reads a clock"
+        )
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if part_of(path) == "agent"], ids=lambda path: path.stem)
+def test_the_agent_takes_no_more_than_it_needs(path: Path) -> None:
+    for line, name in imports_of(path):
+        for module, allowed in AGENT_TAKES_ONLY.items():
+            inside = name.startswith(f"{module}.") and name not in allowed
+            assert not inside, f"{path}:{line} imports {name}"
+
+
+def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
+    source = tmp_path / "x.py"
+    source.write_text("def f():\n    from spotrun import cli\n    import torch.nn\n    from spotrun.clouds.local import driver\n")
+    assert set(imports_of(source)) == {
+        (2, "spotrun"),
+        (2, "spotrun.cli"),
+        (3, "torch.nn"),
+        (4, "spotrun.clouds.local"),
+        (4, "spotrun.clouds.local.driver"),
+    }
