@@ -21,12 +21,13 @@ from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.events import Cause, Entry
 from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.state import RunState, fold
+from spotrun.state import RunState, apply
 from tests.histories import SPOT, History, offering
 from tests.worlds import MemoryStore
 
 DEVIATIONS = 2
-SAMPLES = 2500
+SAMPLES = 8000
+ACTORS = ("agent-a", "runner-a", "agent-b", "runner-b")
 FATES = ("ok", "answer lost", "lost", "late", "crash before", "crash after", "another first")
 
 
@@ -151,7 +152,7 @@ def intent(state: RunState) -> ev.LaunchIntended:
 class World:
     """The store, the actors, and what is still under way to the store."""
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, first: int = 0) -> None:
         self.choices = choices
         self.store = MemoryStore()
         start = History(budget_usd=Decimal(27))
@@ -159,7 +160,7 @@ class World:
         for entry in start.entries:
             self.store.put(key_of(entry.number), ev.encode_entry(entry))
         self.late: list[tuple[str, bytes]] = []
-        self.actors = [Actor(name, self) for name in ("agent-a", "runner-a", "agent-b", "runner-b")]
+        self.actors = [Actor(name, self) for name in ACTORS[first:] + ACTORS[:first]]
 
     def run(self) -> None:
         while ready := self.ready():
@@ -210,13 +211,21 @@ def check(world: World) -> None:
     assert numbers == [key_of(number) for number in range(len(numbers))], "there is a hole"
     entries = [ev.decode_entry(world.store.objects[key]) for key in numbers]
     history = [entry for entry in entries if entry is not None]
-    state = fold(history)
+    state = RunState()
+    for entry in history:
+        before, state = state, apply(state, entry)
+        check_step(before, state)
     nonces = [entry.nonce for entry in history]
     assert len(set(nonces)) == len(nonces), "an entry was written twice"
     for actor in world.actors:
         assert all(history[entry.number] == entry for entry in actor.written), "an acknowledged entry is lost"
     voids = {void.number for void in state.voids}
     check_single_writer([entry for entry in history if entry.number not in voids])
+
+
+def check_step(before: RunState, state: RunState) -> None:
+    """What holds at each entry, not at the end alone."""
+    assert before.terminal is None or state.terminal == before.terminal, "an end was taken back"
     for launch in state.launches.values():
         assert launch.closed is None or launch.attempt is None, "a closed launch started an attempt"
     assert sum(launch.pending for launch in state.launches.values()) <= 1
@@ -255,25 +264,51 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
 
 
-def completes(choices: Choices) -> bool:
-    world = World(choices)
+class InTurn:
+    """A pool of no threads: a history must be the same each time it is run, and quick."""
+
+    def __init__(self, _: int) -> None: ...
+
+    def __enter__(self) -> InTurn:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    map = staticmethod(map)
+
+
+@pytest.fixture(autouse=True)
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spotrun.ledger.ThreadPoolExecutor", InTurn)
+
+
+def completes(choices: Choices, first: int = 0) -> bool:
+    world = World(choices, first)
     world.run()
     check(world)
     return any(b'"RunCompleted"' in data for data in world.store.objects.values())
 
 
-def test_every_history_with_two_faults_keeps_the_rules() -> None:
-    outcomes = [completes(choices) for choices in paths(DEVIATIONS)]
+@pytest.mark.parametrize("first", range(len(ACTORS)), ids=ACTORS)
+def test_every_history_with_two_faults_keeps_the_rules(first: int) -> None:
+    """The straight history is that the actors come in turn, from `first` on, and that every answer arrives."""
+    outcomes = []
+    for choices in paths(DEVIATIONS):
+        try:
+            outcomes.append(completes(choices, first))
+        except AssertionError as error:
+            raise AssertionError(f"choices {choices.given}: {error}") from error
     print(f"{len(outcomes):,} histories, of which {sum(outcomes):,} complete the run")
-    assert len(outcomes) > 1_000
-    assert sum(outcomes) > len(outcomes) / 2
+    assert len(outcomes) > 800
+    assert sum(outcomes) > len(outcomes) / 4
 
 
 def test_histories_with_many_faults_keep_the_rules() -> None:
     outcomes = []
     for seed in range(SAMPLES):
         try:
-            outcomes.append(completes(Dice(seed)))
+            outcomes.append(completes(Dice(seed), first=seed % len(ACTORS)))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+    print(f"{len(outcomes):,} histories, of which {sum(outcomes):,} complete the run")
     assert any(outcomes)

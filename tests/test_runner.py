@@ -1,258 +1,497 @@
-"""The runner between a ledger and a cloud: crashes, lost answers, a second runner, a blind moment."""
+"""The runner between a ledger and a cloud: crashes, lost answers, a second runner, a blind moment, a whole run."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable
-from datetime import timedelta
-from pathlib import Path
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from spotrun import events as ev
-from spotrun.clock import ManualClock
-from spotrun.errors import CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
-from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
-from spotrun.ledger import Ledger, key_of
-from spotrun.offering import Offering
-from spotrun.runner import Runner
-from spotrun.store import Store, open_store
+from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clouds.driver import CloudDriver
+from spotrun.errors import AccessDenied, CloudUnavailable
+from spotrun.hints import AgentHint, agent_key, write_hint
+from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.ledger import EntryRefused, Ledger, key_of
+from spotrun.policy import SILENCE
+from spotrun.runner import Pass, Runner
+from spotrun.state import Attempt, RunState, fold
+from tests import test_driver_contract as contract
 from tests.histories import START, History
-from tests.test_policy import MARKET, spec
+from tests.test_policy import spec
+from tests.worlds import MARKET, SPOT, FakeCloud, MemoryStore, Watched
+
+STEPS = 60
 
 
-class FakeCloud:
-    """A cloud in a dictionary. `before_list` happens between a runner's look at the ledger and its look here."""
+# -- the fake cloud is a cloud: it passes the contract suite of the real drivers ------------------------------------
 
-    name = "local"
+globals().update({name: test for name, test in vars(contract).items() if name.startswith("test_")})
 
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
-        self.instances: dict[str, Instance] = {}
-        self.calls: list[str] = []
-        self.empty_pools: set[str] = set()
-        self.lose_answer = False
-        self.blind = False
-        self.before_list: Callable[[], None] = lambda: None
 
-    def offerings(self) -> builtins.list[Offering]:
-        return list(MARKET)
+class FakeAccount:
+    def __init__(self) -> None:
+        self._cloud = FakeCloud(ScaledClock(datetime.now(UTC), 600), boot_s=3)
 
-    def launch(self, request: LaunchRequest) -> Instance:
-        self.calls.append(f"launch {request.token}")
-        if request.offering.zone in self.empty_pools:
-            raise InsufficientCapacity(f"none in {request.offering.zone}")
-        known = self.instances.get(request.token)
-        if known is not None and not known.alive:
-            raise LaunchTokenSpent(request.token)
-        self.instances.setdefault(request.token, self._made(request))
-        if self.lose_answer:
-            raise CloudUnavailable("the answer was lost")
-        return self.instances[request.token]
+    def driver(self) -> CloudDriver:
+        return self._cloud
 
-    def _made(self, request: LaunchRequest) -> Instance:
-        now = self.clock.now()
-        return Instance(
-            instance_id=f"i-{request.token}",
-            token=request.token,
-            run_uid=request.run_uid,
-            launch=request.launch,
-            offering=request.offering,
-            state=InstanceState.RUNNING,
-            launched_at=now,
-            billed_from=now,
-            prices=(PriceSegment(since=now, usd_per_hour=request.offering.price_usd_per_hour),),
+
+@pytest.fixture
+def account() -> FakeAccount:
+    return FakeAccount()
+
+
+# -- a run, its store and its cloud ----------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """SIGKILL, at a call of a port."""
+
+
+def nothing(_: str) -> None:
+    """Let a call pass."""
+
+
+class Agent:
+    """What runs on one instance, as a simple function of the ledger: ten steps and a commit at each turn."""
+
+    def __init__(self, town: Town, instance: Instance) -> None:
+        self._town = town
+        self._instance = instance
+        self._ledger = town.ledger(f"agent:{instance.launch}")
+        self._step = 0
+        self._turns = 0
+
+    def act(self) -> None:
+        state = self._ledger.refresh()
+        launch = state.launches[self._instance.launch]
+        self._leave_hint("standby" if launch.attempt is None else "train")
+        try:
+            if launch.attempt is not None and launch.attempt == state.current_attempt:
+                self._train(state, state.attempts[launch.attempt])
+            elif not launch.pending or state.terminal is not None:
+                self._power_off()
+            elif state.current is None:
+                instance_id, booted_at = self._instance.instance_id, self._instance.launched_at
+                self._write(ev.AttemptStarted(launch=launch.number, instance_id=instance_id, booted_at=booted_at))
+        except EntryRefused:
+            self._power_off()
+
+    def _train(self, state: RunState, attempt: Attempt) -> None:
+        number = attempt.number
+        seen = self._town.cloud.describe(self._instance.instance_id)
+        if not attempt.trainers:
+            newest = state.latest_commit()
+            self._step = 0 if newest is None else newest.event.step
+            commit = None if newest is None else newest.number
+            self._write(ev.ResumedFrom(attempt=number, incarnation=0, commit=commit, epoch=0, step=self._step))
+        elif seen.notice_deadline is not None and attempt.notice is None:
+            self._write(ev.NoticeSeen(attempt=number, kind="termination", deadline_at=seen.notice_deadline))
+        elif attempt.leaving or state.stop_requested:
+            final = self._commit(number)
+            now = self._town.clock.now()
+            self._write(ev.AttemptDrained(attempt=number, final_commit=final, stopped_at=now, reason="told to go"))
+            self._power_off()
+        elif self._step >= STEPS:
+            self._write(ev.RunCompleted(attempt=number, final_commit=self._commit(number), step=self._step))
+            self._power_off()
+        else:
+            self._step += 10
+            self._commit(number)
+
+    def _commit(self, attempt: int) -> int:
+        self._turns += 1
+        return self._write(
+            ev.CheckpointCommitted(
+                attempt=attempt,
+                incarnation=0,
+                prefix=f"checkpoints/{attempt}-{self._turns}",
+                manifest_sha256="0" * 64,
+                size_bytes=1,
+                objects=1,
+                epoch=0,
+                batch=self._step,
+                step=self._step,
+                taken_at=self._town.clock.now(),
+                stall_s=0,
+                durable_s=0,
+                why="interval",
+            )
         )
 
-    def describe(self, instance_id: str) -> Instance | None:
-        return next((found for found in self.instances.values() if found.instance_id == instance_id), None)
+    def _write(self, event: ev.AnyEvent) -> int:
+        entry = self._ledger.append(lambda _: event)
+        assert entry is not None
+        return entry.number
 
-    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
-        self.before_list()
-        if self.blind:
-            raise CloudUnavailable("no route to the cloud")
-        return list(self.instances.values())
+    def _leave_hint(self, phase: str) -> None:
+        launch, now = self._instance.launch, self._town.clock.now()
+        hint = AgentHint(launch=launch, phase=phase, at=now, sequence=self._turns, step=self._step)
+        write_hint(self._town.store, agent_key(launch), hint)
 
-    def terminate(self, instance_id: str) -> None:
-        self.calls.append(f"terminate {instance_id}")
-        found = self.describe(instance_id)
-        if found is not None and found.alive:
-            ended = replace(found, state=InstanceState.TERMINATED, ended_at=self.clock.now(), ended_by=EndedBy.USER)
-            self.instances[found.token] = ended
-
-    @property
-    def alive(self) -> builtins.list[Instance]:
-        return [found for found in self.instances.values() if found.alive]
+    def _power_off(self) -> None:
+        self._town.cloud.end(self._instance.instance_id, EndedBy.ITSELF)
 
 
-class Desk:
-    """A run, its store and its cloud, and as many runners as one likes."""
+class Town:
+    """A run, its store, its cloud and the agents on its instances; and as many runners as one likes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, **created: object) -> None:
         self.clock = ManualClock(START)
         self.cloud = FakeCloud(self.clock)
-        self.store: Store = open_store(str(folder))
-        history = History()
-        self.store.put(key_of(0), ev.encode_entry(history.entries[0]))
+        self.store = MemoryStore(self.clock)
+        history = History(**created)
         self.uid = history.uid
+        self.store.put(key_of(0), ev.encode_entry(history.entries[0]))
+        self.calls = 0
+        self.most_alive = 0
+        self._agents: dict[str, Agent] = {}
+        self._watching = self.ledger()
 
-    def runner(self) -> Runner:
-        return Runner(self.ledger(), self.store, self.cloud, self.clock, spec(), self.store.uri)
+    def ledger(self, writer: str = "test", store: object = None) -> Ledger:
+        return Ledger(store or self.store, self.uid, writer, self.clock, retry_for_s=0)
 
-    def ledger(self) -> Ledger:
-        return Ledger(self.store, self.uid, "test", self.clock)
+    def runner(
+        self, before: Callable[[str], None] = nothing, after: Callable[[str], None] = nothing, **wanted: object
+    ) -> Runner:
+        """A new runner; `before` and `after` are told of each call that it makes to its cloud or its store."""
+        store, cloud = Watched(self.store, before, after), Watched(self.cloud, before, after)
+        wanted.setdefault("policy", {"on_demand_after": "1m"})
+        return Runner(self.ledger("runner", store), store, cloud, self.clock, spec(**wanted), "memory")
+
+    def state(self) -> RunState:
+        return self._watching.refresh()
 
     def kinds(self) -> list[str]:
         ledger = self.ledger()
         ledger.refresh()
         return [ev.kind(entry.event) for entry in ledger.entries]
 
+    def settle(self, runner: Runner, passes: int = 3) -> Pass:
+        """Passes in which the clock stands still and no agent acts."""
+        return [runner.tick() for _ in range(passes)][-1]
+
+    def turn(self) -> None:
+        """Ten seconds of the world: the cloud takes what it announced, then each agent acts."""
+        self.clock.advance(10)
+        self.cloud.take_what_was_announced()
+        for instance in self.cloud.alive:
+            if instance.state is InstanceState.RUNNING:
+                agent = self._agents.setdefault(instance.instance_id, Agent(self, instance))
+                agent.act()
+        self.most_alive = max(self.most_alive, len(self.cloud.alive))
+
+    def training_on(self) -> Instance | None:
+        state = self.state()
+        launch = None if state.current is None else state.current.launch
+        return next((found for found in self.cloud.alive if found.launch == launch), None)
+
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def town() -> Town:
+    return Town()
 
 
-def test_a_run_is_intended_executed_and_recorded_in_that_order(desk: Desk) -> None:
-    runner = desk.runner()
+# -- launching -------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_is_intended_executed_and_recorded_in_that_order(town: Town) -> None:
+    runner = town.runner()
+    runner.tick()
+    assert (town.kinds(), town.cloud.launches) == (["RunCreated", "LaunchIntended"], [])
+    runner.tick()
+    assert [request.token for request in town.cloud.launches] == [f"{town.uid}-1"]
+    town.clock.advance(31)
+    runner.tick()
+    assert town.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"]
+
+
+def test_a_crash_between_intent_and_launch_is_made_good_by_any_other_runner(town: Town) -> None:
+    town.runner().tick()
+    assert town.cloud.alive == []
+    town.runner().tick()
+    assert len(town.cloud.alive) == 1
+
+
+def test_a_lost_launch_answer_gives_no_second_instance(town: Town) -> None:
+    def lose(name: str) -> None:
+        if name == "launch":
+            raise CloudUnavailable("the answer was lost")
+
+    runner = town.runner(after=lose)
+    runner.tick()
+    assert runner.tick().blind == "the answer was lost"
     for _ in range(3):
         runner.tick()
-    assert desk.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"]
-    assert desk.cloud.calls == [f"launch {desk.uid}-1"]
+        town.runner().tick()
+    assert len(town.cloud.all) == 1
+    assert town.kinds().count("LaunchIntended") == 1
 
 
-def test_a_crash_between_intent_and_launch_is_made_good_by_any_other_runner(desk: Desk) -> None:
-    desk.runner().tick()
-    assert desk.cloud.alive == []
-    desk.runner().tick()
-    assert len(desk.cloud.alive) == 1
+def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(town: Town) -> None:
+    town.cloud.empty = {MARKET[0].pool}
+    town.settle(town.runner(), 5)
+    assert [found.offering.zone for found in town.cloud.alive] == ["local-1b"]
+    assert town.kinds() == ["RunCreated", "LaunchIntended", "LaunchClosed", "LaunchIntended"]
 
 
-def test_a_lost_launch_answer_gives_no_second_instance(desk: Desk) -> None:
-    runner = desk.runner()
-    runner.tick()
-    desk.cloud.lose_answer = True
-    assert runner.tick().blind == "the answer was lost"
-    desk.cloud.lose_answer = False
-    for _ in range(3):
-        desk.runner().tick()
-    assert len(desk.cloud.instances) == 1
-    assert desk.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"]
+def test_a_cloud_that_knows_us_no_longer_ends_the_runner_and_nothing_else(town: Town) -> None:
+    def deny(name: str) -> None:
+        if name == "offerings":
+            raise AccessDenied("the key has expired")
+
+    town.settle(town.runner(), 2)
+    with pytest.raises(AccessDenied):
+        town.runner(before=deny).tick()
+    assert len(town.cloud.alive) == 1
 
 
-def test_two_runners_in_turn_rent_one_instance(desk: Desk) -> None:
-    one, two = desk.runner(), desk.runner()
+def test_a_launch_that_the_credentials_forbid_fails_the_run_and_leaves_nothing(town: Town) -> None:
+    def deny(name: str) -> None:
+        if name == "launch":
+            raise AccessDenied("not authorized: ec2:RunInstances")
+
+    last = town.settle(town.runner(before=deny), 5)
+    assert last.done
+    assert town.state().terminal.outcome == "failed"
+    assert "RunInstances" in town.state().terminal.detail
+    assert town.cloud.all == []
+
+
+# -- two runners -----------------------------------------------------------------------------------------------------
+
+
+def test_two_runners_in_turn_rent_one_instance(town: Town) -> None:
+    one, two = town.runner(), town.runner()
     for _ in range(5):
         one.tick()
         two.tick()
-    assert len(desk.cloud.instances) == 1
-    assert desk.kinds().count("LaunchIntended") == 1
+    assert len(town.cloud.all) == 1
+    assert town.kinds().count("LaunchIntended") == 1
 
 
-def test_an_instance_that_another_runner_launched_between_our_two_looks_is_not_an_orphan(desk: Desk) -> None:
+def test_an_instance_that_another_runner_launched_between_our_two_looks_is_not_an_orphan(town: Town) -> None:
     """
     Protocol 9 reads the ledger first and the cloud second. That alone is not enough: this runner has read the ledger
-    when the other one intends and launches, and would find an instance that it does not know.
+    when the other one intends and launches, and then finds an instance that it does not know. So it looks into the
+    ledger again (Runner._observe).
     """
-    other = desk.runner()
+    other, looks = town.runner(), itertools.count()
 
-    def meanwhile() -> None:
-        desk.cloud.before_list = lambda: None
-        other.tick()
-        other.tick()
+    def meanwhile(name: str) -> None:
+        if name == "list" and town.cloud.all == [] and next(looks) == 1:  # the first list is the ledger's
+            town.settle(other, 2)
+            assert len(town.cloud.alive) == 1
 
-    desk.cloud.before_list = meanwhile
-    desk.runner().tick()
-    assert len(desk.cloud.alive) == 1
-    assert not any(call.startswith("terminate") for call in desk.cloud.calls)
+    town.runner(before=meanwhile).tick()
+    assert next(looks) > 1
+    assert town.cloud.terminations == []
+    assert len(town.cloud.alive) == 1
 
 
-def test_a_real_orphan_is_ended(desk: Desk) -> None:
-    runner = desk.runner()
-    for _ in range(3):
-        runner.tick()
-    known = desk.cloud.alive[0]
-    desk.cloud.instances["orphan"] = replace(known, instance_id="i-orphan", token="orphan", launch=77)
+def test_a_real_orphan_is_ended_and_the_known_instance_is_not(town: Town) -> None:
+    runner = town.runner()
+    town.settle(runner)
+    known = town.cloud.launches[0]
+    town.cloud.launch(replace(known, token="orphan", launch=77))
     runner.tick()
-    assert [found.instance_id for found in desk.cloud.alive] == [known.instance_id]
+    assert [found.token for found in town.cloud.alive] == [known.token]
 
 
-def test_a_blind_runner_does_nothing_and_says_so(desk: Desk) -> None:
-    runner = desk.runner()
-    for _ in range(3):
+# -- unknown is not dead ---------------------------------------------------------------------------------------------
+
+
+def test_a_blind_runner_does_nothing_and_says_so(town: Town) -> None:
+    runner = town.runner()
+    for _ in range(12):
+        town.turn()
         runner.tick()
-    desk.cloud.blind = True
-    desk.clock.advance(timedelta(days=1).total_seconds())
-    before, calls = desk.kinds(), list(desk.cloud.calls)
-    assert runner.tick().blind == "no route to the cloud"
-    assert (desk.kinds(), desk.cloud.calls) == (before, calls)
+    assert town.state().current is not None
+    before = town.kinds()
+    town.cloud.down = True
+    town.clock.advance(timedelta(hours=5).total_seconds())
+    assert runner.tick().blind == "the cloud does not answer"
+    town.cloud.down = False
+    assert (town.kinds(), town.cloud.terminations) == (before, [])
 
 
-def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(desk: Desk) -> None:
-    desk.cloud.empty_pools = {"local-a"}
-    runner = desk.runner()
-    for _ in range(5):
+def test_a_laptop_that_slept_finds_its_attempt_alive(town: Town) -> None:
+    runner = town.runner()
+    for _ in range(12):
+        town.turn()
         runner.tick()
-    assert [found.offering.zone for found in desk.cloud.alive] == ["local-b"]
-    assert "LaunchClosed" in desk.kinds()
+    attempt = town.state().current_attempt
+    town.clock.advance(timedelta(hours=5).total_seconds())  # nobody acts
+    runner.tick()
+    assert town.state().current_attempt == attempt
+    assert "InstanceCondemned" not in town.kinds()
 
 
-def test_a_stopped_run_leaves_nothing_running(desk: Desk) -> None:
-    runner = desk.runner()
-    for _ in range(3):
+def test_an_agent_that_is_silent_while_we_see_is_condemned_and_replaced(town: Town) -> None:
+    runner = town.runner()
+    for _ in range(12):
+        town.turn()
         runner.tick()
-    desk.ledger().append(lambda _: ev.StopRequested(by="me"))
-    passes = [runner.tick() for _ in range(5)]
-    assert desk.cloud.alive == []
-    assert passes[-1].done
-    assert desk.kinds()[-1] in ("RunStopped", "InstanceGone")
+    silent = town.training_on()
+    for _ in range(int(SILENCE.total_seconds() / 10) + 5):
+        town.clock.advance(10)
+        runner.tick()
+    assert silent.instance_id in town.cloud.terminations
+    condemned = fold(entries_of(town)).launches[silent.launch].condemned
+    assert condemned is not None
+    assert town.kinds().count("LaunchIntended") == 2
 
 
-class Gone(BaseException):
-    """SIGKILL, at a call of a port."""
+def entries_of(town: Town) -> Iterator[ev.Entry]:
+    ledger = town.ledger()
+    ledger.refresh()
+    return iter(ledger.entries)
 
 
-def test_a_runner_killed_at_any_call_of_a_port_is_replaced_without_duplicate_or_orphan(tmp_path: Path) -> None:
-    at = 0
-    while True:
-        desk = Desk(tmp_path / str(at))
-        killed = _run_until_killed(desk, at)
-        for _ in range(6):
-            desk.runner().tick()
-        assert len(desk.cloud.instances) == 1, f"killed at call {at}"
-        assert desk.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"], f"killed at call {at}"
-        if not killed:
-            break
-        at += 1
-    assert at > 20
+# -- whole runs ------------------------------------------------------------------------------------------------------
 
 
-def _run_until_killed(desk: Desk, at: int) -> bool:
-    """Three passes of a runner that dies right before its call number `at` to the store or to the cloud."""
-    runner = desk.runner()
-    calls = iter(range(10_000))
+class Weather:
+    """What the market does to the run: a notice after step 20, a loss without one after step 40, no spot from there."""
 
-    def guarded(function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **more: object) -> object:
-            if next(calls) == at:
-                raise Gone
-            return function(*args, **more)
+    def __init__(self, town: Town) -> None:
+        self._town = town
+        self._done: set[int] = set()
 
-        return call
+    def blow(self) -> None:
+        newest, here = self._town.state().latest_commit(), self._town.training_on()
+        step = 0 if newest is None else newest.event.step
+        if here is not None and step >= 20 and self._once(20):
+            self._town.cloud.notice(here.instance_id, after_s=60)
+        if here is not None and step >= 40 and self._once(40):
+            self._town.cloud.end(here.instance_id, EndedBy.CLOUD)
+            self._town.cloud.no_spot()
 
-    store, cloud = runner._store, runner._driver
-    ports = [(store, ("put_if_absent", "put_hint", "get", "list")), (cloud, ("launch", "list", "offerings"))]
-    for port, names in ports:
-        for name in names:
-            setattr(port, name, guarded(getattr(port, name)))
+    def _once(self, step: int) -> bool:
+        first = step not in self._done
+        self._done.add(step)
+        return first
+
+
+def attend(town: Town, runners: Iterator[Runner], passes: int = 400) -> Pass:
+    """A whole run. A runner that is killed is followed by the next."""
+    weather, runner = Weather(town), next(runners)
+    for _ in range(passes):
+        town.turn()
+        weather.blow()
+        try:
+            seen = runner.tick()
+        except Killed:
+            runner = next(runners)
+            continue
+        if seen.done:
+            return seen
+    raise AssertionError("the run did not end")
+
+
+def check(town: Town) -> None:
+    """Completed; nothing left; each instance known, recorded and gone; never more than one and its standby."""
+    state = town.state()
+    assert state.terminal is not None
+    assert state.terminal.outcome == "completed"
+    assert state.commit(state.terminal.final_commit).event.step == STEPS
+    assert town.cloud.alive == []
+    assert town.most_alive <= 2
+    for instance in town.cloud.all:
+        gone = state.launches[instance.launch].gone
+        assert gone is not None, "an instance without an end in the ledger"
+        assert (gone.instance_id, gone.ended_at, gone.ended_by) == (
+            instance.instance_id,
+            instance.ended_at,
+            instance.ended_by,
+        )
+        assert gone.prices == instance.prices
+    assert len({instance.launch for instance in town.cloud.all}) == len(town.cloud.all)
+
+
+def test_a_run_through_a_notice_a_loss_and_no_spot_completes(town: Town) -> None:
+    attend(town, iter([town.runner()]))
+    check(town)
+    state = town.state()
+    assert [attempt.end.cause for attempt in state.attempts.values()] == [
+        ev.Cause.INTERRUPTED,
+        ev.Cause.INTERRUPTED,
+        ev.Cause.DONE,
+    ]
+    standby, *_ = [launch for launch in state.launches.values() if launch.intent.standby_for is not None]
+    assert standby.attempt is not None
+    last = state.launches[list(state.attempts.values())[-1].launch]
+    assert last.intent.offering.capacity_type is not SPOT
+
+
+def killed_at(town: Town, number: int, when: str) -> Runner:
+    """A runner that dies before, or behind, its call of that number to a port."""
+
+    def count(_: str) -> None:
+        town.calls += 1
+        if town.calls == number:
+            raise Killed
+
+    return town.runner(**{when: count})
+
+
+def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_orphan() -> None:
+    plain = Town()
+    attend(plain, iter([killed_at(plain, -1, "before")]))
+    points = list(itertools.product(range(1, plain.calls + 1), ("before", "after")))
+    for number, when in points:
+        town = Town()
+        attend(town, iter([killed_at(town, number, when), town.runner()]))
+        try:
+            check(town)
+            assert len(town.cloud.all) == len(plain.cloud.all), "another number of instances was paid for"
+        except AssertionError as error:
+            raise AssertionError(f"killed {when} call {number}: {error}") from error
+    print(f"{len(points)} crash points of the runner")
+    assert len(points) > 300
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_runner_that_is_killed_again_and_again_beside_another_gets_the_run_done(seed: int) -> None:
+    dice, town = random.Random(seed), Town()
+
+    def die(_: str) -> None:
+        if dice.random() < 0.05:
+            raise Killed
+
+    def runners() -> Iterator[Runner]:
+        while True:
+            yield town.runner(**{dice.choice(["before", "after"]): die})
+
+    other = town.runner()
+    turn = town.turn
+
+    def both() -> None:
+        turn()
+        if dice.random() < 0.3:
+            other.tick()
+
+    town.turn = both
+    attend(town, runners())
     try:
-        for _ in range(3):
-            runner.tick()
-    except Gone:
-        return True
-    finally:
-        for port, names in ports:
-            for name in names:
-                delattr(port, name)
-    return False
+        check(town)
+    except AssertionError as error:
+        raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_a_stopped_run_leaves_nothing_running_and_can_be_resumed(town: Town) -> None:
+    runner = town.runner()
+    for _ in range(12):
+        town.turn()
+        runner.tick()
+    town.ledger().append(lambda _: ev.StopRequested(by="me"))
+    assert attend(town, iter([runner])).state.terminal.outcome == "stopped"
+    assert town.cloud.alive == []
+    town.ledger().append(lambda _: ev.ResumeRequested(by="me"))
+    attend(town, iter([town.runner()]))
+    check(town)

@@ -209,9 +209,7 @@ class AttemptLoop:
         try:
             return newest_readable(self._node.store, candidates, ready)
         except (CheckpointDamaged, StoreError) as error:
-            passing = isinstance(
-                error, StoreUnavailable
-            )  # another instance may be luckier
+            passing = isinstance(error, StoreUnavailable)  # another instance may be luckier
             damaged = isinstance(error, CheckpointDamaged)
             cause = Cause.INTERRUPTED if passing else Cause.EXTERNAL if damaged else Cause.ACCESS
             self._end_with_error(cause, f"CheckpointDamaged: {error}" if cause is Cause.EXTERNAL else str(error))
