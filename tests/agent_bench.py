@@ -23,7 +23,7 @@ from spotrun.instance import Instance, InstanceState
 from spotrun.ledger import Ledger
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
-from spotrun.store import LocalStore
+from spotrun.stores.local import LocalStore
 from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, offering
 

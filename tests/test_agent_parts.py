@@ -32,7 +32,7 @@ from spotrun.events import Cause
 from spotrun.instance import Instance, InstanceState
 from spotrun.intervals import auto_interval, checkpoint_interval, drain_moment
 from spotrun.state import Commit
-from spotrun.store import LocalStore
+from spotrun.stores.local import LocalStore
 from spotrun.trainer_link import Progress
 from spotrun.units import Steps
 from tests.eventually import eventually

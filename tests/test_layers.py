@@ -14,7 +14,7 @@ ROOT = Path(spotrun.__file__).parent
 LAYERS = (
     "errors units money spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
     "billing state timeline accounting market policy intervals",
-    "clock store ledger hints trainer_link workdir creation clouds checkpoint lightning",
+    "clock store stores ledger hints trainer_link workdir creation clouds checkpoint lightning",
     "runner agent report",
     "cli __main__",
 )
@@ -35,8 +35,8 @@ ONLY_IN = {
     "yaml": ("spec",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
-    "boto3": (),
-    "google": (),
+    "boto3": ("stores/s3.py",),
+    "google": ("stores/gcs.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 DECISIONS = [ROOT / f"{name}.py" for name in LAYERS[1].split()]

@@ -21,7 +21,8 @@ from spotrun.errors import LedgerDamaged, SpotrunError, StoreError, StoreUnavail
 from spotrun.events import Entry, decode_entry, encode_entry
 from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.state import RunState, fold
-from spotrun.store import LocalStore, Store, StoredObject
+from spotrun.store import Store, StoredObject
+from spotrun.stores.local import LocalStore
 from tests.histories import History, offering
 from tests.worlds import LossyStore, MemoryStore
 

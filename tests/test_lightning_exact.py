@@ -400,7 +400,7 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path,
     refused = agent.told(Refused)[0]
     assert reason in refused.reason
     assert refused.hint
-    assert not [progress for progress in agent.told(Progress) if progress.phase == "train"]
+    assert not [progress for progress in agent.told(Progress) if progress.batch or progress.step]
     assert "spotrun cannot resume this training exactly" in agent.log.read_text()
 
 

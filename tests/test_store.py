@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spotrun import store as stores
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store import LocalStore, Store, open_store
+from spotrun.store import Store, open_store
+from spotrun.stores import local as folders
+from spotrun.stores.local import LocalStore
 from tests.worlds import LossyStore, MemoryStore
 
 WRITERS = 16
@@ -88,6 +89,13 @@ def test_an_absent_object_is_missing_and_deleting_it_is_harmless(store: Store) -
     store.delete("x")
     with pytest.raises(ObjectMissing):
         store.get("x")
+
+
+def test_the_folders_of_a_store_are_told(store: Store) -> None:
+    assert store.folders() == ()
+    for key in ("run-b/ledger/0", "run-a/x", "run-b/y", "plain"):
+        store.put(key, b"")
+    assert store.folders() == ("run-a", "run-b")
 
 
 def test_objects_are_listed_in_the_order_of_their_keys_from_a_key_on(store: Store) -> None:
@@ -167,7 +175,7 @@ def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_af
     done: list[str] = []
     for name in ("fsync", "link", "replace"):
         real = getattr(os, name)
-        monkeypatch.setattr(stores.os, name, lambda *a, real=real, name=name: (done.append(name), real(*a))[1])
+        monkeypatch.setattr(folders.os, name, lambda *a, real=real, name=name: (done.append(name), real(*a))[1])
     store = LocalStore(tmp_path)
     store.put_if_absent("a", b"1")
     assert done == ["fsync", "link", "fsync"]
@@ -188,7 +196,7 @@ def test_a_write_that_fails_half_way_publishes_nothing_and_leaves_nothing(
 
     store = LocalStore(tmp_path)
     store.put("there", b"old")
-    monkeypatch.setattr(stores.os, broken, full)
+    monkeypatch.setattr(folders.os, broken, full)
     with pytest.raises(StoreUnavailable, match="No space left"):
         store.put("there", b"new") if broken == "replace" else store.put_if_absent("new", b"new")
     monkeypatch.undo()
@@ -208,7 +216,7 @@ def test_a_killed_writers_temporary_file_is_never_listed(tmp_path: Path, monkeyp
         assert store.list("") == store.list("a/") == []
         raise Killed
 
-    monkeypatch.setattr(stores.os, "link", link)
+    monkeypatch.setattr(folders.os, "link", link)
     monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # the killed do not tidy up
     with pytest.raises(Killed):
         store.put_if_absent("a/x", b"1")
@@ -287,7 +295,7 @@ def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None
 def test_a_full_disk_is_a_passing_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"old")
-    monkeypatch.setattr(stores.secrets, "token_hex", lambda _: "full")
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "full")
     (tmp_path / ".tmp-full").symlink_to("/dev/full")
     with pytest.raises(StoreUnavailable, match="No space left"):
         store.put("x", b"new" * 100_000)

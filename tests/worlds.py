@@ -75,6 +75,9 @@ class MemoryStore:
         at = self._written_at.get(key) or self._now()
         return StoredObject(key=key, size_bytes=len(self.objects[key]), modified_at=at)
 
+    def folders(self) -> tuple[str, ...]:
+        return tuple(sorted({key.split("/")[0] for key in list(self.objects) if "/" in key}))
+
     def delete(self, key: str) -> None:
         _check(key)
         self.objects.pop(key, None)
@@ -100,7 +103,7 @@ class LossyStore:
         self._store = store
         self._fate = fate
         self.put, self.put_hint, self.get = store.put, store.put_hint, store.get
-        self.list, self.delete = store.list, store.delete
+        self.list, self.folders, self.delete = store.list, store.folders, store.delete
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         fate = self._fate()

@@ -6,7 +6,6 @@ import getpass
 import os
 import socket
 from functools import cached_property
-from pathlib import Path
 
 from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
@@ -17,7 +16,7 @@ from spotrun.events import RunCreated
 from spotrun.ledger import Ledger
 from spotrun.runner import Runner
 from spotrun.spec import LocalMarketSpec, RunSpec
-from spotrun.store import LocalStore, Store, open_store
+from spotrun.store import Store, open_store
 
 DEFAULT_STORE = "~/.spotrun/runs"
 
@@ -98,10 +97,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 def runs_in(folder: str) -> list[OpenRun]:
     """Every run in a store, in no order. Folders that hold no run are passed over."""
     store = open_store(folder)
-    assert isinstance(store, LocalStore)
-    top = Path(store.uri)
-    candidates = sorted(path for path in top.iterdir() if (path / "ledger").is_dir()) if top.is_dir() else []
-    return [run for path in candidates if (run := _try_open(str(path))) is not None]
+    return [run for name in store.folders() if (run := _try_open(f"{store.uri}/{name}")) is not None]
 
 
 def _try_open(uri: str) -> OpenRun | None:
