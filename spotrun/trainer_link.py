@@ -150,8 +150,12 @@ class ArenaFree(_Message, frozen=True):
     arena: int
 
 
+Why: TypeAlias = Literal["interval", "rebalance", "epoch"]
+"""What made the agent ask for a snapshot."""
+
+
 class SnapshotWanted(_Message, frozen=True):
-    why: Literal["interval", "rebalance", "epoch", "chaos"]
+    why: Why
 
 
 class DrainWanted(_Message, frozen=True):

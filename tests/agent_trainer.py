@@ -52,6 +52,8 @@ class Trainer:
         self.every: int | None = None
 
     def run(self) -> None:
+        if self.happens("hang_at_import"):
+            threading.Event().wait()
         self.link.send(Hello(pid=os.getpid(), lightning="stand-in 1.0", torch="none", python="3"))
         if "refuse" in self.job:
             self.link.send(Refused(reason=self.job["refuse"], hint="do otherwise"))
@@ -61,8 +63,11 @@ class Trainer:
         self.link.send(ArenasWanted(size_bytes=200_000))
         while self.step < self.job["steps"]:
             self.do_step()
-        self.snapshot(final=True)
+        if not self.happens("no_final"):
+            self.snapshot(final=True)
         self.link.send(Finished(step=self.step, epoch=self.epoch - 1))
+        if self.happens("hang_at_exit"):
+            threading.Event().wait()
 
     def begin(self) -> None:
         received = self.link.receive(60)

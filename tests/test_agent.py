@@ -159,6 +159,49 @@ def test_a_hung_trainer_is_ended_with_its_stacks_in_the_log(
     assert "in go_wrong" in run.log(node)
 
 
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Spec keys with which a silence of three seconds is a hang."""
+    monkeypatch.setenv("SPOTRUN_HANG_FLOOR_S", "1")
+    return {"policy": {"hang_after": "30s"}}
+
+
+def test_a_trainer_that_hangs_in_its_imports_is_ended(start: Start, tmp_path: Path, little_patience: dict[str, Any]):
+    run = start({"hang_at_import": True, "once": str(tmp_path)}, **little_patience)
+    run.launch().powers_off()
+    assert run.wait_for(ev.TrainerExited).cause is Cause.HANG
+    assert run.wait_for(ev.RunCompleted).step == 60
+
+
+def test_a_script_that_hangs_after_its_final_checkpoint_has_completed(start: Start, little_patience: dict[str, Any]):
+    run = start({"hang_at_exit": True}, **little_patience)
+    node = run.launch()
+    node.powers_off()
+    completed = run.wait_for(ev.RunCompleted)
+    assert run.state.commit(completed.final_commit).event.final
+    assert run.seen(ev.TrainerExited) == []
+    assert "no sign of life" in run.log(node)
+
+
+def test_a_script_that_ends_well_without_a_final_checkpoint_has_not_completed(start: Start, tmp_path: Path):
+    run = start({"no_final": True, "once": str(tmp_path)})
+    run.launch().powers_off()
+    assert run.wait_for(ev.TrainerExited).exit_code == 0
+    completed = run.wait_for(ev.RunCompleted)
+    assert run.state.commit(completed.final_commit).event.step == 60
+
+
+def test_a_plain_command_that_hangs_is_ended_and_one_that_computes_is_not(
+    start: Start, tmp_path: Path, little_patience: dict[str, Any]
+):
+    silent_but_busy = "python -c 'import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass'"
+    command = f"test -e {tmp_path}/once && exec {silent_but_busy}; touch {tmp_path}/once; sleep 1000"
+    run = start(train={"run": command}, **little_patience)
+    run.launch().powers_off(40)
+    assert [exited.cause for exited in run.seen(ev.TrainerExited)] == [Cause.HANG]
+    run.wait_for(ev.RunCompleted)
+
+
 def test_a_script_that_fails_twice_at_the_same_step_is_not_tried_again(start: Start):
     run = start({"raise_at": 20}, retry={"max_restarts": 5})
     node = run.launch()

@@ -98,10 +98,10 @@ def test_when_a_snapshot_is_due(facts: SnapshotFacts, why: str | None):
 
 def test_a_hang_is_ten_steps_but_at_least_what_the_spec_says():
     five = timedelta(minutes=5)
-    assert decisions.hang_limit_s(1, five, 30, progressed=True) == 300
-    assert decisions.hang_limit_s(60, five, 30, progressed=True) == 600
-    assert decisions.hang_limit_s(None, five, 1800, progressed=True) == 1800
-    assert decisions.hang_limit_s(None, five, 30, progressed=False) == 900
+    assert decisions.hang_limit_s(1, five, 30, training=True) == 300
+    assert decisions.hang_limit_s(60, five, 30, training=True) == 600
+    assert decisions.hang_limit_s(None, five, 1800, training=True) == 1800
+    assert decisions.hang_limit_s(None, five, 30, training=False) == 900
 
 
 def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_snapshot():

@@ -52,6 +52,11 @@ class Arenas:
             self._drop_if_unused(number)
         return [self._arenas[number] for number in self._current]
 
+    @property
+    def all_full(self) -> bool:
+        """The trainer has none to write to; false before it has asked for any."""
+        return bool(self._current) and self._full.issuperset(self._current)
+
     def fill(self, number: int) -> Arena | None:
         """The arena, now the agent's; None for one that was never granted or is full already: a trainer gone wrong."""
         if number not in self._arenas or number in self._full:

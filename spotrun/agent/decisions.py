@@ -11,10 +11,11 @@ from enum import Enum, auto
 
 from spotrun.events import Cause, TrainerExited
 from spotrun.state import RunState
+from spotrun.trainer_link import Why
 
 HANG_STEPS = 10
-HANG_START_FACTOR = 3
-"""The first step of a process may compile, fill caches and start workers."""
+HANG_OUTSIDE_FACTOR = 3
+"""The first step may compile, fill caches and start workers; a script may download before and export after."""
 
 STANDBY_GRACE_S = 30.0
 DRAIN_WINDOW_S = 120.0
@@ -91,7 +92,7 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
 
 def exit_words(exit_code: int, cause: Cause) -> str:
     if cause is Cause.HANG:
-        return "no progress; its stacks are in the log"
+        return "no sign of life; its stacks are in the log"
     if cause is Cause.OUT_OF_MEMORY:
         return "killed: out of memory, or by hand"
     if exit_code == 0:
@@ -126,16 +127,16 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
     return any(one.cause is Cause.USER_ERROR and one.step == exited.step for one in others)
 
 
-def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, progressed: bool) -> float:
+def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, training: bool) -> float:
     """
-    Run time without progress after which a trainer counts as hung (failures.md R13).
+    Run time without a sign of life after which a trainer counts as hung (failures.md R13).
 
-        max(10 median steps, policy.hang_after, floor)      three times that before its first progress
+        max(10 median steps, policy.hang_after, floor)      three times that before its first progress and after fit()
 
     `floor_s` is 30 s of system time: however fast run time passes, a busy machine is slow.
     """
     limit_s = max(HANG_STEPS * (step_s or 0.0), hang_after.total_seconds(), floor_s)
-    return limit_s if progressed else HANG_START_FACTOR * limit_s
+    return limit_s if training else HANG_OUTSIDE_FACTOR * limit_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +155,7 @@ class SnapshotFacts:
     rebalance: bool = False
 
 
-def snapshot_due(facts: SnapshotFacts, gap_s: float) -> str | None:
+def snapshot_due(facts: SnapshotFacts, gap_s: float) -> Why | None:
     """Why to take a snapshot now, or None. A trainer's first one comes early: a fast proof that saving works."""
     if facts.since_commit_s is not None and facts.since_commit_s < gap_s:
         return None

@@ -29,11 +29,15 @@ class GroupMark(msgspec.Struct, frozen=True):
 
 def mark(pid: int) -> GroupMark | None:
     """The process of that id, dead but unreaped ones included, or None."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return GroupMark(pid, int(fields[19]))
+    fields = _stat(pid)
+    return GroupMark(pid, int(fields[19])) if fields else None
+
+
+def cpu_s(group: int) -> float:
+    """System seconds that the live processes of the group and the children they have waited for have computed."""
+    found = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    ticks = sum(sum(map(int, fields[11:15])) for fields in found if fields and int(fields[2]) == group)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def remember(path: Path, group: GroupMark) -> None:
@@ -86,4 +90,12 @@ def _environment(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
+        return []
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat from the third, `state`, on (proc_pid_stat(5)); empty where it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
         return []

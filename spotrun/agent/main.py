@@ -16,9 +16,10 @@ import traceback
 from types import TracebackType
 
 from spotrun.agent import groups
-from spotrun.agent.attempt import AttemptLoop, start_trainer
+from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
+from spotrun.agent.incarnation import start_trainer
 from spotrun.agent.node import Node, Place
 from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by

@@ -11,7 +11,7 @@ from typing import Literal
 
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
 from spotrun.intervals import COMMIT_GAP, auto_interval
-from spotrun.trainer_link import Progress
+from spotrun.trainer_link import Progress, Why
 from spotrun.units import Steps
 
 STEPS_REMEMBERED = 50
@@ -80,7 +80,7 @@ class Pace:
         stall = FIRST_STALL if self.stall_s is None else timedelta(seconds=self.stall_s)
         return auto_interval(stall).total_seconds()
 
-    def snapshot_due(self, now_s: float) -> str | None:
+    def snapshot_due(self, now_s: float) -> Why | None:
         facts = SnapshotFacts(
             since_commit_s=None if self._committed_s is None else now_s - self._committed_s,
             since_snapshot_s=None if self._snapshot_s is None else now_s - self._snapshot_s,

@@ -109,6 +109,10 @@ class Trainer:
         with contextlib.suppress(LinkClosed):
             self._link.send(message, [*(arena.fd for arena in arenas), *fds])
 
+    def cpu_s(self) -> float:
+        """System seconds that the processes of its group, those alive, have computed so far."""
+        return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
+
     def abort(self) -> None:
         """SIGABRT to the training process, whose faulthandler writes down where it stands."""
         pid = self._pid_of_training()

@@ -1,0 +1,137 @@
+"""
+What one attempt tells the ledger. Each event stands there once, however often it is told and whoever restarted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spotrun.agent.inbox import NoticeHeard, PowerOff, Said
+from spotrun.agent.node import Node
+from spotrun.agent.recorder import unless
+from spotrun.agent.saver import DETAIL_MAX, finite
+from spotrun.errors import SpotrunError
+from spotrun.events import (
+    AnyEvent,
+    AttemptDrained,
+    AttemptEnded,
+    AttemptStarted,
+    Cause,
+    EpochCompleted,
+    NoticeSeen,
+    ResumedFrom,
+    RunCompleted,
+    TrainerExited,
+    TrainingStarted,
+)
+from spotrun.ledger import Decide
+from spotrun.state import Attempt, RunState
+from spotrun.state import Trainer as TrainerRecord
+from spotrun.trainer_link import EpochEnded
+
+APPEND_WITHIN_S = 3700.0
+"""System time; longer than the recorder's own patience."""
+
+
+class Chronicle:
+    """
+    The events of attempt `attempt`, which `take_over` begins.
+
+    What the next move depends on is waited for; the rest is appended behind the loop's back, in order, and the inbox
+    hears if it was refused.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.attempt = -1
+
+    def take_over(self) -> Attempt:
+        """
+        Start the attempt, or go on with the one that this instance has started.
+
+        Raises:
+            PowerOff: this launch may not start one.
+        """
+        launch = self._node.place.launch
+        started = AttemptStarted(
+            launch=launch, instance_id=self._node.place.instance_id, booted_at=self._node.booted_at
+        )
+        self._append(unless(lambda state: state.launches[launch].attempt is not None, started))
+        number = self._node.recorder.state.launches[launch].attempt
+        assert number is not None
+        self.attempt = number
+        return self._mine(self._node.recorder.state)
+
+    def resumed(self, incarnation: int, event: ResumedFrom) -> None:
+        self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
+
+    def training_started(self, incarnation: int, step: int) -> None:
+        event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=step)
+        self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
+
+    def epoch_completed(self, ended: EpochEnded, said: Said) -> None:
+        event = EpochCompleted(
+            attempt=self.attempt,
+            epoch=ended.epoch,
+            step=ended.step,
+            ended_at=said.at,
+            metrics=finite(ended.metrics),
+        )
+        self._append_later(unless(lambda state: state.epochs and state.epochs[-1].event.epoch >= ended.epoch, event))
+
+    def notice_seen(self, notice: NoticeHeard) -> None:
+        if notice.kind == "rebalance":
+            event = NoticeSeen(attempt=self.attempt, kind="rebalance", deadline_at=None)
+            self._append_later(unless(lambda state: self._mine(state).rebalance, event))
+            return
+        event = NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=notice.deadline_at)
+        self._append_later(unless(lambda state: self._mine(state).notice is not None, event))
+
+    def trainer_exited(self, incarnation: int, cause: Cause, exit_code: int, step: int, detail: str) -> TrainerExited:
+        event = TrainerExited(
+            attempt=self.attempt,
+            incarnation=incarnation,
+            cause=cause,
+            exit_code=exit_code,
+            step=step,
+            detail=detail,
+        )
+        self._append(unless(lambda state: self._trainer(state, incarnation).exited is not None, event))
+        return event
+
+    # -- the last word -------------------------------------------------------------------------------------------
+
+    def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
+        self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
+
+    def ended(self, cause: Cause, last_step: int, detail: str) -> None:
+        detail = detail[: 2 * DETAIL_MAX]
+        self._end(AttemptEnded(attempt=self.attempt, cause=cause, last_step=last_step, detail=detail))
+
+    def completed(self, final_commit: int | None, step: int) -> None:
+        self._end(RunCompleted(attempt=self.attempt, final_commit=final_commit, step=step))
+
+    def _end(self, event: AnyEvent) -> None:
+        self._append(unless(lambda state: self._mine(state).end is not None, event))
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _mine(self, state: RunState) -> Attempt:
+        return state.attempts[self.attempt]
+
+    def _trainer(self, state: RunState, incarnation: int) -> TrainerRecord:
+        return self._mine(state).trainers[incarnation]
+
+    def _append(self, decide: Decide) -> None:
+        """
+        Raises:
+            PowerOff: this agent may not write any more.
+        """
+        try:
+            self._node.recorder.append(decide).result(APPEND_WITHIN_S)
+        except SpotrunError as error:
+            raise PowerOff(error.message) from error
+
+    def _append_later(self, decide: Decide) -> None:
+        """Without waiting. If it is refused the inbox will say so."""
+        self._node.recorder.append(decide)

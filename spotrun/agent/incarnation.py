@@ -1,0 +1,223 @@
+"""
+One trainer of an attempt, from its start to its exit: what was said between it and the agent, and what it left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from spotrun import trainer_link
+from spotrun.agent import decisions
+from spotrun.agent.arenas import Arena, Arenas
+from spotrun.agent.inbox import Exited, Said
+from spotrun.agent.node import Node
+from spotrun.agent.saver import Snapshot
+from spotrun.agent.trainer import Trainer, training_command, user_environment
+from spotrun.agent.vigil import Signs, Vigil
+from spotrun.checkpoint.restore import Image
+from spotrun.trainer_link import (
+    ArenaFree,
+    Committed,
+    DrainWanted,
+    Finished,
+    Hello,
+    Progress,
+    Refused,
+    Resume,
+    SnapshotTaken,
+    SnapshotWanted,
+    Why,
+)
+
+HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
+"""System time; tests have less of it."""
+ABORT_GRACE_S = 5.0
+"""System time that a hung trainer has to write down its stacks, and a refused one to exit."""
+KILL_WITHIN_S = 30.0
+
+
+class Incarnation:
+    """
+    Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the last snapshot and its
+    commit, once that is durable; `unkept_stall_s` the run time of stalls whose snapshots were not kept.
+    """
+
+    def __init__(self, node: Node, trainer: Trainer) -> None:
+        self.number = trainer.incarnation
+        self.progress: Progress | None = None
+        self.asked: str | None = None
+        self.finished: Finished | None = None
+        self.refused: Refused | None = None
+        self.final: tuple[Snapshot, int] | None = None
+        self.exited: Exited | None = None
+        self.hung = False
+        self.unkept_stall_s = 0.0
+        self._node = node
+        self._trainer = trainer
+        self._arenas = Arenas()
+        self._sequence = 0
+        self._resume: Resume | None = None
+        self._image: Image | None = None
+        self._told_where = False
+        self._kill_at_s: float | None = None
+        self._log_start = node.console.size_bytes()
+        self._vigil = Vigil(node.clock, self._signs)
+
+    @property
+    def makes_snapshots(self) -> bool:
+        """It has our callback; any other command does not."""
+        return self._trainer.hello is not None
+
+    @property
+    def last_step(self) -> int:
+        if self.progress is not None:
+            return self.progress.step
+        return self._resume.step if self._resume is not None else 0
+
+    # -- where to begin ------------------------------------------------------------------------------------------
+
+    def begin_at(self, resume: Resume, image: Image | None) -> None:
+        """What is told to the trainer as soon as it says hello. `image` is closed here."""
+        self._resume, self._image = resume, image
+        self._tell_where()
+
+    def hello(self, hello: Hello, at_s: float) -> None:
+        self._trainer.hello = hello
+        self._vigil.heard(at_s)
+        self._tell_where()
+
+    def _tell_where(self) -> None:
+        """Once both sides are ready."""
+        if self._told_where or self._resume is None or not self.makes_snapshots:
+            return
+        self._told_where = True
+        self._vigil.heard()
+        self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+        self._drop_image()
+
+    def _drop_image(self) -> None:
+        if self._image is not None:
+            self._image.close()
+            self._image = None
+
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
+    def grant(self, size_bytes: int) -> None:
+        arenas = self._arenas.grant(size_bytes)
+        granted = trainer_link.Arenas(size_bytes=size_bytes, count=len(arenas), first=arenas[0].number)
+        self._trainer.send(granted, arenas)
+
+    def ask(self, why: Why) -> None:
+        self.asked = why
+        self._trainer.send(SnapshotWanted(why=why))
+
+    def filled(self, taken: SnapshotTaken) -> Arena | None:
+        """The arena that holds the snapshot; None where it was not the trainer's to fill."""
+        arena = self._arenas.fill(taken.arena)
+        if arena is None or taken.size_bytes > arena.size_bytes:
+            self._node.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
+            return None
+        return arena
+
+    def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
+        self.unkept_stall_s += taken.stall_s * self._node.clock.scale
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        self.asked = None
+        return Snapshot(
+            attempt=attempt,
+            incarnation=self.number,
+            sequence=sequence,
+            arena=arena,
+            taken=taken,
+            taken_at=said.at,
+            taken_s=said.at_s,
+            stall_s=self.unkept_stall_s,
+            why=why,
+        )
+
+    def committed(self, snapshot: Snapshot, commit: int) -> None:
+        """A snapshot of this trainer became durable."""
+        self.unkept_stall_s -= snapshot.stall_s
+        self._trainer.send(Committed(step=snapshot.taken.step))
+        if snapshot.taken.final:
+            self.final = snapshot, commit
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Its arena may be written again."""
+        self._arenas.free(snapshot.arena.number)
+        self._trainer.send(ArenaFree(arena=snapshot.arena.number))
+
+    # -- signs of life -------------------------------------------------------------------------------------------
+
+    def progressed(self, progress: Progress, at_s: float) -> None:
+        self.progress = progress
+        self._vigil.heard(at_s)
+
+    def finish(self, finished: Finished, at_s: float) -> None:
+        self.finished = finished
+        self._vigil.heard(at_s)
+
+    def watch(self, step_s: float | None, *, draining: bool) -> None:
+        """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+            self._trainer.kill()
+        if self._kill_at_s is not None or self.exited is not None or draining:
+            return
+        if self._arenas.all_full:
+            self._vigil.heard()  # it may be waiting for room, which an upload makes
+        training = self.progress is not None and self.finished is None
+        limit_s = decisions.hang_limit_s(
+            step_s,
+            self._node.spec.policy.hang_after,
+            HANG_FLOOR_S * self._node.clock.scale,
+            training=training,
+        )
+        if self._vigil.silent_s(training=training) >= limit_s:
+            self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
+            self.hung = True
+            self._kill_at_s = time.monotonic() + ABORT_GRACE_S
+            self._trainer.abort()
+
+    def _signs(self) -> Signs:
+        return Signs(self._node.console.size_bytes(), self._trainer.cpu_s())
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def drain(self, reason: str) -> None:
+        self._trainer.send(DrainWanted(reason=reason))
+
+    def refuse(self, refused: Refused) -> None:
+        """It is about to exit by itself."""
+        self.refused = refused
+        self._kill_at_s = time.monotonic() + ABORT_GRACE_S
+
+    def terminate(self, within_s: float) -> None:
+        """Ask a command that makes no snapshots to end."""
+        self._trainer.terminate()
+        self._trainer.wait(within_s)
+
+    def kill(self) -> None:
+        self._trainer.kill()
+        self._trainer.wait(KILL_WITHIN_S)
+
+    def tail(self) -> str:
+        """The last lines of its output."""
+        return self._node.console.tail(since=self._log_start).strip()
+
+    def close(self) -> None:
+        """Its memory goes; what is still being saved, when that is done."""
+        self._drop_image()
+        self._arenas.close()
+
+
+def start_trainer(node: Node, incarnation: int) -> Trainer:
+    trainer = Trainer(incarnation, node.inbox, node.clock)
+    output = node.console.open()
+    try:
+        environment = user_environment(node.spec, node.place.folder, node.place.instance_id)
+        command = training_command(node.spec)
+        trainer.start(command, node.place.work, environment, output, node.place.trainer_mark)
+    finally:
+        os.close(output)
+    return trainer

@@ -1,0 +1,55 @@
+"""
+Signs of life of a trainer, so that no silence lasts for ever (promise I16; failures.md R13).
+
+While it trains, progress is the only sign: ranks that wait for each other compute busily. Before its first progress and
+after fit() a script does what it likes (it downloads, it exports), so output and computing count there, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotrun.clock import Clock
+
+LOOK_EVERY_S = 1.0
+"""System time between two looks at a trainer that does not speak: each reads all of /proc."""
+BUSY_SHARE = 0.01
+"""Of one core. What merely waits, threads that poll included, stays below."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """`cpu_s`: system seconds that the trainer's processes have computed."""
+
+    output_bytes: int
+    cpu_s: float
+
+
+class Vigil:
+    """Over one trainer, from its start on. `read_signs` is asked while nothing else tells that it lives."""
+
+    def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:
+        self._clock = clock
+        self._read_signs = read_signs
+        self._heard_s = clock.monotonic()
+        self._signs = read_signs()
+        self._looked_s = time.monotonic()
+
+    def heard(self, at_s: float | None = None) -> None:
+        """It gave a sign, at `at_s` of run time or now."""
+        self._heard_s = self._clock.monotonic() if at_s is None else max(self._heard_s, at_s)
+
+    def silent_s(self, *, training: bool) -> float:
+        """Run time since the newest sign that counts."""
+        if not training and time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            self._look()
+        return self._clock.monotonic() - self._heard_s
+
+    def _look(self) -> None:
+        before, before_s = self._signs, self._looked_s
+        self._signs, self._looked_s = self._read_signs(), time.monotonic()
+        computed_s = self._signs.cpu_s - before.cpu_s
+        if self._signs.output_bytes > before.output_bytes or computed_s >= BUSY_SHARE * (self._looked_s - before_s):
+            self.heard()
