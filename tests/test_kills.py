@@ -7,17 +7,16 @@ import os
 import random
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from tests.eventually import eventually
-from tests.local_runs import Site, environment_of, final_tensors, processes_now
+from tests.local_runs import Site, final_tensors
+from tests.strikes import strike
 
 EPOCHS = 10
 BATCHES = 12
@@ -44,7 +43,7 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(si
             runner.kill()
             runner = site.start("resume", "killed")
         else:
-            strike(site, victim)
+            strike(site, "killed", victim)
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 
@@ -60,33 +59,6 @@ def kill_plan(dice: random.Random) -> list[tuple[int, str]]:
     """Each victim once, at steps apart enough for its successor to have begun."""
     steps = sorted(dice.sample(range(4, STEPS - 8, 6), len(VICTIMS)))
     return list(zip(steps, dice.sample(VICTIMS, len(VICTIMS)), strict=True))
-
-
-def strike(site: Site, victim: str) -> None:
-    """Kill the victim of the attempt that trains; one that has just gone by itself will do."""
-    if victim == "instance":
-        current = eventually(lambda: site.state("killed").current, within_s=60)
-        site.run("killed").cloud.interrupt(current.instance_id, None)
-        return
-    pid = eventually(lambda: next(_of_instance(site, victim), None), within_s=60)
-    os.kill(pid, signal.SIGKILL)
-
-
-def _of_instance(site: Site, victim: str) -> Iterator[int]:
-    for pid in processes_now():
-        if str(site.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
-            continue
-        words = _command_line(pid)
-        is_agent = "spotrun.agent" in words
-        if (victim == "agent" and is_agent) or (victim == "trainer" and any("tiny.py" in word for word in words)):
-            yield pid
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    except OSError:
-        return []
 
 
 def assert_each_sample_once_per_epoch(trace: dict[int, set[str]]) -> None:

@@ -1,0 +1,198 @@
+"""
+Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
+
+    python -m tests.chaos --runs 200 --jobs 2 --store s3
+
+Half of the kills hit while a checkpoint is being sent. A failure names its seed; `--first SEED --runs 1` repeats it.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from tests.local_runs import Site, final_tensors
+from tests.strikes import strike, uploading
+
+EPOCHS = 20
+STEPS = EPOCHS * 12
+SCALE = 60
+KILLS_MIN, KILLS_MAX = 5, 20
+VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runner")
+LOOK_EVERY_S = 0.002
+"""An upload lasts a tenth of a second."""
+RUN_WITHIN_S = 600
+QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
+CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0.02'"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Of `victim`, once step `step` was trained, and then `in_upload` only while a checkpoint is being sent."""
+
+    step: int
+    victim: str
+    in_upload: bool
+
+
+@dataclass(frozen=True)
+class Straight:
+    """What a training gives that nothing disturbs."""
+
+    trace: dict[int, set[str]]
+    tensors: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`wrong` names what differs from the undisturbed training, or was left behind."""
+
+    seed: int
+    kills: tuple[Kill, ...]
+    redone: int
+    seconds: float
+    wrong: tuple[str, ...]
+
+
+def plan(seed: int) -> list[Kill]:
+    """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
+    dice = random.Random(seed)
+    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 3)
+    steps = sorted(dice.sample(range(4, STEPS - 24), count))
+    return [Kill(step, dice.choice(VICTIMS), number % 2 == 1) for number, step in enumerate(steps)]
+
+
+def straight(site: Site) -> Straight:
+    site.call("launch", site.job("calm", args=QUIET_ARGS, scale=SCALE), "-y")
+    trace = site.trace_by_step()
+    site.trace.unlink()
+    return Straight(trace, final_tensors(site.run("calm")))
+
+
+def disturbed(site: Site, seed: int, wanted: Straight) -> Outcome:
+    """One training through the kills of `seed`, compared with `wanted`."""
+    began = time.monotonic()
+    name = f"chaos-{seed}"
+    job = site.job(name, args=CHAOS_ARGS, scale=SCALE, extra="retry: {max_restarts: 40}\n")
+    runner = site.start("launch", job, "-y")
+    done = []
+    for kill in plan(seed):
+        if not _reached(site, runner, kill):
+            break
+        done.append(kill)
+        if kill.victim == "runner":
+            runner.send_signal(signal.SIGKILL)
+            runner = site.start("resume", name)
+        else:
+            strike(site, name, kill.victim)
+    output, _ = runner.communicate(timeout=RUN_WITHIN_S)
+    wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
+    wrong += _differences(site, name, wanted) if not wrong else []
+    lines = len(site.trace.read_text().splitlines())
+    site.trace.unlink()
+    return Outcome(seed, tuple(done), lines - STEPS, time.monotonic() - began, tuple(wrong))
+
+
+def _reached(site: Site, runner: subprocess.Popen[str], kill: Kill) -> bool:
+    """Wait for the moment of a kill; False when the run is over before it."""
+    give_up_at = time.monotonic() + RUN_WITHIN_S
+    while runner.poll() is None:
+        assert time.monotonic() < give_up_at, f"step {kill.step} is not reached"
+        if _trained(site) >= kill.step and (not kill.in_upload or uploading(site)):
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return False
+
+
+def _trained(site: Site) -> int:
+    """The newest step in the trace, cheaply; after a resume an older one than was trained before."""
+    try:
+        last = site.trace.read_bytes()[-400:].rstrip(b"\n").rpartition(b"\n")[2]
+        return int(last.split()[0])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _differences(site: Site, name: str, wanted: Straight) -> list[str]:
+    run = site.run(name)
+    checks = {
+        "samples, losses or learning rates": lambda: site.trace_by_step() == wanted.trace,
+        "final weights or optimizer": lambda: final_tensors(run) == wanted.tensors,
+        "a process was left running": lambda: site.left_running() == [],
+    }
+    return [what for what, holds in checks.items() if not holds()]
+
+
+# -- the battery -----------------------------------------------------------------------------------------------------
+
+
+def in_place(folder: Path, work: Callable[[Site], Outcome | Straight]) -> Outcome | Straight:
+    with pytest.MonkeyPatch.context() as patch:
+        folder.mkdir(parents=True)
+        site = Site(folder, patch)
+        try:
+            return work(site)
+        finally:
+            site.close()
+
+
+def _one(folder: Path, seed: int, wanted: Straight) -> Outcome:
+    outcome = in_place(folder, lambda site: disturbed(site, seed, wanted))
+    shutil.rmtree(folder)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def main(
+    runs: Annotated[int, typer.Option(help="How many trainings.")] = 20,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name:
+        folder = Path(name)
+        wanted = in_place(folder / "calm", straight)
+        assert isinstance(wanted, Straight)
+        outcomes = []
+        with ProcessPoolExecutor(jobs) as pool:
+            seeds = range(first, first + runs)
+            for future in as_completed([pool.submit(_one, folder / str(seed), seed, wanted) for seed in seeds]):
+                outcomes.append(future.result())
+                print(_line(outcomes[-1]), flush=True)
+    print(_summary(outcomes))
+    sys.exit(any(outcome.wrong for outcome in outcomes))
+
+
+def _line(outcome: Outcome) -> str:
+    verdict = "bit-identical" if not outcome.wrong else f"DIFFERS: {', '.join(outcome.wrong)}"
+    in_upload = sum(kill.in_upload for kill in outcome.kills)
+    kills = f"{len(outcome.kills):2} kills, {in_upload:2} in uploads"
+    return f"seed {outcome.seed:4}  {kills}  {outcome.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    kills = [kill for outcome in outcomes for kill in outcome.kills]
+    victims = ", ".join(f"{count} {victim}" for victim, count in Counter(kill.victim for kill in kills).most_common())
+    same = sum(not outcome.wrong for outcome in outcomes)
+    return (
+        f"{same}/{len(outcomes)} bit-identical through {len(kills)} SIGKILLs ({victims}), "
+        f"{sum(kill.in_upload for kill in kills)} of them while a checkpoint was being sent; "
+        f"{sum(outcome.redone for outcome in outcomes)} of {STEPS * len(outcomes)} steps redone"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
