@@ -23,7 +23,7 @@ from spotrun.instance import Instance, InstanceState
 from spotrun.ledger import Ledger
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
-from spotrun.stores.local import LocalStore
+from spotrun.store import open_store
 from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, offering
 
@@ -35,13 +35,17 @@ E = TypeVar("E", bound=ev.Event)
 class AgentRun:
     """
     One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes 60 times as fast.
+
+    The run is below `runs_uri`; below `folder` unless told otherwise.
     """
 
-    def __init__(self, folder: Path, job: dict[str, Any] | None = None, **spec: Any) -> None:
+    def __init__(
+        self, folder: Path, job: dict[str, Any] | None = None, *, runs_uri: str | None = None, **spec: Any
+    ) -> None:
         self.folder = folder
         self.trace = folder / "trace"
         self.clock = ScaledClock(datetime.now(UTC), SCALE)
-        self.store = LocalStore(folder / f"runs/demo-{UID}")
+        self.store = open_store(f"{runs_uri or folder / 'runs'}/demo-{UID}")
         self.ledger = Ledger(self.store, UID, "test", self.clock)
         self.nodes: list[Node] = []
         work = folder / "source"

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from spotrun import events as ev
 from spotrun.agent.arenas import Arena
@@ -28,6 +31,8 @@ from spotrun.events import encode_entry
 from spotrun.ledger import Ledger, key_of
 from spotrun.state import RunState
 from spotrun.trainer_link import SnapshotTaken
+from tests.agent_bench import AgentRun, Node
+from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, History
 from tests.worlds import MemoryStore, Watched
 
@@ -184,3 +189,52 @@ def check(store: MemoryStore, zombie_attempt: int, seed: str) -> None:
     assert candidates, seed
     for commit in candidates:
         verify(store, commit, retry_for_s=0.1)
+
+
+# -- real processes ---------------------------------------------------------------------------------------------------
+
+ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.005}
+ZOMBIES_IN_A_ROW = 5
+MOMENTS = ("training", "uploading")
+ASLEEP = (("agent",), ("agent", "trainer"), ("trainer", "agent"))
+"""In the order in which they wake up. Without its agent a trainer can write nothing."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(4))
+def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    run = AgentRun(tmp_path, ENDLESS)
+    try:
+        node = run.launch()
+        for _ in range(ZOMBIES_IN_A_ROW):
+            node = succeeded(run, node, dice.choice(MOMENTS), dice.choice(ASLEEP))
+        for commit in run.state.restore_candidates():
+            verify(run.store, commit)
+    finally:
+        run.close()
+
+
+def succeeded(run: AgentRun, node: Node, moment: str, asleep: tuple[str, ...]) -> Node:
+    """Stop a node's processes, let another take over and commit, wake them up; the other node."""
+    attempt = eventually(lambda: commits_of(run, run.state.current_attempt) and run.state.current_attempt)
+    if moment == "uploading":
+        eventually(lambda: node.status().get("upload"))
+    sleepers = [node.agent_pid() if name == "agent" else node.trainer_pid() for name in asleep]
+    for pid in sleepers:
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+    run.write(ev.DrainRequested(attempt=attempt, reason="test"))
+    successor = run.launch()
+    eventually(lambda: run.state.current_attempt != attempt and commits_of(run, run.state.current_attempt), 30)
+    taken_over = run.state.current_attempt
+    for pid in sleepers:
+        os.kill(pid, signal.SIGCONT)
+    node.powers_off()
+    assert [number for number in commits_of(run, attempt) if number > taken_over] == [], "a zombie committed"
+    return successor
+
+
+def commits_of(run: AgentRun, attempt: int | None) -> list[int]:
+    return [commit.number for commit in run.state.commits if commit.event.attempt == attempt]
