@@ -1,5 +1,6 @@
 # make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
 # make test    everything that has to hold, on 2 cores
+# make torture what the tests do to object stores, at full length
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -16,7 +17,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test install dev lint types clean moved
+.PHONY: demo test torture install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -28,6 +29,10 @@ test: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
 	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/expected_skips.py .pytest-results.xml)
+
+# 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
+torture: .venv/.installed-dev
+	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/torture.py
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -10,9 +10,9 @@ from pathlib import Path
 from spotrun import workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
-from spotrun.errors import ObjectMissing, RunNotFound
-from spotrun.events import LEDGER_VERSION, RunCreated, StoragePrices, decode_entry
-from spotrun.ledger import Ledger, key_of
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
+from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
+from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.spec import RunSpec
 from spotrun.store import Store, open_store
 
@@ -68,11 +68,26 @@ def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledCloc
 
 
 def first_entry(store: Store) -> RunCreated:
-    """Entry 0 of a run, which says which clock, cloud and rules all else is read with."""
-    try:
-        entry = decode_entry(store.get(key_of(0)))
-    except ObjectMissing:
-        raise RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are") from None
+    """
+    Entry 0 of a run, which says which clock, cloud and rules all else is read with.
+
+    Raises:
+        RunNotFound: there is none, or it creates no run.
+        LedgerDamaged: it is not what was written.
+    """
+    data = read_entry(store, 0)
+    if data is None:
+        raise _no_run(store)
+    if not is_whole(data):
+        raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
+    entry = decode_entry(data)
     if entry is None or not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
     return entry.event
+
+
+def _no_run(store: Store) -> SpotrunError:
+    """A folder with later entries held a run once; and they are worth more than a word about a typing error."""
+    if store.list(FOLDER):
+        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
+    return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")

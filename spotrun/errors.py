@@ -8,7 +8,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
     │   ├── ObjectMissing            no object of that name
-    │   └── LedgerDamaged            an entry is missing below a listed one: nobody may append
+    │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
@@ -68,7 +68,7 @@ class ObjectMissing(StoreError):
 
 
 class LedgerDamaged(StoreError):
-    pass
+    exit_code = 8
 
 
 class CheckpointDamaged(SpotrunError):

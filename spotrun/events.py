@@ -9,12 +9,14 @@ time.
 
 from __future__ import annotations
 
+import hashlib
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
+from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import Moment, Offering, require_amount
 
@@ -376,18 +378,63 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
 _decoder = msgspec.json.Decoder(Entry)
+_SEAL, _AFTER_SEAL = b'{"sha256":"', b'",'
+_SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 
 def encode_entry(entry: Entry) -> bytes:
+    """
+    The object of an entry: its JSON, with the sha256 of that JSON as a first field.
+
+    Without it a flipped bit could turn a price or a step into another number that nobody would ever doubt, or an
+    accepted entry into a void one, which readers who had seen it whole would go on believing in.
+    """
+    return seal(entry_json(entry))
+
+
+def seal(body: bytes) -> bytes:
+    """A JSON object with its own sha256 as a first field."""
+    assert body.startswith(b"{")
+    return _seal_of(body) + body[1:]
+
+
+def _seal_of(body: bytes) -> bytes:
+    return _SEAL + hashlib.sha256(body).hexdigest().encode() + _AFTER_SEAL
+
+
+def entry_json(entry: Entry) -> bytes:
+    """An entry for people and their programs, without its checksum."""
     return _encoder.encode(entry)
 
 
 def decode_entry(data: bytes) -> Entry | None:
-    """The entry, or None where `data` is not a well-formed one: such an entry is void, not an error."""
+    """
+    The entry, or None where a writer sealed what is no well-formed one: such an entry is void, not an error.
+
+    Raises:
+        LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is
+            not a writer's fault that all agree to pass over, but an accepted entry that nobody can read any more.
+    """
+    body = _unsealed(data)
+    if body is None:
+        raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
     try:
-        return _decoder.decode(data)
+        return _decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
+
+
+RESTORE = "restore the entry from a backup or an object version; nobody may append until then"
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether these are the bytes that a writer sealed, an entry or not."""
+    return _unsealed(data) is not None
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    body = b"{" + data[_SEAL_SIZE:]
+    return body if data.startswith(_seal_of(body)) else None
 
 
 def kind(event: Event) -> str:

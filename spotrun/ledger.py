@@ -17,14 +17,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from spotrun import state as folding
 from spotrun.clock import Clock
 from spotrun.errors import LedgerDamaged, ObjectMissing, SpotrunError, StoreUnavailable
-from spotrun.events import ENTRY_SIZE_MAX, AnyEvent, Entry, decode_entry, encode_entry, kind
+from spotrun.events import ENTRY_SIZE_MAX, RESTORE, AnyEvent, Entry, decode_entry, encode_entry, is_whole, kind
 from spotrun.state import RunState
-from spotrun.store import Store
+from spotrun.store import Store, StoredObject
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
 """How long a passing fault of the store is retried before it is the caller's. System time."""
 READERS = 8
+READS_MAX = 5
+"""Of an entry that comes otherwise each time."""
 
 Decide = Callable[[RunState], AnyEvent | None]
 
@@ -35,6 +37,25 @@ class EntryRefused(SpotrunError):
 
 def key_of(number: int) -> str:
     return f"{FOLDER}{number:08d}.json"
+
+
+def read_entry(store: Store, number: int) -> bytes | None:
+    """
+    What stands under a number, or None.
+
+    Bytes that no writer sealed are read again until they come twice the same: what changes on the way comes otherwise
+    each time. No more of them are read than an entry can have, since nobody knows who put them there.
+    """
+    data = None
+    for _ in range(READS_MAX):
+        before = data
+        try:
+            data = store.get(key_of(number), 0, ENTRY_SIZE_MAX + 1)
+        except ObjectMissing:
+            return None
+        if is_whole(data) or data == before:
+            break
+    return data
 
 
 class Ledger:
@@ -69,7 +90,7 @@ class Ledger:
         Read on to the end, and fold.
 
         Raises:
-            LedgerDamaged: an entry is missing below one that is there.
+            LedgerDamaged: an entry is missing below one that is there, or is not what was written.
             StoreUnavailable: the store could not be read for a minute; nothing was learned.
         """
         with self._lock:
@@ -140,33 +161,43 @@ class Ledger:
 
     def _refuse_gap(self) -> None:
         number = self._state.next_number
-        later = self._store.list(FOLDER, after=key_of(number))
-        if later and self._get(number) is None:
-            raise _damaged(number, later[0].key)
+        later = self._list(after=key_of(number))
+        if later and self._read(number) is None:
+            raise _missing(number, later[0].key)
 
     def _fold(self, number: int, data: bytes) -> None:
+        if not is_whole(data):
+            raise _damaged(f"entry {number} does not match its own checksum")
         entry = decode_entry(data)
-        if entry is None or entry.number != number:
+        if entry is None:
             self._state = folding.apply_malformed(self._state, number)
             return
+        if entry.number != number:
+            raise _damaged(f"entry {entry.number} is where entry {number} should be")
         self._entries.append(entry)
         self._state = folding.apply(self._state, entry)
 
     def _read_all(self) -> None:
         """A cold start: one listing, then the entries in parallel."""
-        keys = [stored.key for stored in self._store.list(FOLDER)]
+        keys = [stored.key for stored in self._list()]
         whole = next((number for number, key in enumerate(keys) if key != key_of(number)), len(keys))
         # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
         if whole < len(keys) and self._read(whole) is None:
-            raise _damaged(whole, keys[whole])
+            raise _missing(whole, keys[whole])
         with ThreadPoolExecutor(READERS) as pool:
             self._fold_all(pool.map(self._read, range(whole)))
 
     def _fold_all(self, objects: Iterable[bytes | None]) -> None:
         for number, data in enumerate(objects):
             if data is None:
-                raise _damaged(number, key_of(number))
+                raise _missing(number, key_of(number))
             self._fold(number, data)
+
+    def _list(self, after: str = "") -> list[StoredObject]:
+        for attempt in self._retrying():
+            with attempt:
+                return self._store.list(FOLDER, after)
+        raise AssertionError("unreachable")
 
     def _read(self, number: int) -> bytes | None:
         for attempt in self._retrying():
@@ -175,10 +206,7 @@ class Ledger:
         raise AssertionError("unreachable")
 
     def _get(self, number: int) -> bytes | None:
-        try:
-            return self._store.get(key_of(number))
-        except ObjectMissing:
-            return None
+        return read_entry(self._store, number)
 
     def _retrying(self) -> Retrying:
         return Retrying(
@@ -189,8 +217,9 @@ class Ledger:
         )
 
 
-def _damaged(number: int, later: str) -> LedgerDamaged:
-    return LedgerDamaged(
-        f"the ledger is damaged: entry {number} is missing although {later} is there",
-        hint="restore the entry from a backup or an object version; nobody may append until then",
-    )
+def _missing(number: int, later: str) -> LedgerDamaged:
+    return _damaged(f"entry {number} is missing although {later} is there")
+
+
+def _damaged(what: str) -> LedgerDamaged:
+    return LedgerDamaged(f"the ledger is damaged: {what}", hint=RESTORE)

@@ -30,11 +30,11 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
+from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
 from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
-    DEFAULT_STORE,
     NAME_PATTERN,
     PLACE_PATTERN,
     Accelerators,
@@ -183,7 +183,8 @@ class CheckpointSpec(Model):
     """Where checkpoints go, how often, and how many are kept."""
 
     uri: Annotated[str, PlainValidator(read_uri), _TEXT_SCHEMA] = Field(
-        default=DEFAULT_STORE, description="The store: it holds the whole run folder. A local folder."
+        default=DEFAULT_STORE,
+        description="The store: it holds the whole run folder. A local folder, s3://bucket/prefix or gs://bucket/prefix.",
     )
     every: Annotated[
         Literal["auto"] | timedelta | Steps,

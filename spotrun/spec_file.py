@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.spec import RunSpec
 from spotrun.spec_problems import Key, Problem, dotted, problems_of
-from spotrun.spec_values import DEFAULT_STORE, clean_text, kind_of, name_from, read_script
+from spotrun.spec_values import clean_text, kind_of, name_from, read_script
 from spotrun.spec_yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
 

@@ -17,9 +17,10 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from spotrun import address
+from spotrun.errors import StoreError
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
-DEFAULT_STORE = "~/.spotrun/runs"
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
@@ -161,12 +162,11 @@ def read_workdir(value: object) -> Path:
 
 def read_uri(value: object) -> str:
     text = clean_text(value)
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
-    if scheme and scheme[1].lower() in ("s3", "gs"):
-        raise Unreadable(f"{scheme[0]} stores are known, but not built yet", f"write a folder like {DEFAULT_STORE}")
-    if scheme:
-        raise Unreadable(f"{shown(scheme[0])} is not a kind of store", f"write a folder like {DEFAULT_STORE}")
-    return text
+    try:
+        parsed = address.parse(text)
+    except StoreError as error:
+        raise Unreadable(error.message, error.hint or "") from error
+    return parsed if isinstance(parsed, str) else str(parsed)
 
 
 def read_every(value: object) -> Literal["auto"] | timedelta | Steps:

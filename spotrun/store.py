@@ -10,10 +10,12 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from spotrun import address
+from spotrun.address import BucketAddress
 from spotrun.errors import StoreError
 
 _SAFE_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
@@ -49,8 +51,14 @@ class Store(Protocol):
             True: created by this call. False: something is there, perhaps by an earlier try of this writer.
         """
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        """Write an object whole, durably, over what was there."""
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        """
+        Write an object whole, durably, over what was there.
+
+        Returns:
+            True: the store has computed a checksum of all that it stored, and it is that of `data`. False: it computes
+            none; only reading back tells what is there.
+        """
 
     def put_hint(self, key: str, data: bytes) -> None:
         """Write an object whole, over what was there; a crash of the machine may lose it."""
@@ -70,22 +78,42 @@ class Store(Protocol):
 
 def open_store(uri: str) -> Store:
     """
-    The store at `uri`: a local folder, made if absent, given as a path or a file:// address.
+    The store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, made if absent, as a path or a file://
+    address.
 
     Raises:
-        StoreError: for any other kind of address; the ledger needs a store that can create only what is absent.
+        StoreError: for any other kind of address, and where the SDK of a cloud or its credentials are missing.
     """
-    from spotrun.stores.local import LocalStore
+    place = address.parse(uri)
+    if isinstance(place, str):
+        from spotrun.stores.local import LocalStore
 
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return LocalStore(Path(uri))
-    if scheme == "file":
-        return LocalStore(Path(rest))
-    raise StoreError(
-        f"{scheme}:// cannot hold a run yet: only local folders can",
-        hint="set checkpoint.uri to a folder, for example ~/.spotrun/runs",
-    )
+        return LocalStore(Path(place))
+    return _open_s3(place) if place.scheme == "s3" else _open_gcs(place)
+
+
+def _open_s3(place: BucketAddress) -> Store:
+    try:
+        from spotrun.stores.s3 import S3Store
+    except ModuleNotFoundError as error:
+        raise _without_sdk(place, "aws", error) from error
+    return S3Store(place)
+
+
+def _open_gcs(place: BucketAddress) -> Store:
+    try:
+        from spotrun.stores.gcs import GcsStore
+    except ModuleNotFoundError as error:
+        raise _without_sdk(place, "gcp", error) from error
+    return GcsStore(place)
+
+
+def _without_sdk(place: BucketAddress, extra: str, error: ModuleNotFoundError) -> StoreError:
+    return StoreError(f"{place} needs the Python package {error.name}", hint=f"pip install 'spotrun[{extra}]'")
+
+
+def is_key(text: str) -> bool:
+    return _SAFE_KEY.fullmatch(text) is not None
 
 
 def checked_key(key: str) -> str:
@@ -95,6 +123,38 @@ def checked_key(key: str) -> str:
     Raises:
         StoreError: it is not a key.
     """
-    if not _SAFE_KEY.fullmatch(key):
+    if not is_key(key):
         raise StoreError(f"{key!r} is not a key: parts of letters, digits, '.', '_' and '-' between slashes")
     return key
+
+
+class Unsaid(msgspec.Struct, frozen=True):
+    """A store does not tell, or this account may not ask."""
+
+    reason: str
+
+
+class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a store tells of itself, apart from its objects.
+
+    `expiries` are its rules, in words, that would delete or put out of reach what lies below the store's prefix.
+    `versioned`: what is overwritten or deleted is kept, and paid for. `region` is None where there are none,
+    `free_bytes` where space has no end.
+    """
+
+    region: str | Unsaid | None
+    expiries: tuple[str, ...] | Unsaid
+    versioned: bool | Unsaid
+    free_bytes: int | None = None
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """A store that can be asked about itself; never needed for a run, only before the first one."""
+
+    def inspect(self) -> StoreFacts:
+        """
+        Raises:
+            StoreError: the store itself cannot be used. What it merely does not tell is Unsaid.
+        """

@@ -12,14 +12,14 @@ import spotrun
 
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
-    "errors units money spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
+    "errors units address spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
     "billing state timeline accounting market policy intervals",
     "clock store stores ledger hints trainer_link workdir creation clouds checkpoint lightning",
-    "runner agent report",
+    "runner agent report doctor",
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
-FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "cli"}
+FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "doctor", "cli"}
 AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
 """It must install and start fast, and has nothing to create."""
 BLOCKING = {
@@ -35,8 +35,10 @@ ONLY_IN = {
     "yaml": ("spec",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
-    "boto3": ("stores/s3.py",),
+    "boto3": ("stores/s3",),
+    "botocore": ("stores/s3",),
     "google": ("stores/gcs.py",),
+    "google_crc32c": ("stores/gcs.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 DECISIONS = [ROOT / f"{name}.py" for name in LAYERS[1].split()]

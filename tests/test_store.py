@@ -164,8 +164,8 @@ def test_a_folder_is_opened_by_path_or_address(tmp_path: Path, address: str) -> 
 
 
 def test_other_kinds_of_store_are_refused_with_the_reason() -> None:
-    with pytest.raises(StoreError, match="only local folders") as refused:
-        open_store("s3://bucket/runs")
+    with pytest.raises(StoreError, match="creates only what is absent") as refused:
+        open_store("ftp://host/runs")
     assert refused.value.hint
 
 

@@ -50,12 +50,14 @@ class MemoryStore:
             self._write(key, data)
             return True
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        self.put_hint(key, data)
+        return False
+
+    def put_hint(self, key: str, data: bytes | memoryview) -> None:
         _check(key)
         with self._lock:
             self._write(key, data)
-
-    put_hint = put
 
     def _write(self, key: str, data: bytes | memoryview) -> None:
         self.objects[key] = bytes(data)

@@ -20,10 +20,14 @@ from spotrun.state import Commit
 from spotrun.store import Store
 
 READERS = 4
-READS_PER_OBJECT = 2
-"""Two mismatches condemn an object; one may have happened on the way (protocol 22)."""
+READS_MAX = 5
+"""
+Two mismatches condemn an object (protocol 22) if they are the same: what changes on the way comes otherwise each time.
+"""
 RETRY_FOR_S = 300.0
 """System time, for each object."""
+MANIFEST_MAX_BYTES = 64 << 20
+"""Parts of 16 MiB for a checkpoint of more than 8 TB. Nobody is trusted to have put no more there."""
 _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 
@@ -126,16 +130,21 @@ def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: f
 
 
 def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, retry_for_s: float) -> bytes:
-    seen = 0
-    for _ in range(READS_PER_OBJECT):
-        data = _get(store, key, retry_for_s)
-        if size_bytes in (None, len(data)) and hashlib.sha256(data).hexdigest() == sha256:
+    read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
+    seen: dict[str, int] = {}
+    for _ in range(READS_MAX):
+        data = _get(store, key, read_bytes, retry_for_s)
+        found = hashlib.sha256(data).hexdigest()
+        if found == sha256 and size_bytes in (None, len(data)):
             return data
-        seen = len(data)
-    raise CheckpointDamaged(f"{key} is not what was committed ({seen} bytes, read {READS_PER_OBJECT} times)")
+        if found in seen:
+            break
+        seen[found] = len(data)
+    sizes = ", ".join(f"{size:,}" for size in seen.values())
+    raise CheckpointDamaged(f"{key} is not what was committed (read more than once: {sizes} bytes)")
 
 
-def _get(store: Store, key: str, retry_for_s: float) -> bytes:
+def _get(store: Store, key: str, size_bytes: int, retry_for_s: float) -> bytes:
     retrying = Retrying(
         retry=retry_if_exception_type(StoreUnavailable),
         wait=wait_random_exponential(multiplier=0.05, max=5),
@@ -143,6 +152,6 @@ def _get(store: Store, key: str, retry_for_s: float) -> bytes:
         reraise=True,
     )
     try:
-        return retrying(store.get, key)
+        return retrying(store.get, key, 0, size_bytes)
     except ObjectMissing as error:
         raise CheckpointDamaged(f"{key} is missing") from error

@@ -4,7 +4,8 @@ A checkpoint image as objects: parts of at most 16 MiB, then a manifest that nam
     PREFIX/part-0000 … part-NNNN     the image, cut
     PREFIX/manifest.json             sizes and sha256 of the parts; its own sha256 goes into the ledger
 
-Each object is read back and compared (protocol 21). Nothing here makes a checkpoint exist: that is the ledger's entry.
+Each object is compared with what was stored, by the store's own checksum or by reading it back (protocol 21). Nothing
+here makes a checkpoint exist: that is the ledger's entry.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def upload(
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Every byte of `image` below `prefix`, read back and equal. `sent` is told the bytes done so far after each part.
+    Every byte of `image` below `prefix`, compared with what the store holds. `sent` is told the bytes done so far after
+    each part.
 
     Raises:
         StoreError: it is not whole; remove it (`discard`) and try another time.
@@ -135,16 +137,19 @@ class _Sending:
         return Part(name=name, size_bytes=size_bytes, sha256=sha256)
 
     def put_verified(self, key: str, data: memoryview) -> str:
-        """The sha256 of `data`, which is what the store gives back now."""
+        """The sha256 of `data`, which is what the store holds now."""
         sha256 = hashlib.sha256(data).hexdigest()
         for attempt in self._retrying():
             with attempt:
                 if self._cancelled.is_set():
                     raise Abandoned
-                self._store.put(key, data)
-                if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:
-                    raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+                if not self._store.put(key, data):
+                    self._read_back(key, sha256)
         return sha256
+
+    def _read_back(self, key: str, sha256: str) -> None:
+        if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:
+            raise StoreUnavailable(f"{key} reads back otherwise than it was written")
 
     def _retrying(self) -> Retrying:
         return Retrying(

@@ -13,6 +13,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from spotrun import address
 from spotrun.accounting import summarise
 from spotrun.cli.wiring import OpenRun, any_cloud, local_cloud, only_local, who
 from spotrun.clock import system_clock
@@ -26,6 +27,9 @@ from spotrun.report.live import View, view_for
 from spotrun.report.offers import offerings_table
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
+
+RUNNER_LOGS = Path("~/.spotrun/runners")
+"""What background runners print whose runs are in a bucket."""
 
 
 def show_plan(spec: RunSpec) -> None:
@@ -72,13 +76,23 @@ def confirm(yes: bool) -> None:
 
 def leave_behind(run: OpenRun) -> None:
     """Start a detached runner for a run."""
-    log = Path(run.uri) / "runner.log"
+    log = _runner_log(run)
     command = [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"]
     with log.open("ab") as output:
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
         )
-    print(f"{run.id} is attended in the background; see `spotrun status` and `spotrun logs {run.id} -f`")
+    print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
+
+
+def _runner_log(run: OpenRun) -> Path:
+    """In the run's folder where that is on this machine."""
+    place = address.parse(run.uri)
+    if isinstance(place, str):
+        return Path(place) / "runner.log"
+    folder = RUNNER_LOGS.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{run.id}.log"
 
 
 def attend(run: OpenRun) -> None:

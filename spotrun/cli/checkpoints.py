@@ -14,6 +14,7 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
     """Show a run's checkpoints, newest first."""
     from spotrun.cli.wiring import open_run
     from spotrun.report.describe import gigabytes
+    from spotrun.report.tables import plain
 
     commits = list(reversed(open_run(run, store).ledger.refresh().commits))
     if as_json:
@@ -23,9 +24,8 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
         size = gigabytes(event.size_bytes)
-        print(
-            f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}  {size:>10}  {event.why:10} {fate}"
-        )
+        where = f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}"
+        print(f"{where}  {size:>10}  {plain(event.why):10} {fate}")
 
 
 def _facts(event: object) -> dict[str, object]:
@@ -42,6 +42,7 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.cli.wiring import open_run
     from spotrun.errors import CheckpointDamaged, ObjectMissing
+    from spotrun.report.tables import plain
 
     opened = open_run(run, store)
     damaged = []
@@ -50,7 +51,7 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
             verify_commit(opened.store, commit)
         except (CheckpointDamaged, ObjectMissing) as error:
             damaged.append(commit.number)
-            print(f"{commit.number:6}  step {commit.event.step:>8,}  DAMAGED: {error.message}")
+            print(f"{commit.number:6}  step {commit.event.step:>8,}  DAMAGED: {plain(error.message)}")
         else:
             print(f"{commit.number:6}  step {commit.event.step:>8,}  whole")
     if damaged:

@@ -2,84 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from spotrun.cli.options import StoreOption
+import typer
 
-RACERS = 16
+from spotrun.cli.options import JsonOption, StoreOption, print_json
 
-
-def doctor(store: StoreOption = None) -> None:
-    """Check that this machine and the store can carry a run safely."""
-    from spotrun.errors import SpotrunError
-
-    failed = 0
-    for name, check in _checks(store):
-        try:
-            print(f"ok     {name}: {check()}")
-        except SpotrunError as error:
-            failed += 1
-            print(f"FAILED {name}: {error}")
-    if failed:
-        raise SpotrunError(f"{failed} checks failed", hint="mend what is named above")
+if TYPE_CHECKING:
+    from spotrun.doctor.finding import Finding
 
 
-def _checks(store: str | None) -> Iterator[tuple[str, Callable[[], str]]]:
-    from spotrun.cli.wiring import DEFAULT_STORE
+def doctor(
+    spec_path: Annotated[
+        Path | None, typer.Argument(metavar="[JOB.yaml]", help="Also whether the store suits this job.")
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that this machine and the store can carry a run safely. Nothing is left behind, nothing is rented."""
+    from spotrun.doctor.finding import ChecksFailed, Verdict
 
-    folder = store or DEFAULT_STORE
-    yield "store", lambda: _store_races(folder)
-    yield "ledgers", lambda: _ledgers(folder)
-    yield "local cloud", _local_cloud
-    yield "lightning", _lightning
+    findings = []
+    for finding in _findings(spec_path, store):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    failures = [finding for finding in findings if finding.verdict is Verdict.FAILED]
+    if as_json:
+        import msgspec
+
+        print_json({"ok": not failures, "checks": msgspec.to_builtins(findings)})
+    if failures:
+        raise ChecksFailed(failures)
 
 
-def _store_races(folder: str) -> str:
-    """Sixteen writers race for one name: exactly one may win, or the store cannot hold a ledger."""
-    import secrets
-    from concurrent.futures import ThreadPoolExecutor
+def _findings(spec_path: Path | None, store: str | None) -> Iterator[Finding]:
+    from spotrun.address import DEFAULT_STORE
+    from spotrun.cli.wiring import any_cloud
+    from spotrun.doctor import machine
+    from spotrun.doctor.finding import findings_of
+    from spotrun.spec_file import load_spec
 
-    from spotrun.errors import StoreError
+    spec = None if spec_path is None else load_spec(spec_path)
+    address = store or (spec.checkpoint.uri if spec is not None else DEFAULT_STORE)
+    region = spec.resources.region if spec is not None else None
+    yield from findings_of("store", lambda: _store(address, region))
+    yield from findings_of("ledgers", lambda: _ledgers(address))
+    yield from findings_of("local cloud", lambda: machine.local_cloud(any_cloud()))
+    yield from findings_of("lightning", machine.lightning)
+
+
+def _store(address: str, region: str | None) -> Iterator[Finding]:
+    from spotrun.clock import system_clock
+    from spotrun.doctor.facts import fact_findings
+    from spotrun.doctor.finding import findings_of, ok
+    from spotrun.doctor.trial import Trial
     from spotrun.store import open_store
 
-    opened = open_store(folder)
-    key = f"doctor/{secrets.token_hex(8)}"
-    try:
-        with ThreadPoolExecutor(RACERS) as pool:
-            wins = sum(pool.map(lambda number: opened.put_if_absent(key, b"%d" % number), range(RACERS)))
-    finally:
-        opened.delete(key)
-    if wins != 1:
-        raise StoreError(f"{wins} of {RACERS} racing writers won in {folder}", hint="use another file system")
-    return f"{opened.uri} creates only what is absent ({RACERS} racing writers, one winner)"
+    opened = open_store(address)
+    yield ok("store", opened.uri)
+    yield from findings_of("store", Trial(opened, system_clock()).findings)
+    yield from findings_of("store", lambda: fact_findings(opened, region))
 
 
-def _ledgers(folder: str) -> str:
-    from spotrun.cli.wiring import runs_in
+def _ledgers(address: str) -> Iterator[Finding]:
+    from spotrun.cli.wiring import look_in
+    from spotrun.doctor.finding import failed, ok
+    from spotrun.errors import LedgerDamaged
 
-    runs = runs_in(folder)
-    voids = sum(len(run.ledger.refresh().voids) for run in runs)
-    return f"{len(runs)} runs, no entry missing, {voids} void"
+    runs, unreadable = look_in(address)
+    for each in unreadable:
+        yield failed(f"ledger of {each.name}", each.error)
+    for run in runs:
+        try:
+            run.ledger.refresh()
+        except LedgerDamaged as damage:
+            yield failed(f"ledger of {run.id}", damage)
+    voids = sum(len(run.ledger.state.voids) for run in runs)
+    yield ok("ledgers", f"{len(runs) + len(unreadable)} runs were read, {voids} entries in them are void")
 
 
-def _local_cloud() -> str:
-    from spotrun.cli.wiring import any_cloud
+def _show(finding: Finding) -> None:
+    from spotrun.doctor.finding import Verdict
+    from spotrun.report.tables import plain
 
-    alive = sum(instance.alive for instance in any_cloud().list())
-    return f"{alive} instances are running; time-to-live is armed by each instance's own supervisor"
-
-
-def _lightning() -> str:
-    from importlib.metadata import PackageNotFoundError, entry_points, version
-
-    from spotrun.errors import SpotrunError
-
-    hooks = [hook for hook in entry_points(group="pytorch_lightning.callbacks_factory") if hook.name == "spotrun"]
-    if not hooks:
-        raise SpotrunError("Lightning would not find spotrun's callback", hint="install spotrun with pip, not by path")
-    try:
-        return f"pytorch-lightning {version('pytorch-lightning')} loads the callback by itself"
-    except PackageNotFoundError:
-        raise SpotrunError(
-            "pytorch-lightning is not installed", hint="pip install 'pytorch-lightning>=2.6.6'"
-        ) from None
+    word = finding.verdict.upper() if finding.verdict is Verdict.FAILED else finding.verdict
+    print(f"{word:8}{finding.name}: {plain(finding.detail)}", flush=True)
+    if finding.hint:
+        print(f"{'':8}  try: {plain(finding.hint)}", flush=True)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
+
+if TYPE_CHECKING:
+    from spotrun.cli.wiring import OpenRun
 
 DOWN_WITHIN_S = 60.0
 """System time."""
@@ -14,17 +19,25 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
     from spotrun.cli import attend
     from spotrun.cli.wiring import open_run
-    from spotrun.errors import CloudUnavailable
+    from spotrun.errors import CloudUnavailable, LedgerDamaged
 
     opened = open_run(run, store)
     attend.confirm(yes)
-    attend.request_stop(opened)
+    try:
+        attend.request_stop(opened)
+    except LedgerDamaged:
+        _end_instances(opened)  # nobody may append, and nobody should pay for that
+        raise
     deadline = time.monotonic() + DOWN_WITHIN_S
     while time.monotonic() < deadline:
-        for instance in opened.cloud.list(opened.created.uid):
-            if instance.alive:
-                opened.cloud.terminate(instance.instance_id)
+        _end_instances(opened)
         if opened.runner.tick().done:
             print(f"{opened.id} is down; nothing of it is left running")
             return
     raise CloudUnavailable(f"{opened.id} is not down after a minute", hint="repeat, or look at `spotrun events`")
+
+
+def _end_instances(run: OpenRun) -> None:
+    for instance in run.cloud.list(run.created.uid):
+        if instance.alive:
+            run.cloud.terminate(instance.instance_id)

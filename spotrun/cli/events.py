@@ -8,7 +8,7 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption
 def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show everything that happened to a run, in order; void entries are marked."""
     from spotrun.cli.wiring import open_run
-    from spotrun.events import encode_entry
+    from spotrun.events import entry_json
     from spotrun.report.live import event_line
     from spotrun.report.tables import plain
 
@@ -16,7 +16,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     voids = {void.number: void.reason for void in opened.ledger.refresh().voids}
     for entry in opened.ledger.entries:
         mark = f"   VOID: {plain(voids[entry.number])}" if entry.number in voids else ""
-        print(encode_entry(entry).decode() if as_json else event_line(entry) + mark)
+        print(entry_json(entry).decode() if as_json else event_line(entry) + mark)
     readable = {entry.number for entry in opened.ledger.entries}
     for number in sorted(voids.keys() - readable):
         if not as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -31,6 +30,7 @@ def launch(
     store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""
+    from spotrun import address
     from spotrun.cli import attend
     from spotrun.cli.wiring import open_run, who
     from spotrun.creation import create_run
@@ -47,7 +47,7 @@ def launch(
         "resources.spot_policy": policy,
         "resources.max_price": max_price,
         "max_duration": max_duration,
-        "checkpoint.uri": None if store is None else str(Path(store).expanduser().absolute()),
+        "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
     spec = load_spec(spec_path, overrides)

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 def reap(store: StoreOption = None, yes: YesOption = False) -> None:
     """Find instances that no run wants any more, and end them."""
+    from spotrun.address import DEFAULT_STORE
     from spotrun.cli import attend
-    from spotrun.cli.wiring import DEFAULT_STORE, any_cloud
+    from spotrun.cli.wiring import any_cloud
 
     cloud = any_cloud()
     unwanted = [
@@ -31,12 +32,18 @@ def reap(store: StoreOption = None, yes: YesOption = False) -> None:
 
 
 def _wanted(instance: Instance, store: str) -> bool:
-    """Whether its run still has a use for it. A run that cannot be found keeps its instances: unknown is not dead."""
+    """
+    Whether its run still has a use for it. A run that cannot be found or read keeps its instances: unknown is not dead.
+    """
     from spotrun.cli.wiring import runs_in
+    from spotrun.errors import LedgerDamaged
 
     run = next((found for found in runs_in(store) if found.created.uid == instance.run_uid), None)
     if run is None:
         return True
-    state = run.ledger.refresh()
+    try:
+        state = run.ledger.refresh()
+    except LedgerDamaged:
+        return True
     launch = state.launches.get(instance.launch)
     return state.terminal is None and launch is not None and launch.closed is None and launch.condemned is None

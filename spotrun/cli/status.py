@@ -8,21 +8,34 @@ from typing import TYPE_CHECKING, Any
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.wiring import OpenRun, Unreadable
 
 
 def status(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show all runs, newest first."""
-    from spotrun.cli.wiring import DEFAULT_STORE, runs_in
+    from spotrun.address import DEFAULT_STORE
+    from spotrun.cli.wiring import look_in
 
-    runs = sorted(runs_in(store or DEFAULT_STORE), key=lambda run: run.created.clock_epoch, reverse=True)
-    rows = [_row(run) for run in runs]
+    runs, unreadable = look_in(store or DEFAULT_STORE)
+    newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
+    rows = [_row(run) for run in newest_first] + [_unreadable_row(each) for each in unreadable]
     if as_json:
         print_json(rows)
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one by `spotrun launch examples/resnet50.yaml`")
     else:
         _print_table(rows)
+    _refuse_damage(rows)
+
+
+def _refuse_damage(rows: list[dict[str, Any]]) -> None:
+    """A program that only looks at the exit code has to hear of it too."""
+    from spotrun.errors import LedgerDamaged
+
+    damaged = [row for row in rows if row["state"] == "damaged"]
+    if damaged:
+        names = ", ".join(row["run"] for row in damaged)
+        raise LedgerDamaged(f"{len(damaged)} of {len(rows)} runs cannot be read: {names}", hint=damaged[0]["hint"])
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
@@ -34,7 +47,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
     try:
         state = run.ledger.refresh()
     except LedgerDamaged as error:
-        return {**base, "state": "damaged", "detail": error.message}
+        return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
     total = summarise(state, run.clock.now()).total
     return {
         **base,
@@ -48,6 +61,11 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "voids": len(state.voids),
         "detail": "" if state.terminal is None else plain(state.terminal.detail),
     }
+
+
+def _unreadable_row(run: Unreadable) -> dict[str, Any]:
+    facts = {"run": run.name, "name": run.name.rpartition("-")[0], "started_at": "", "uri": run.uri}
+    return {**facts, "state": "damaged", "detail": run.error.message, "hint": run.error.hint}
 
 
 UNATTENDED_AFTER_S = 30.0

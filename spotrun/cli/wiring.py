@@ -5,20 +5,24 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import NamedTuple
 
+from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import first_entry
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
 from spotrun.events import RunCreated
 from spotrun.ledger import Ledger
 from spotrun.runner import Runner
 from spotrun.spec import LocalMarketSpec, RunSpec
 from spotrun.store import Store, open_store
 
-DEFAULT_STORE = "~/.spotrun/runs"
+OPENERS = 8
+"""How many runs of a store are opened side by side: each takes an answer of the store."""
 
 
 class OpenRun:
@@ -86,25 +90,57 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     if "/" in reference:
         return OpenRun(reference, writer(role))
     folder = store or DEFAULT_STORE
-    found = [run for run in runs_in(folder) if reference in (run.id, run.created.uid, run.created.name)]
+    runs, unreadable = look_in(folder)
+    found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
     if not found:
-        hint = "see `spotrun status`, or name another store by --store"
-        raise RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
+        raise _why_not_found(reference, folder, unreadable)
     newest = max(found, key=lambda run: run.created.clock_epoch)
     return OpenRun(newest.uri, writer(role))
 
 
+class Unreadable(NamedTuple):
+    """A folder that holds a run whose first entry cannot be read."""
+
+    name: str
+    uri: str
+    error: LedgerDamaged
+
+
 def runs_in(folder: str) -> list[OpenRun]:
-    """Every run in a store, in no order. Folders that hold no run are passed over."""
+    """Every run in a store that can be opened, in no order."""
+    return look_in(folder)[0]
+
+
+def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
+    """
+    Every run in a store, and every one whose first entry is damaged. Folders that hold no run are passed over.
+
+    Raises:
+        StoreError: the store, or a folder in it, cannot be read: nobody knows whether there is a run.
+    """
     store = open_store(folder)
-    return [run for name in store.folders() if (run := _try_open(f"{store.uri}/{name}")) is not None]
+    with ThreadPoolExecutor(OPENERS) as pool:
+        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), store.folders()))
+    runs = [run for run in found if isinstance(run, OpenRun)]
+    return runs, [run for run in found if isinstance(run, Unreadable)]
 
 
-def _try_open(uri: str) -> OpenRun | None:
+def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
     try:
         return OpenRun(uri, writer("cli"))
-    except (RunNotFound, StoreError, LedgerDamaged):
+    except RunNotFound:
         return None
+    except LedgerDamaged as damage:
+        return Unreadable(name, uri, damage)
+
+
+def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) -> SpotrunError:
+    """A run that is there and cannot be read is not a run that is not there. Its folder is called NAME-UID."""
+    for each in unreadable:
+        if reference in (each.name, *each.name.rsplit("-", 1)):
+            return each.error
+    hint = "see `spotrun status`, or name another store by --store"
+    return RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
 
 
 def only_local(spec: RunSpec) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 from fsspec.implementations.local import LocalFileSystem
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store import StoredObject, checked_key
+from spotrun.store import StoredObject, StoreFacts, checked_key
 
 _TEMPORARY = ".tmp-"
 """Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
@@ -42,10 +43,11 @@ class LocalStore:
             _sync_folder(target.parent)
             return True
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> bool:
         with self._publishing(key, data, durable=True) as (temporary, target):
             os.replace(temporary, target)
             _sync_folder(target.parent)
+        return False
 
     def put_hint(self, key: str, data: bytes) -> None:
         with self._publishing(key, data, durable=False) as (temporary, target):
@@ -79,6 +81,12 @@ class LocalStore:
             # The folder goes with its last object, as on an object store; a crowded one stays.
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
+
+    def inspect(self) -> StoreFacts:
+        with _translated(""):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            free_bytes = shutil.disk_usage(self._folder).free
+        return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
 
     def _path(self, key: str) -> Path:
         return self._folder / checked_key(key)

@@ -1,0 +1,78 @@
+"""Where a store is: a local folder, or a prefix of a bucket."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import ClassVar
+
+import msgspec
+
+from spotrun.errors import StoreError
+from spotrun.units import shown
+
+DEFAULT_STORE = "~/.spotrun/runs"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
+
+
+class BucketAddress(msgspec.Struct, frozen=True):
+    """`prefix` has no slash at its ends; it is empty for the whole bucket."""
+
+    SCHEMES: ClassVar[tuple[str, ...]] = ("s3", "gs")
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+    @property
+    def root(self) -> str:
+        """What the names of all objects of the store begin with."""
+        return f"{self.prefix}/" if self.prefix else ""
+
+
+def parse(uri: str) -> BucketAddress | str:
+    """
+    A prefix of a bucket, or the path of a local folder as it was written.
+
+    Raises:
+        StoreError: it is neither, with the reason.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return uri
+    if scheme == "file":
+        return _path(uri, rest)
+    if scheme not in BucketAddress.SCHEMES:
+        raise StoreError(
+            f"{shown(scheme)}:// cannot hold a run: the ledger needs a store that creates only what is absent",
+            hint=f"write a folder like {DEFAULT_STORE}, s3://bucket/prefix or gs://bucket/prefix",
+        )
+    bucket, _, prefix = rest.partition("/")
+    prefix = prefix.strip("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise StoreError(f"{shown(uri)} names no bucket", hint=f"write it like {scheme}://bucket/prefix")
+    if prefix and not _PREFIX.fullmatch(prefix):
+        hint = "use letters, digits, '.', '_', '=' and '-' between slashes, no part beginning with a dot"
+        raise StoreError(f"{shown(uri)} has a prefix that cannot hold a run", hint=hint)
+    return BucketAddress(scheme, bucket, prefix)
+
+
+def _path(uri: str, path: str) -> str:
+    if not path.startswith("/"):
+        raise StoreError(f"{shown(uri)} names another machine", hint="write file:///full/path")
+    return path
+
+
+def absolute(uri: str) -> str:
+    """
+    The same store from any folder: what a path means here, or a bucket's address in its one spelling.
+
+    Raises:
+        StoreError: it is no address.
+    """
+    parsed = parse(uri)
+    return os.path.abspath(os.path.expanduser(parsed)) if isinstance(parsed, str) else str(parsed)

@@ -1,0 +1,88 @@
+"""What a store tells of itself, judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spotrun.doctor.finding import Finding, ok, unknown, warned
+from spotrun.errors import StoreError
+from spotrun.store import Inspectable, Store, StoreFacts, Unsaid
+
+FREE_WARNED_BYTES = 10 << 30
+FREE_MIN_BYTES = 1 << 30
+
+
+def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
+    """
+    `wanted_region` is where the instances will be, where that is known.
+
+    Raises:
+        StoreError: what it tells forbids keeping a run there.
+    """
+    if not isinstance(store, Inspectable):
+        yield unknown("store", "this kind of store tells nothing of itself")
+        return
+    facts = store.inspect()
+    yield from _region(facts, wanted_region)
+    yield from _versioning(facts)
+    yield from _space(facts)
+    yield from _expiry(facts)
+
+
+def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
+    if isinstance(facts.region, Unsaid):
+        yield unknown("region", facts.region.reason)
+    elif facts.region is None:
+        return
+    elif wanted is not None and not _covers(facts.region, wanted):
+        yield warned(
+            "region",
+            f"the store is in {facts.region}, and resources.region is {wanted}",
+            f"use a store in {wanted}: every checkpoint would cross regions, slowly and at a price",
+        )
+    else:
+        yield ok("region", facts.region)
+
+
+def _covers(region: str, wanted: str) -> bool:
+    """GCS has buckets of whole continents (`us`, `eu`), whose name begins that of their regions."""
+    return wanted == region or (len(region) == 2 and wanted.startswith(region))
+
+
+def _versioning(facts: StoreFacts) -> Iterator[Finding]:
+    if isinstance(facts.versioned, Unsaid):
+        yield unknown("versioning", facts.versioned.reason)
+    elif facts.versioned:
+        hint = "expire noncurrent versions by a lifecycle rule, or the deleted checkpoints are paid for"
+        yield warned("versioning", "on: retired checkpoints and older hints are kept as versions", hint)
+    else:
+        yield ok("versioning", "off: what is deleted is gone, and costs nothing")
+
+
+def _space(facts: StoreFacts) -> Iterator[Finding]:
+    free_bytes = facts.free_bytes
+    if free_bytes is None:
+        return
+    detail = f"{free_bytes / 1e9:,.1f} GB free"
+    if free_bytes < FREE_MIN_BYTES:
+        raise StoreError(f"the disk is full: {detail}", hint="make space, or choose a folder on another disk")
+    if free_bytes < FREE_WARNED_BYTES:
+        yield warned("space", detail, "make space: a run keeps several checkpoints, each three times the model")
+    else:
+        yield ok("space", detail)
+
+
+def _expiry(facts: StoreFacts) -> Iterator[Finding]:
+    if isinstance(facts.expiries, Unsaid):
+        yield unknown(
+            "expiry",
+            f"it is not known whether objects expire: {facts.expiries.reason}",
+            "see that no lifecycle rule deletes or archives anything below the prefix",
+        )
+    elif facts.expiries:
+        raise StoreError(
+            f"objects below the prefix expire: {'; '.join(facts.expiries)}",
+            hint="take the prefix out of these lifecycle rules: a run whose entries vanish is lost",
+        )
+    else:
+        yield ok("expiry", "no rule deletes or archives what lies below the prefix")

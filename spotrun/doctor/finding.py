@@ -1,0 +1,67 @@
+"""What a check found, and how bad it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from spotrun.errors import SpotrunError
+
+
+class Verdict(StrEnum):
+    """`warned`: a run works, at a price. `unknown`: nobody would tell. `failed`: do not launch."""
+
+    OK = "ok"
+    WARNED = "warned"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """`hint` continues the sentence "try: …". `exit_code` is that of the failure, 0 where there is none."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+    hint: str = ""
+    exit_code: int = 0
+
+
+class ChecksFailed(SpotrunError):
+    """Do not launch. Its exit code is that of the first failure."""
+
+    def __init__(self, failures: Sequence[Finding]) -> None:
+        names = ", ".join(dict.fromkeys(failure.name for failure in failures))
+        super().__init__(f"checks failed: {names}", hint="mend what is named above")
+        self.exit_code = failures[0].exit_code  # type: ignore[misc]
+
+
+Check = Callable[[], Iterable[Finding]]
+
+
+def ok(name: str, detail: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.OK, detail=detail)
+
+
+def warned(name: str, detail: str, hint: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.WARNED, detail=detail, hint=hint)
+
+
+def unknown(name: str, reason: str, hint: str = "") -> Finding:
+    return Finding(name=name, verdict=Verdict.UNKNOWN, detail=reason, hint=hint)
+
+
+def failed(name: str, error: SpotrunError) -> Finding:
+    return Finding(
+        name=name, verdict=Verdict.FAILED, detail=error.message, hint=error.hint or "", exit_code=error.exit_code
+    )
+
+
+def findings_of(name: str, check: Check) -> Iterator[Finding]:
+    """What a check found; an error that ends it is its last finding, under `name`."""
+    try:
+        yield from check()
+    except SpotrunError as error:
+        yield failed(name, error)

@@ -1,0 +1,28 @@
+"""This machine: its local cloud, and its Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from spotrun.clouds.driver import CloudDriver
+from spotrun.doctor.finding import Finding, ok
+from spotrun.errors import SpotrunError
+
+
+def local_cloud(cloud: CloudDriver) -> Iterator[Finding]:
+    alive = sum(instance.alive for instance in cloud.list())
+    yield ok("local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor")
+
+
+def lightning() -> Iterator[Finding]:
+    hooks = [hook for hook in entry_points(group="pytorch_lightning.callbacks_factory") if hook.name == "spotrun"]
+    if not hooks:
+        raise SpotrunError("Lightning would not find spotrun's callback", hint="install spotrun with pip, not by path")
+    try:
+        found = version("pytorch-lightning")
+    except PackageNotFoundError:
+        raise SpotrunError(
+            "pytorch-lightning is not installed", hint="pip install 'pytorch-lightning>=2.6.6'"
+        ) from None
+    yield ok("lightning", f"pytorch-lightning {found} loads the callback by itself")

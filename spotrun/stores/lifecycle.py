@@ -1,0 +1,66 @@
+"""
+Which lifecycle rules of a bucket would take a run's objects away: pure readings of what the clouds answer.
+
+A rule counts when it may reach anything below a prefix: also when it names only a part of it, or only large objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+Rule = Mapping[str, Any]
+_OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Objects of these classes must be restored for hours before they can be read; GLACIER_IR is read at once."""
+_OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
+
+
+def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
+    """In words, the rules of GetBucketLifecycleConfiguration that reach below `root`. Our objects have no tags."""
+    return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
+
+
+def _s3_reaches(rule: Rule, root: str) -> bool:
+    chosen = rule.get("Filter", {})
+    both = chosen.get("And", chosen)
+    tagged = "Tag" in both or both.get("Tags")
+    prefix = both.get("Prefix", rule.get("Prefix", ""))
+    return rule.get("Status") == "Enabled" and not tagged and _overlap(prefix, root)
+
+
+def _s3_acts(rule: Rule) -> Iterator[str]:
+    name = f"rule {rule.get('ID', '')!r}"
+    expiration = rule.get("Expiration", {})
+    if "Days" in expiration or "Date" in expiration:
+        yield f"{name} deletes {_s3_when(expiration)}"
+    for transition in rule.get("Transitions", ()):
+        if transition.get("StorageClass") in _OUT_OF_REACH:
+            yield f"{name} moves to {transition['StorageClass']} {_s3_when(transition)}"
+
+
+def _s3_when(act: Rule) -> str:
+    return f"after {act['Days']} days" if "Days" in act else f"on {act.get('Date')}"
+
+
+def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
+    """In words, the lifecycle rules of a GCS bucket that delete live objects below `root`. All classes are readable."""
+    return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
+
+
+def _gcs_deletes(rule: Rule, root: str) -> bool:
+    condition = _condition(rule)
+    if rule.get("action", {}).get("type") != "Delete" or condition.get("isLive") is False:
+        return False
+    if any(condition.get(name) for name in _OLDER_VERSIONS_ONLY):
+        return False
+    prefixes = condition.get("matchesPrefix") or [""]
+    return any(_overlap(prefix, root) for prefix in prefixes)
+
+
+def _condition(rule: Rule) -> Rule:
+    condition: Rule = rule.get("condition", {})
+    return condition
+
+
+def _overlap(prefix: str, root: str) -> bool:
+    return prefix.startswith(root) or root.startswith(prefix)

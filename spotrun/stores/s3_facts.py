@@ -1,0 +1,60 @@
+"""What an S3 bucket tells of itself; an account that may use it often may not ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from spotrun.address import BucketAddress
+from spotrun.store import StoreFacts, Unsaid
+from spotrun.stores.lifecycle import s3_expiries
+
+_NO_ANSWER = (403, 405, 501)
+"""Not allowed, or not known to this kind of S3."""
+_NO_RULES = "NoSuchLifecycleConfiguration"
+
+
+def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
+    """
+    Raises:
+        ClientError, and what else botocore raises: the bucket cannot be asked at all.
+    """
+    return StoreFacts(
+        region=_region(client, place.bucket),
+        versioned=_versioned(client, place.bucket),
+        expiries=_expiries(client, place),
+    )
+
+
+def _region(client: Any, bucket: str) -> str | Unsaid:
+    answer = _ask(client.head_bucket, "HeadBucket", bucket)
+    if isinstance(answer, Unsaid):
+        return answer
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    return (
+        str(headers["x-amz-bucket-region"]) if "x-amz-bucket-region" in headers else Unsaid("this S3 names no region")
+    )
+
+
+def _versioned(client: Any, bucket: str) -> bool | Unsaid:
+    answer = _ask(client.get_bucket_versioning, "GetBucketVersioning", bucket)
+    return answer if isinstance(answer, Unsaid) else answer.get("Status") == "Enabled"
+
+
+def _expiries(client: Any, place: BucketAddress) -> tuple[str, ...] | Unsaid:
+    answer = _ask(client.get_bucket_lifecycle_configuration, "GetLifecycleConfiguration", place.bucket)
+    return answer if isinstance(answer, Unsaid) else s3_expiries(answer.get("Rules", ()), place.root)
+
+
+def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
+    try:
+        answer: dict[str, Any] = question(Bucket=bucket)
+    except ClientError as error:
+        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
+        if code == _NO_RULES:
+            return {}
+        if status in _NO_ANSWER:
+            return Unsaid(f"S3 answered {status} {code} to {name}")
+        raise
+    return answer

@@ -1,0 +1,212 @@
+"""The doctor and buckets: real servers, rules that delete, rights that are missing, conditions that get lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from spotrun.clock import system_clock
+from spotrun.doctor.facts import fact_findings
+from spotrun.doctor.finding import Finding, Verdict, findings_of
+from spotrun.doctor.trial import Trial
+from spotrun.store import Store, open_store
+from spotrun.stores.lifecycle import gcs_expiries, s3_expiries
+from tests import fault_proxy as faults
+from tests.fault_proxy import FaultProxy, Request
+from tests.local_runs import Site
+from tests.object_stores import BUCKET, FakeGcs, RunningServer, SeaweedFS, running
+
+ROOT = "runs/"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[RunningServer]:
+    with running(SeaweedFS()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gcs() -> Iterator[RunningServer]:
+    with running(FakeGcs()) as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunningServer:
+    found: RunningServer = request.getfixturevalue(request.param)
+    find(found, found.endpoint, monkeypatch)
+    return found
+
+
+def find(server: RunningServer, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value.replace(server.endpoint, endpoint))
+
+
+def tried(store: Store) -> dict[str, Finding]:
+    return {found.name: found for found in findings_of("store", Trial(store, system_clock()).findings)}
+
+
+def told(store: Store) -> dict[str, Finding]:
+    return {found.name: found for found in findings_of("store", lambda: fact_findings(store, None))}
+
+
+def test_a_good_bucket_passes_and_nothing_is_left_in_it(server: RunningServer) -> None:
+    store = open_store(server.new_prefix())
+    found = tried(store)
+    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert "one winner each" in found["creation"].detail
+    assert store.list("") == []
+    facts = told(store)
+    assert facts["expiry"].verdict is facts["versioning"].verdict is Verdict.OK
+
+
+def test_a_store_that_loses_the_condition_of_a_write_is_refused(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy(server.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
+        find(server, line.url, monkeypatch)
+        store = open_store(server.new_prefix())
+        found = tried(store)
+        assert found["store"].verdict is Verdict.FAILED
+        assert "cannot hold a ledger" in found["store"].detail
+        assert "creation" not in found
+    find(server, server.endpoint, monkeypatch)
+    assert open_store(store.uri).list("") == []
+
+
+def signed_anew(request: Request) -> Request:
+    """As the client would have signed it without the header that is gone. GCS's fake looks at no signature."""
+    if not (request.header("Authorization") or "").startswith("AWS4"):
+        return request
+    url = f"http://{request.header('Host')}{request.target}"
+    again = AWSRequest(request.method, url, dict(request.headers), request.body)
+    del again.headers["Authorization"]
+    S3SigV4Auth(Credentials(SeaweedFS.KEY, SeaweedFS.SECRET), "s3", "us-east-1").add_auth(again)
+    return Request(request.method, request.target, dict(again.headers.items()), request.body)
+
+
+def test_a_key_that_may_only_read_is_refused_with_the_right_that_is_missing(
+    s3: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(s3, s3.endpoint, monkeypatch)
+    uri = s3.new_prefix()
+    open_store(uri).put("x", b"1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", SeaweedFS.READER_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SeaweedFS.READER_SECRET)
+    store = open_store(uri)
+    assert store.get("x") == b"1"
+    found = tried(store)
+    assert list(found) == ["store"]
+    assert found["store"].detail.startswith("cannot create an object: S3 answered 403 AccessDenied")
+    assert "PutObject" in found["store"].hint
+
+
+def test_a_bucket_that_is_not_there_is_refused(gcs: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SeaweedFS would make it: of S3's NoSuchBucket see test_store_faults.py."""
+    find(gcs, gcs.endpoint, monkeypatch)
+    found = tried(open_store("gs://no-such-bucket/runs"))
+    assert found["store"].verdict is Verdict.FAILED
+    assert "make the bucket" in found["store"].hint
+
+
+def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
+    s3: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(s3, s3.endpoint, monkeypatch)
+    client, bucket = boto3.client("s3"), "doctor-rules"
+    client.create_bucket(Bucket=bucket)
+    rule = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "runs/"}, "Expiration": {"Days": 7}}
+    client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    inside, beside = told(open_store(f"s3://{bucket}/runs/mine")), told(open_store(f"s3://{bucket}/other"))
+    assert "after 7 days" in inside["store"].detail
+    assert inside["store"].verdict is Verdict.FAILED
+    assert inside["versioning"].verdict is Verdict.WARNED
+    assert beside["expiry"].verdict is Verdict.OK
+
+
+def test_what_may_not_be_asked_is_unknown_and_no_failure(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fate(request: Request) -> faults.Fault:
+        about_the_bucket = request.path.rstrip("/").endswith(BUCKET) and "list-type" not in request.query
+        denied = faults.S3_DENIED if server.server.scheme == "s3" else faults.GCS_DENIED
+        return faults.refused(denied) if about_the_bucket else faults.none
+
+    with FaultProxy(server.endpoint, fate) as line:
+        find(server, line.url, monkeypatch)
+        found = told(open_store(server.new_prefix()))
+    assert {found[name].verdict for name in ("region", "versioning", "expiry")} == {Verdict.UNKNOWN}
+    assert "lifecycle" in found["expiry"].hint
+
+
+def test_the_command_examines_a_bucket(s3: RunningServer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    find(s3, s3.endpoint, monkeypatch)
+    report = site.call_json("doctor", "--store", s3.new_prefix())
+    assert report["ok"]
+    assert {"permissions", "creation", "latency", "clock", "expiry"} <= {check["name"] for check in report["checks"]}
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def s3_rule(**changes: Any) -> dict[str, Any]:
+    return {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 3}} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "reaches"),
+    [
+        ({}, True),
+        ({"Status": "Disabled"}, False),
+        ({"Filter": {"Prefix": "ru"}}, True),
+        ({"Filter": {"Prefix": "runs/demo-1/ledger/"}}, True),
+        ({"Filter": {"Prefix": "logs/"}}, False),
+        ({"Filter": {}}, True),
+        ({"Filter": {"ObjectSizeGreaterThan": 1 << 20}}, True),
+        ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}}, False),
+        ({"Filter": {"And": {"Prefix": "runs/", "ObjectSizeLessThan": 10}}}, True),
+        ({"Filter": {"And": {"Prefix": "runs/", "Tags": [{"Key": "a", "Value": "b"}]}}}, False),
+        ({"Expiration": {"Date": "2027-01-01"}}, True),
+        ({"Expiration": {"ExpiredObjectDeleteMarker": True}}, False),
+        ({"Expiration": {}, "NoncurrentVersionExpiration": {"NoncurrentDays": 1}}, False),
+        ({"Expiration": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}, False),
+        ({"Expiration": {}, "Transitions": [{"Days": 30, "StorageClass": "GLACIER"}]}, True),
+        ({"Expiration": {}, "Transitions": [{"Days": 30, "StorageClass": "STANDARD_IA"}]}, False),
+    ],
+    ids=str,
+)
+def test_which_rules_of_s3_take_a_run_away(changes: dict[str, Any], reaches: bool) -> None:
+    assert bool(s3_expiries([s3_rule(**changes)], ROOT)) is reaches
+
+
+def test_an_old_rule_has_its_prefix_outside_of_a_filter() -> None:
+    old = {"ID": "r", "Status": "Enabled", "Prefix": "logs/", "Expiration": {"Days": 3}}
+    assert s3_expiries([old], ROOT) == ()
+    assert s3_expiries([{**old, "Prefix": "runs/"}], ROOT) == ("rule 'r' deletes after 3 days",)
+
+
+@pytest.mark.parametrize(
+    ("action", "condition", "reaches"),
+    [
+        ("Delete", {"age": 30}, True),
+        ("Delete", {"age": 30, "matchesPrefix": ["logs/"]}, False),
+        ("Delete", {"age": 30, "matchesPrefix": ["logs/", "runs/"]}, True),
+        ("Delete", {"age": 30, "isLive": False}, False),
+        ("Delete", {"age": 30, "isLive": True}, True),
+        ("Delete", {"numNewerVersions": 3}, False),
+        ("Delete", {"daysSinceNoncurrentTime": 3}, False),
+        ("SetStorageClass", {"age": 30}, False),
+        ("AbortIncompleteMultipartUpload", {"age": 1}, False),
+    ],
+    ids=str,
+)
+def test_which_rules_of_gcs_take_a_run_away(action: str, condition: dict[str, Any], reaches: bool) -> None:
+    assert bool(gcs_expiries([{"action": {"type": action}, "condition": condition}], ROOT)) is reaches
