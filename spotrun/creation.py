@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from spotrun import workdir
+from msgspec.structs import replace
+
+from spotrun import start_file, workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
@@ -29,9 +31,11 @@ def new_uid() -> str:
     return secrets.token_hex(5)
 
 
-def create_run(spec: RunSpec, writer: str) -> str:
+def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     """
     Put everything into the store that an instance needs, then create the run.
+
+    `start` is a Lightning checkpoint for the training to begin from.
 
     Returns:
         The address of the run's folder.
@@ -45,6 +49,8 @@ def create_run(spec: RunSpec, writer: str) -> str:
     store = open_store(uri)
     clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
     event = _run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
+    if start is not None:
+        event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).append(lambda _: event)
     return store.uri
 

@@ -10,6 +10,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     │   ├── ObjectMissing            no object of that name
     │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
+    ├── NotIdentical             9   an interrupted training is not the straight one
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
@@ -73,6 +74,10 @@ class LedgerDamaged(StoreError):
 
 class CheckpointDamaged(SpotrunError):
     exit_code = 6
+
+
+class NotIdentical(SpotrunError):
+    exit_code = 9
 
 
 class CloudError(SpotrunError):

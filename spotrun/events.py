@@ -57,7 +57,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     Entry 0: what the user wants, and what may be spent on it. Nobody can spend beyond it later.
 
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
-    uploaded before. `storage` are the prices of the object store used in the account.
+    uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
+    to begin anew. `storage` are the prices of the object store used in the account.
     """
 
     uid: str
@@ -66,6 +67,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     spec: dict[str, Any]
     spec_sha256: str
     workdir_sha256: str
+    start_sha256: str | None = None
     clock_epoch: Moment
     time_scale: float
     price_cap_usd_per_hour: Decimal | None
@@ -112,6 +114,13 @@ class StopRequested(Event, frozen=True, kw_only=True):
 
 class ResumeRequested(Event, frozen=True, kw_only=True):
     by: str
+
+
+class PruneRequested(Event, frozen=True, kw_only=True):
+    """Of the checkpoints before this entry, the current attempt is to keep the newest `keep` only."""
+
+    by: str
+    keep: Count
 
 
 # -- written by any runner -------------------------------------------------------------------------------------------
@@ -337,6 +346,7 @@ AnyEvent = (
     RunCreated
     | StopRequested
     | ResumeRequested
+    | PruneRequested
     | LaunchIntended
     | LaunchRecorded
     | LaunchClosed

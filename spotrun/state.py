@@ -159,6 +159,13 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime
 
 
+class Prune(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to keep no more than `keep` of the commits before entry `number`."""
+
+    number: int
+    keep: int
+
+
 class Void(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     kind: str
@@ -180,6 +187,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: datetime | None = None
     restarts_used: int = 0
     terminal: Terminal | None = None
+    prune: Prune | None = None
     pauses: tuple[Pause, ...] = ()
     steps_redone: tuple[tuple[datetime, int], ...] = ()
     restores: tuple[tuple[datetime, int], ...] = ()
@@ -299,6 +307,11 @@ def _check_open(state: RunState, _: Any = None) -> None:
 def _check_resume_requested(state: RunState, _: ev.ResumeRequested) -> None:
     ended = state.terminal is not None and state.terminal.outcome != "completed"
     _require(ended or (state.terminal is None and state.stop_requested), "the run is neither stopped nor failed")
+
+
+def _check_prune_requested(state: RunState, event: ev.PruneRequested) -> None:
+    _check_open(state)
+    _require(event.keep >= 1, "the newest checkpoint is always kept")
 
 
 def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
@@ -432,6 +445,7 @@ _CHECK: dict[type, Callable[[RunState, Any], object]] = {
     ev.RunCreated: _check_created,
     ev.StopRequested: _check_open,
     ev.ResumeRequested: _check_resume_requested,
+    ev.PruneRequested: _check_prune_requested,
     ev.LaunchIntended: _check_launch_intended,
     ev.LaunchRecorded: _check_launch_recorded,
     ev.LaunchClosed: _check_launch_closed,
@@ -489,6 +503,10 @@ def _resume_requested(state: RunState, entry: Entry, event: ev.ResumeRequested) 
         return opened
     pause = Pause(since=state.terminal.at, until=max(state.terminal.at, entry.at))
     return replace(opened, pauses=(*state.pauses, pause))
+
+
+def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) -> RunState:
+    return replace(state, prune=Prune(number=entry.number, keep=event.keep))
 
 
 def _launch_intended(state: RunState, entry: Entry, event: ev.LaunchIntended) -> RunState:
@@ -673,6 +691,7 @@ _APPLY: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.RunCreated: _created,
     ev.StopRequested: _stop_requested,
     ev.ResumeRequested: _resume_requested,
+    ev.PruneRequested: _prune_requested,
     ev.LaunchIntended: _launch_intended,
     ev.LaunchRecorded: _launch_recorded,
     ev.LaunchClosed: _launch_closed,

@@ -306,7 +306,7 @@ def _moves(history: History) -> list[Move]:
     if state.current is None:
         moves += [_stop_the_run] if state.stop_requested else [_fail_the_run, _request_stop]
         return moves
-    moves += [_interrupt, _notice, _drain, _end_the_attempt, _request_stop, _write_a_void_entry]
+    moves += [_interrupt, _notice, _drain, _end_the_attempt, _request_stop, _request_prune, _write_a_void_entry]
     newest = state.current.trainers[-1] if state.current.trainers else None
     if newest is None or newest.exited is not None:
         return moves + [_resume] * 8
@@ -415,6 +415,10 @@ def _complete(history: History, draw: Draw) -> None:
 def _request_stop(history: History, draw: Draw) -> None:
     if draw(st.integers(0, 2)) == 0:
         history.write(ev.StopRequested(by="a test"))
+
+
+def _request_prune(history: History, draw: Draw) -> None:
+    history.write(ev.PruneRequested(by="a test", keep=draw(st.integers(1, 3))))
 
 
 def _stop_the_run(history: History, draw: Draw) -> None:

@@ -340,8 +340,18 @@ def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
 )
 def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
     commits = [SimpleNamespace(number=n, usable=good, retired_at=None) for n, good in enumerate(usable)]
-    state = SimpleNamespace(commits=commits)
+    state = SimpleNamespace(commits=commits, prune=None)
     assert retention.to_retire(state, keep_last, source) == retired
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "keep", "source", "retired"),
+    [(10, 1, None, [0, 1, 2, 3, 4]), (3, 1, None, [0, 1]), (3, 5, None, []), (10, 2, 1, [0, 2, 3]), (0, 1, None, [])],
+)
+def test_a_request_to_prune_is_about_the_checkpoints_before_it(asked_at, keep, source, retired):
+    commits = [SimpleNamespace(number=n, usable=True, retired_at=None) for n in range(6)]
+    state = SimpleNamespace(commits=commits, prune=SimpleNamespace(number=asked_at, keep=keep))
+    assert retention.to_retire(state, 100, source) == retired
 
 
 # -- notices -------------------------------------------------------------------------------------------------

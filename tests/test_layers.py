@@ -13,13 +13,13 @@ import spotrun
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
     "errors units address spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
-    "billing state timeline accounting market policy intervals",
-    "clock store stores ledger hints trainer_link workdir creation clouds checkpoint lightning",
-    "runner agent report doctor",
+    "billing state timeline accounting market policy intervals exactness",
+    "clock store stores ledger hints trainer_link trace_file workdir start_file creation clouds checkpoint lightning",
+    "runner agent verify report doctor",
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
-FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "doctor", "cli"}
+FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "doctor", "cli", "verify"}
 AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
 """It must install and start fast, and has nothing to create."""
 BLOCKING = {

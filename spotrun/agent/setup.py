@@ -12,7 +12,7 @@ import threading
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from spotrun import workdir
+from spotrun import start_file, workdir
 from spotrun.agent.node import Node
 from spotrun.agent.trainer import user_environment
 from spotrun.errors import SpotrunError, StoreUnavailable
@@ -31,7 +31,7 @@ FETCH_WITHIN_S = 300.0
 
 def prepare(node: Node) -> None:
     """
-    Unpack the work folder and run `setup`, once in the life of an instance.
+    Unpack the work folder, fetch what the run begins from, and run `setup`; once in the life of an instance.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
@@ -49,6 +49,8 @@ def prepare(node: Node) -> None:
     ):
         with attempt:
             workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
+            if node.created.start_sha256 is not None:
+                start_file.fetch(node.store, node.created.start_sha256, node.place.folder)
     if node.spec.setup is not None:
         _run(node, node.spec.setup)
     done.touch()

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spotrun import trainer_link
+from spotrun import start_file, trainer_link
 from spotrun.agent import groups
 from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Exited, Inbox, Said
@@ -43,6 +43,7 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str) -> dic
         "PYTHONFAULTHANDLER": "1",
         "PATH": f"{_folder_of_python(instance_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         **spec.envs,
+        **start_file.environment(instance_dir),
         groups.TRAINER_VARIABLE: instance_id,
     }
 

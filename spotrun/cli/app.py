@@ -27,6 +27,7 @@ from spotrun.cli.status import status
 from spotrun.cli.stop import stop
 from spotrun.cli.tick import tick
 from spotrun.cli.validate import validate
+from spotrun.cli.verify_resume import verify_resume
 from spotrun.errors import SpotrunError
 
 INTERRUPTED = 130
@@ -41,6 +42,7 @@ app = typer.Typer(
 
 for verb in (launch, validate, status, logs, events, report, compare, stop, down, resume, tick, reap, doctor, chaos):
     app.command()(verb)
+app.command("verify-resume")(verify_resume)
 app.command("ps", hidden=True, help="The same as status.")(status)
 app.add_typer(checkpoints.app, name="checkpoints")
 

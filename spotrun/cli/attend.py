@@ -49,6 +49,20 @@ def show_plan(spec: RunSpec) -> None:
         console.print(f"The local cloud: processes on this machine, simulated prices{scale}. Nobody is billed.")
 
 
+def show_start(path: Path) -> None:
+    """
+    Which checkpoint a run will begin from.
+
+    Raises:
+        SpecInvalid: the file is no Lightning checkpoint, or could run code.
+    """
+    from spotrun.lightning.checkpoint_file import read_facts
+
+    facts = read_facts(path)
+    rest = "" if facts.has_optimizer else "; it holds no optimizer, which Lightning will refuse"
+    print(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
+
+
 def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
     wanted = CapacityType.ON_DEMAND if spec.resources.spot_policy == "on-demand" else CapacityType.SPOT
     within = [found for found in offerings if affordable(found, spec.resources.max_price)]

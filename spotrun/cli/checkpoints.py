@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, RunArgument, SpecArgument, StoreOption, print_json
 
-app = typer.Typer(no_args_is_help=True, help="List a run's checkpoints, and check that they can be read back.")
+if TYPE_CHECKING:
+    from spotrun.cli.wiring import OpenRun
+    from spotrun.state import Commit, RunState
+
+app = typer.Typer(no_args_is_help=True, help="List, verify, export, import and prune checkpoints.")
 
 
 @app.command("ls")
@@ -59,3 +66,109 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
             f"{len(damaged)} of the usable checkpoints cannot be read back",
             hint="nothing is lost while one is whole: a resume walks back to it",
         )
+
+
+StepOption = Annotated[int | None, typer.Option("--step", help="Of this step; without it, the newest usable one.")]
+
+
+@app.command("export")
+def export_checkpoint(
+    run: RunArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT.ckpt", help="The file to write.")],
+    step: StepOption = None,
+    store: StoreOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a checkpoint as a file for `Model.load_from_checkpoint` and `trainer.fit(ckpt_path=…)`."""
+    from spotrun.checkpoint.restore import fetch
+    from spotrun.checkpoint.snapshot import map_image
+    from spotrun.cli.wiring import open_run
+    from spotrun.errors import SpecInvalid
+    from spotrun.lightning.checkpoint_file import export
+
+    if out.exists() and not force:
+        raise SpecInvalid(f"{out} is there already", hint="name another file, or add --force")
+    opened = open_run(run, store)
+    commit = _commit_of(opened.id, opened.ledger.refresh(), step)
+    image = fetch(opened.store, commit)
+    facts = export(map_image(image.fd, image.size_bytes), out)
+    print(f"wrote {out}: step {facts.step:,}, epoch {facts.epoch + 1}, of checkpoint {commit.number} of {opened.id}")
+
+
+def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
+    """The newest checkpoint of a step. One that is suspect or cut off may be asked for by its step."""
+    from spotrun.errors import RunNotFound
+
+    held = [commit for commit in state.commits if commit.retired_at is None]
+    chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
+    if chosen:
+        return chosen[0]
+    known = ", ".join(str(each) for each in sorted({commit.event.step for commit in held})) or "none"
+    wanted = "" if step is None else f" of step {step}"
+    raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=f"it has those of the steps: {known}")
+
+
+@app.command("import")
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(metavar="FILE.ckpt", help="A Lightning checkpoint.")],
+    spec_path: SpecArgument,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Another name for the run.")] = None,
+    store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
+) -> None:
+    """Make a new run of JOB.yaml that begins from a Lightning checkpoint; `spotrun resume` trains it."""
+    from spotrun.cli import attend
+    from spotrun.cli.wiring import only_local, open_run, who
+    from spotrun.creation import create_run
+    from spotrun.spec_file import load_spec
+
+    folder = None if store is None else str(Path(store).expanduser().absolute())
+    spec = load_spec(spec_path, {"name": name, "checkpoint.uri": folder})
+    only_local(spec)
+    attend.show_start(file)
+    run = open_run(create_run(spec, f"cli:{who()}", file), None)
+    print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.id}` trains it")
+
+
+@app.command()
+def prune(
+    run: RunArgument,
+    store: StoreOption = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=1, help="How many stay; as many as the job says.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and stop there.")] = False,
+) -> None:
+    """Delete a run's older checkpoints, and what was uploaded and never became one."""
+    from spotrun.checkpoint import pruning
+    from spotrun.cli.wiring import open_run
+    from spotrun.report.describe import gigabytes
+
+    opened = open_run(run, store)
+    state = opened.ledger.refresh()
+    kept = keep if keep is not None else opened.spec.checkpoint.keep_last
+    if state.terminal is None:
+        _ask_the_agent(opened, kept, dry_run=dry_run)
+        return
+    gone = pruning.plan(state, opened.store, kept) if dry_run else pruning.prune(opened.ledger, opened.store, kept)
+    for commit in gone.commits:
+        print(f"{commit.number:6}  step {commit.event.step:>8,}  {gigabytes(commit.event.size_bytes):>10}")
+    verb = "would go" if dry_run else "are gone"
+    print(f"{len(gone.commits)} checkpoints, {len(gone.objects)} objects, {gigabytes(gone.size_bytes)} {verb}")
+
+
+def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
+    """Only its current attempt may retire the checkpoints of a run that goes on (protocol 23)."""
+    from msgspec.structs import replace
+
+    from spotrun.checkpoint.retention import to_retire
+    from spotrun.cli.wiring import who
+    from spotrun.events import PruneRequested
+    from spotrun.state import Prune
+
+    event = PruneRequested(by=who(), keep=keep)
+    if dry_run:
+        state = opened.ledger.state
+        asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
+        count = len(to_retire(asked, opened.spec.checkpoint.keep_last, None))
+        print(f"{opened.id} goes on: its agent would delete {count} checkpoints after the next one")
+        return
+    opened.ledger.append(lambda _: event)
+    print(f"{opened.id} goes on: its agent was asked to keep {keep} of these checkpoints, and will after the next one")

@@ -27,6 +27,9 @@ def launch(
     max_duration: Annotated[
         str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")
     ] = None,
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Begin from a Lightning checkpoint.")
+    ] = None,
     store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""
@@ -52,10 +55,12 @@ def launch(
     }
     spec = load_spec(spec_path, overrides)
     attend.show_plan(spec)
+    if start is not None:
+        attend.show_start(start)
     if dry_run:
         return
     attend.confirm(yes)
-    run = open_run(create_run(spec, f"cli:{who()}"), None, "runner")
+    run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
     if detach:
         attend.leave_behind(run)
         return

@@ -33,7 +33,7 @@ from torch import Tensor
 import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import Plan, plan_image, read_image
-from spotrun.lightning import connectors, data_position, refusal, seeds, session
+from spotrun.lightning import connectors, data_position, refusal, seeds, session, start
 from spotrun.lightning.refusal import TrainingRefused
 from spotrun.trainer_link import EpochEnded, Finished, Progress, Refused, Resume, SnapshotTaken
 
@@ -167,6 +167,7 @@ class _Run:
         if image is None:
             # What the user seeded decides too, so that --seed 2 is another training.
             self._seed = seeds.derive(resume.seed, _user_seed())
+            start.begin(self._trainer)
         else:
             self._load(image)
         connectors.on_loader(self._trainer, self._exchange)

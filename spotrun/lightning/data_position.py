@@ -158,6 +158,10 @@ class ExactOrder:
         """How many samples the first `batches` batches of the current pass hold."""
         return sum(map(len, self._order[:batches])) if self._batched else batches
 
+    def indices(self, batch: int) -> Any:
+        """What the sampler gave for one batch of the current pass; the trace of `verify-resume` tells it."""
+        return self._order[batch]
+
     def _draw(self, key: tuple[object, ...]) -> list[Any]:
         seed = seeds.derive(self._seed, *key, "order")
         with seeds.kept():

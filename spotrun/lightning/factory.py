@@ -29,7 +29,12 @@ def for_lightning() -> list[Any]:
 
 
 def _callbacks(package: str) -> list[Any]:
-    return [_class_for((package,))()] if AGENT_FD in os.environ else []
+    if AGENT_FD not in os.environ:
+        return []
+    from spotrun.trace_file import FILE_VARIABLE
+
+    traced = [_trace_class(package)()] if FILE_VARIABLE in os.environ else []
+    return [_class_for((package,))(), *traced]
 
 
 def callback_class() -> type[SpotrunCallback]:
@@ -51,3 +56,11 @@ def _class_for(packages: tuple[str, ...]) -> type[SpotrunCallback]:
 
     bases = [importlib.import_module(f"{package}.callbacks").Callback for package in packages]
     return type("SpotrunCallback", (SpotrunCallback, *bases), {"__module__": "spotrun.lightning"})
+
+
+@cache
+def _trace_class(package: str) -> type[Any]:
+    from spotrun.lightning.trace import TraceCallback
+
+    base = importlib.import_module(f"{package}.callbacks").Callback
+    return type("TraceCallback", (TraceCallback, base), {"__module__": "spotrun.lightning.trace"})

@@ -90,6 +90,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.RunCreated: _created,
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
     ev.ResumeRequested: lambda event: f"resume requested by {event.by}",
+    ev.PruneRequested: lambda event: f"no more than {event.keep} of these checkpoints to be kept, asks {event.by}",
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
     ev.LaunchClosed: _closed,

@@ -1,0 +1,63 @@
+"""
+Making room in the folder of a run that has ended: first the ledger says what nobody may resume from, then it goes.
+
+Stopped halfway, or done twice, it does no harm: what the ledger has retired is garbage for whoever sweeps next.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.checkpoint import retention
+from spotrun.events import CheckpointRetired
+from spotrun.ledger import Ledger
+from spotrun.state import Commit, RunState
+from spotrun.store import Store, StoredObject
+
+
+class Pruning(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes: commits, and all objects of these, of earlier retired ones, and of uploads that never were one."""
+
+    commits: tuple[Commit, ...]
+    objects: tuple[StoredObject, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(stored.size_bytes for stored in self.objects)
+
+
+def plan(state: RunState, store: Store, keep: int) -> Pruning:
+    """What `prune` would take away. Nothing while a run goes on: then only its attempt may retire (protocol 23)."""
+    if state.terminal is None:
+        return Pruning(commits=(), objects=())
+    commits = retention.to_prune(state, keep)
+    stored = {found.key: found for found in store.list(retention.FOLDER)}
+    keys = retention.garbage(state, stored, {commit.number for commit in commits})
+    return Pruning(commits=tuple(commits), objects=tuple(stored[key] for key in keys))
+
+
+def prune(ledger: Ledger, store: Store, keep: int) -> Pruning:
+    """
+    Retire, then delete.
+
+    Raises:
+        EntryRefused: somebody has opened the run again meanwhile; what was not retired stays.
+        StoreError: an object could not be deleted; repeat.
+    """
+    planned = plan(ledger.refresh(), store, keep)
+    for commit in planned.commits:
+        _retire(ledger, commit.number)
+    doomed = retention.garbage(ledger.state, [stored.key for stored in planned.objects])
+    for key in doomed:
+        store.delete(key)
+    return planned
+
+
+def _retire(ledger: Ledger, number: int) -> None:
+    event = CheckpointRetired(attempt=None, commit=number)
+
+    def unless_retired(state: RunState) -> CheckpointRetired | None:
+        commit = state.commit(number)
+        return None if commit is None or commit.retired_at is not None else event
+
+    ledger.append(unless_retired)

@@ -1,0 +1,65 @@
+"""`spotrun verify-resume`"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import JsonOption, print_json
+
+
+def verify_resume(
+    job: Annotated[Path, typer.Argument(metavar="SCRIPT|JOB.yaml", help="A Lightning script, or a job that runs one.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Of the script, instead of the job's own.")
+    ] = None,
+    kills: Annotated[int, typer.Option("--kills", min=0, help="How often to kill, at random steps.")] = 4,
+    at: Annotated[str | None, typer.Option("--at", metavar="STEP,…", help="Kill after exactly these steps.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed kills at other steps.")] = 0,
+    within: Annotated[str, typer.Option("--within", metavar="1h", help="The most that each training may last.")] = "1h",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave runs, logs and traces for a look at them.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train straight, train with kills, and compare bit for bit; on this machine."""
+    from msgspec.structs import replace
+
+    from spotrun.errors import NotIdentical
+    from spotrun.report import verification as report
+    from spotrun.verify.job import load_job
+    from spotrun.verify.site import Site
+    from spotrun.verify.verification import Plan, verify
+
+    plan = Plan(kills=kills, at=_steps(at), seed=seed, within=_duration(within))
+    spec = load_job(job, arguments or [])
+    with report.view() as view, Site(keep=keep) as site:
+        seen = verify(spec, plan, site, view.show)
+    if keep:
+        seen = replace(seen, folder=str(site.folder))
+    if as_json:
+        print_json(report.as_json(seen))
+    else:
+        print(report.text(seen))
+    if seen.first_difference is not None:
+        raise NotIdentical("the two trainings are not the same", hint="mend the likely cause, then verify again")
+
+
+def _steps(text: str | None) -> tuple[int, ...]:
+    from spotrun.errors import SpecInvalid
+
+    try:
+        return tuple(int(step) for step in text.split(",")) if text else ()
+    except ValueError:
+        raise SpecInvalid(f"--at {text} is no list of steps", hint="--at 12,40") from None
+
+
+def _duration(text: str) -> timedelta:
+    from spotrun.errors import SpecInvalid
+    from spotrun.units import Unreadable, parse_duration
+
+    try:
+        return parse_duration(text)
+    except Unreadable as problem:
+        raise SpecInvalid(f"--within: {problem}", hint="--within 30m") from problem

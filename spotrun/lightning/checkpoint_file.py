@@ -1,0 +1,121 @@
+"""
+Checkpoints of ours as files that Lightning and torch read, and Lightning's files before a run may begin from them.
+
+A file holds plain values and tensors only, so that `torch.load(weights_only=True)` reads it. What Lightning itself
+never reads (the exact data position, running metrics) stays behind: a training that goes on from such a file is
+Lightning's own resume, not spotrun's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from collections import Counter, OrderedDict
+from pathlib import Path, PurePath
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.checkpoint.layout import Buffer
+from spotrun.checkpoint.snapshot import read_image
+from spotrun.errors import SpecInvalid, SpotrunError
+
+OURS = "spotrun"
+"""The key of what only our callback reads."""
+VERSION = "pytorch-lightning_version"
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of itself. `epoch` counts from 0."""
+
+    step: int
+    epoch: int
+    lightning: str
+    has_optimizer: bool
+
+
+def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
+    """
+    Write a checkpoint's image as a Lightning checkpoint, whole or not at all.
+
+    Raises:
+        CheckpointDamaged: the image is none.
+        SpotrunError: the state holds what no such file can, or the file cannot be written.
+    """
+    state, _ = read_image(image)
+    state.pop(OURS, None)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        torch.save(_plain(state), temporary)
+        facts = read_facts(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise SpotrunError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return facts
+
+
+def read_facts(path: Path) -> Facts:
+    """
+    What a Lightning checkpoint is of; nothing in it is executed, and no tensor of it is read.
+
+    Raises:
+        SpecInvalid: it is none, or holds more than plain values and tensors.
+    """
+    state = _load(path)
+    if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
+        raise SpecInvalid(
+            f"{path} is no Lightning checkpoint: it lacks state_dict or {VERSION}",
+            hint="save one by trainer.save_checkpoint(FILE), or take one from `spotrun checkpoints export`",
+        )
+    return Facts(
+        step=int(state.get("global_step", 0)),
+        epoch=int(state.get("epoch", 0)),
+        lightning=str(state[VERSION]),
+        has_optimizer=bool(state.get("optimizer_states")),
+    )
+
+
+def _load(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="meta", weights_only=True, mmap=True)
+    except OSError as error:
+        raise SpecInvalid(f"{path} cannot be read: {error.strerror}", hint="name a Lightning checkpoint") from error
+    except pickle.UnpicklingError as error:
+        reason = str(error).split("\n", 1)[0][:300]
+        raise SpecInvalid(
+            f"{path} holds more than tensors and plain values: {reason}",
+            hint="save it again without these objects: a checkpoint that runs code is not taken",
+        ) from error
+    except (RuntimeError, ValueError, EOFError) as error:
+        raise SpecInvalid(f"{path} is no file of torch.save: {error}", hint="name a Lightning checkpoint") from error
+
+
+def _plain(value: Any) -> Any:
+    """
+    The same tree, of what `weights_only` lets in, with tensors of their own memory.
+
+    Paths become texts, arrays tensors, frozen sets sets.
+    """
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Counter | OrderedDict):
+        return type(value)({_plain(key): _plain(item) for key, item in value.items()})
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return {_plain(item) for item in value}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value

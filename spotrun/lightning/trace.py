@@ -1,0 +1,162 @@
+"""
+What a training did, batch by batch, for `spotrun verify-resume` (see exactness.py).
+
+A second callback beside SpotrunCallback, there only where the environment names a file for it (trace_file.py). Where
+the environment lists steps to hold at, the trainer stands still after each, once, until it is killed there: so a kill
+hits the step that was meant, on a fast and on a slow machine.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.exactness import Begun, Ended, Held, Trained
+from spotrun.lightning import data_position
+from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+
+SLOW_STEPS = 40
+"""So many steps before a hold last `SLOW_STEP_S` at least: a checkpoint has to become durable in between."""
+SLOW_STEP_S = 0.05
+
+
+class TraceCallback:
+    """
+    Writes the trace. Mixed with the Callback of the Lightning package in use (see factory.py), behind SpotrunCallback.
+    """
+
+    def __init__(self) -> None:
+        self._file = TraceFile(Path(os.environ[FILE_VARIABLE]))
+        self._holds: list[int] = []
+        self._began_s = 0.0
+        self._data = ""
+        self._lr: tuple[tuple[str, ...], ...] = ()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        held = set(self._file.read().held_at)
+        self._holds = sorted({int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step} - held)
+        self._file.append(Begun(pid=os.getpid(), step=trainer.global_step))
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._began_s = time.monotonic()
+        self._data = digest(batch)
+        self._lr = tuple(
+            tuple(float(group["lr"]).hex() for group in optimizer.param_groups) for optimizer in trainer.optimizers
+        )
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        order = data_position.order_of(trainer.train_dataloader)
+        self._file.append(
+            Trained(
+                epoch=trainer.current_epoch,
+                batch=batch_idx,
+                step=trainer.global_step,
+                samples=None if order is None else repr(order.indices(batch_idx)),
+                data=self._data,
+                lr=self._lr,
+                loss=_exact_loss(outputs),
+                rng=digest(list(generators().values())),
+            )
+        )
+        self._hold(trainer.global_step)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """After SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
+        if stage != "fit":
+            return
+        states = [optimizer.state_dict() for optimizer in trainer.optimizers]
+        self._file.append(
+            Ended(
+                step=trainer.global_step,
+                weights=_digests(pl_module.state_dict()),
+                optimizer=_digests(states),
+                rng=_digests(generators()),
+            )
+        )
+
+    def _hold(self, step: int) -> None:
+        if not self._holds:
+            return
+        if step >= self._holds[0]:
+            self._file.append(Held(step=self._holds[0]))
+            while True:
+                threading.Event().wait(3600)
+        if step >= self._holds[0] - SLOW_STEPS:
+            time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
+
+
+def generators() -> dict[str, Any]:
+    """The state of every generator that spotrun seeds."""
+    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def digest(value: Any) -> str:
+    """The sha256 over every bit of a tree of tensors, arrays and plain values."""
+    total = sha256()
+    for path, leaf in _leaves(value):
+        total.update(f"{path} {_leaf_digest(leaf)}\n".encode())
+    return total.hexdigest()
+
+
+def _digests(value: Any) -> dict[str, str]:
+    """The sha256 of each leaf of a tree, by its path."""
+    return {path: _leaf_digest(leaf) for path, leaf in _leaves(value)}
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        items: Any = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value) if len(value) < _LONG or not all(type(item) is int for item in value) else None
+    else:
+        items = None
+    if items is None:
+        yield path, value
+        return
+    for key, item in items:
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))
+
+
+_LONG = 100
+"""A list of so many whole numbers is one leaf: the state of Python's generator has 625."""
+
+
+def _leaf_digest(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        data = (leaf if leaf.layout is torch.strided else leaf.to_dense()).detach().cpu().contiguous()
+        kind = f"{data.dtype} {tuple(data.shape)} ".encode()
+        return sha256(kind + data.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+    if isinstance(leaf, np.ndarray):
+        return sha256(f"{leaf.dtype} {leaf.shape} ".encode() + leaf.tobytes()).hexdigest()
+    return sha256(_stable(leaf).encode()).hexdigest()
+
+
+def _stable(leaf: Any) -> str:
+    """What tells a value from another of its kind: no address, and no order that the hashes of this process made."""
+    if isinstance(leaf, float):
+        return leaf.hex()
+    if isinstance(leaf, set | frozenset):
+        return str(sorted(map(_stable, leaf)))
+    return _ADDRESS.sub("", repr(leaf))
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _exact_loss(outputs: Any) -> str | None:
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return float(loss.detach()).hex() if isinstance(loss, Tensor) and loss.numel() == 1 else None

@@ -1,0 +1,173 @@
+"""`spotrun verify-resume` for people and for machines: how far it has come, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+
+from spotrun.exactness import Difference, Kind
+from spotrun.report.describe import span
+from spotrun.report.tables import plain
+from spotrun.verify.rehearsal import Progress
+from spotrun.verify.verification import Verification
+
+PLAIN_EVERY_S = 10.0
+"""System time between two lines about the same training, where nothing was killed."""
+
+
+class View(Protocol):
+    """Told again and again how far a verification has come; on stderr, for stdout holds the answer."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, progress: Progress) -> None: ...
+
+
+def view() -> View:
+    """One line that changes on a terminal, plain lines elsewhere."""
+    return LiveView() if sys.stderr.isatty() else PlainView()
+
+
+class PlainView:
+    """A line when a training begins, at each kill, and now and then."""
+
+    def __init__(self) -> None:
+        self._told: tuple[str, int] | None = None
+        self._told_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    def show(self, progress: Progress) -> None:
+        now = (progress.name, progress.kills)
+        if now == self._told and time.monotonic() - self._told_at < PLAIN_EVERY_S:
+            return
+        self._told, self._told_at = now, time.monotonic()
+        print(progress_line(progress), file=sys.stderr, flush=True)
+
+
+class LiveView:
+    def __init__(self) -> None:
+        self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, progress: Progress) -> None:
+        self._live.update(_spinning(progress))
+
+
+def _spinning(progress: Progress) -> RenderableType:
+    return Spinner("dots", text=progress_line(progress))
+
+
+def progress_line(progress: Progress) -> str:
+    parts = [f"{progress.name} training", f"step {progress.step:,}"]
+    if progress.kills_planned:
+        parts.append(f"{progress.kills} of {progress.kills_planned} kills")
+    if progress.elapsed_s >= 1:
+        parts.append(span(progress.elapsed_s))
+    if progress.held_up:
+        parts.append(plain(progress.held_up))
+    return ", ".join(parts)
+
+
+def as_json(seen: Verification) -> dict[str, Any]:
+    """All of it, as plain values; times in seconds of system time."""
+    facts = msgspec.to_builtins(seen)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def text(seen: Verification) -> str:
+    """What came of it, in a few lines."""
+    parts = [verdict(seen), *_kills(seen), _times(seen)]
+    if seen.identical:
+        parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
+    elif seen.first_difference is not None:
+        parts += [f"likely cause: {seen.first_difference.likely_cause}"]
+    if seen.kills and not seen.resumes_from_checkpoint:
+        parts += ["note: no resume was from a checkpoint, all began anew; name later steps by --at, or train longer"]
+    if seen.folder is not None:
+        parts += [f"kept: {seen.folder}"]
+    return "\n".join(plain(part, _LINE_MAX) for part in parts)
+
+
+_LINE_MAX = 1000
+
+
+def verdict(seen: Verification) -> str:
+    if seen.first_difference is None:
+        return f"bit-identical: {seen.steps:,} steps, killed {len(seen.kills)} times, {seen.batches_redone:,} redone"
+    return f"not identical: {describe(seen.first_difference)}"
+
+
+def describe(found: Difference) -> str:
+    """Where the two part, in a sentence. Epochs and batches count from 1 for people."""
+    what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
+    where = ""
+    if found.epoch is not None and found.batch is not None:
+        where = f" at epoch {found.epoch + 1}, batch {found.batch + 1} (step {found.step})"
+    values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
+    return f"the first difference is in {what}{where}: {values}"
+
+
+_WHAT = {
+    Kind.SAMPLES: "the sample ids",
+    Kind.DATA: "the content of the samples",
+    Kind.LR: "the learning rate",
+    Kind.LOSS: "the loss",
+    Kind.RNG: "the generators",
+    Kind.STEPS: "the steps",
+    Kind.WEIGHTS: "the weight",
+    Kind.OPTIMIZER: "the optimizer state",
+    Kind.END_RNG: "the generator at the end,",
+}
+_DIGESTS = frozenset({Kind.DATA, Kind.RNG, Kind.WEIGHTS, Kind.OPTIMIZER, Kind.END_RNG})
+_SHOWN_MAX = 60
+
+
+def _readable(found: Difference, value: str) -> str:
+    if found.kind in _DIGESTS:
+        return f"sha256 {value[:12]}…" if len(value) > len("absent") else value
+    if found.kind is Kind.LOSS and value != str(None):
+        return repr(float.fromhex(value))
+    if found.kind is Kind.LR:
+        return "; ".join(
+            ", ".join(repr(float.fromhex(rate)) for rate in rates.split(", ") if rate) for rates in value.split("; ")
+        )
+    return value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "…"
+
+
+def _kills(seen: Verification) -> list[str]:
+    return [
+        f"  {kill.victim} killed after step {kill.step:,}, "
+        + (f"resumed from step {kill.resumed_from:,}" if kill.resumed_from else "began anew")
+        for kill in seen.kills
+    ]
+
+
+def _times(seen: Verification) -> str:
+    return f"straight {span(seen.straight_s)}, interrupted {span(seen.interrupted_s)} (seed {seen.seed})"

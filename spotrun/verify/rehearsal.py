@@ -1,0 +1,165 @@
+"""One training on the local cloud, from its launch to its end, with SIGKILLs at the steps of a plan."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.creation import create_run, first_entry
+from spotrun.errors import RunEnded, SpotrunError
+from spotrun.exactness import Trace
+from spotrun.ledger import Ledger
+from spotrun.runner import Pass, Runner
+from spotrun.spec import RunSpec
+from spotrun.store import open_store
+from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.units import format_duration
+from spotrun.verify.site import Site, environment
+
+LOOK_EVERY_S = 0.1
+"""System time between two looks at the run and its trace."""
+DETAIL_MAX = 1500
+VICTIMS = ("instance", "trainer")
+"""Whom the kills hit, in turns: everything on the machine at once, or the training alone."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a rehearsal has come. `held_up` says why nothing is being trained, where a runner knows."""
+
+    name: str
+    step: int
+    kills: int
+    kills_planned: int
+    elapsed_s: float
+    held_up: str | None = None
+
+
+Watch = Callable[[Progress], None]
+
+
+class Killed(msgspec.Struct, frozen=True, kw_only=True):
+    """A kill once optimizer step `step` was done."""
+
+    step: int
+    victim: str
+
+
+class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
+    """A training that came to its end."""
+
+    trace: Trace
+    kills: tuple[Killed, ...]
+    duration_s: float
+
+
+class Rehearsal:
+    """Attends to one run of `spec` at `site`, which is killed once at each step of `kill_at`."""
+
+    def __init__(self, site: Site, spec: RunSpec, name: str, kill_at: Sequence[int] = ()) -> None:
+        self._name = name
+        self._kill_at = kill_at
+        self._kills: list[Killed] = []
+        self._path = site.folder / f"{name}.trace"
+        self._file = TraceFile(self._path)
+        self._began_s = time.monotonic()
+        uri = create_run(spec, "verify-resume")
+        store = open_store(uri)
+        created = first_entry(store)
+        clock = ScaledClock(created.clock_epoch, created.time_scale)
+        self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock)
+        self._cloud = site.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
+        self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
+
+    def run(self, within: timedelta, watch: Watch) -> Rehearsed:
+        """
+        Train to the end.
+
+        Raises:
+            RunEnded: the training failed.
+            SpotrunError: it was not done `within` (system time), or left no trace.
+        """
+        with environment(self._variables()):
+            while not (seen := self._runner.tick()).done:
+                trace = self._file.read()
+                watch(self._progress(seen, trace))
+                self._refuse_overtime(within, trace)
+                if not self._kill_held(trace):
+                    time.sleep(LOOK_EVERY_S)
+        self._refuse_failure(seen)
+        return Rehearsed(trace=self._traced(), kills=tuple(self._kills), duration_s=self._elapsed_s)
+
+    def _variables(self) -> dict[str, str]:
+        return {FILE_VARIABLE: str(self._path), HOLD_VARIABLE: ",".join(map(str, self._kill_at))}
+
+    @property
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _progress(self, seen: Pass, trace: Trace) -> Progress:
+        return Progress(
+            name=self._name,
+            step=trace.steps,
+            kills=len(self._kills),
+            kills_planned=len(self._kill_at),
+            elapsed_s=self._elapsed_s,
+            held_up=seen.waiting_for,
+        )
+
+    # -- killing -----------------------------------------------------------------------------------------------------
+
+    def _kill_held(self, trace: Trace) -> bool:
+        """Whether a trainer that stands still at its step was killed."""
+        held_at = trace.held_at
+        if len(held_at) <= len(self._kills):
+            return False
+        victim = VICTIMS[len(self._kills) % len(VICTIMS)]
+        self._kills.append(Killed(step=held_at[len(self._kills)], victim=victim))
+        if victim == "trainer":
+            self._kill_trainer(trace)
+        else:
+            self._kill_instance()
+        return True
+
+    def _kill_instance(self) -> None:
+        current = self._ledger.refresh().current
+        if current is not None:
+            self._cloud.interrupt(current.instance_id, notice=None)
+
+    def _kill_trainer(self, trace: Trace) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(trace.begun[-1].pid, signal.SIGKILL)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
+        if self._elapsed_s > within.total_seconds():
+            raise SpotrunError(
+                f"the {self._name} training was not done after {format_duration(within)}, but at step {trace.steps}",
+                hint="give it longer by --within, or less to do: spotrun verify-resume train.py -- --epochs 1",
+            )
+
+    def _refuse_failure(self, seen: Pass) -> None:
+        end = seen.state.terminal
+        assert end is not None
+        if end.outcome != "completed":
+            raise RunEnded(
+                f"the {self._name} training {end.outcome}: {end.detail[-DETAIL_MAX:]}",
+                hint="a script has to train to its end before its resumes can be compared; --keep leaves the logs",
+            )
+
+    def _traced(self) -> Trace:
+        trace = self._file.read()
+        if not trace.ended:
+            raise SpotrunError(
+                f"the {self._name} training left no trace: no Trainer.fit() of Lightning came to its end",
+                hint="verify-resume compares what Lightning's Trainer trains; plain commands have no steps to compare",
+            )
+        return trace

@@ -1,0 +1,71 @@
+"""A store and a local cloud for one verification, of which nothing is left running, and nothing on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.driver import LocalCloud
+
+
+class Site:
+    """
+    Entered before the first run; left only when every instance is gone, after Ctrl-C and SIGTERM too.
+
+    `keep` leaves the files.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self.folder = Path(tempfile.mkdtemp(prefix="spotrun-verify-"))
+        self.store = self.folder / "runs"
+        self._root = self.folder / "cloud"
+
+    def __enter__(self) -> Self:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing running either
+        try:
+            self._end_instances()
+            if not self._keep:
+                shutil.rmtree(self.folder)
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def cloud(self, clock: ScaledClock, market: MarketConfig) -> LocalCloud:
+        return LocalCloud(self._root, clock, market)
+
+    def _end_instances(self) -> None:
+        cloud = LocalCloud(self._root, system_clock())
+        for instance in cloud.list():
+            if instance.alive:
+                cloud.terminate(instance.instance_id)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """What instances that are launched inside inherit: names that start with SPOTRUN_ have no place in a spec."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

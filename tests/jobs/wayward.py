@@ -1,0 +1,63 @@
+"""A small training that no resume can make exact: `--how` says what it takes from outside of seeds and checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+SAMPLES = 96
+
+
+class ClockOrder(Sampler[int]):
+    """Shuffled, and otherwise each time it is asked."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __iter__(self):
+        return iter(random.Random(time.time_ns()).sample(range(SAMPLES), SAMPLES))
+
+
+class Net(pl.LightningModule):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+        self.how = how
+        self.batches_seen = 0
+
+    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
+        self.batches_seen += 1
+        loss = self.layer(batch[0]).square().mean()
+        if self.how == "entropy":
+            return loss * random.SystemRandom().random()
+        if self.how == "counter":
+            return loss * (1 + self.batches_seen / 1000)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--how", choices=("entropy", "order", "counter", "crash"), required=True)
+    how = parser.parse_args().how
+    if how == "crash":
+        raise SystemExit("planted failure")
+    pl.seed_everything(3, verbose=False)
+    data = TensorDataset(torch.randn(SAMPLES, 8))
+    sampler = ClockOrder() if how == "order" else None
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    )
+    trainer.fit(Net(how), DataLoader(data, batch_size=8, sampler=sampler))
+
+
+if __name__ == "__main__":
+    main()
