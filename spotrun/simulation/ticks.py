@@ -1,0 +1,74 @@
+"""
+One job in one recorded market, tick by tick.
+
+Decisions fall on tick starts and see the coming tick's availability; a loss falls on a tick boundary. Every start pays
+a changeover in time and at the new instance's price, stopping is free, progress is kept, and billing is by the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from spotrun.strategies.history import MarketHistory
+from spotrun.strategies.port import ON_DEMAND, Job, Situation, Strategy
+
+SECONDS_PER_HOUR = 3600.0
+ROUNDING_S = 1e-6
+
+Ticks = Sequence[Mapping[str, float]]
+"""Per tick the zones that have spot, with their price in USD per hour."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a job came to. `finished_s` is None where the market's record ended before the job did."""
+
+    cost_usd: float
+    finished_s: float | None
+    starts: int
+    on_demand_progress_s: float
+    spot_progress_s: float
+    places: tuple[str | None, ...] = ()
+
+    def missed(self, job: Job) -> bool:
+        return self.finished_s is None or self.finished_s > job.deadline_s + ROUNDING_S * 1000
+
+
+def simulate(strategy: Strategy, job: Job, market: Ticks, first: int = 0, *, keep_places: bool = False) -> Outcome:
+    """Run `job` from tick `first` of `market` on, as `strategy` chooses."""
+    tick_s, work_s, changeover_s, usd = job.tick_s, job.work_s, 0.0, 0.0
+    running: str | None = None
+    starts, progress = 0, {True: 0.0, False: 0.0}
+    places: list[str | None] = []
+    history = MarketHistory()
+    choose = strategy.choose
+    for number in range(first, len(market)):
+        spot = market[number]
+        elapsed_s = (number - first) * tick_s
+        history = history.observed(spot, elapsed_s)
+        if running != ON_DEMAND and running not in spot:
+            running = None
+        place = choose(Situation(job, elapsed_s, work_s, running, changeover_s <= 0, spot, history))
+        if keep_places:
+            places.append(place)
+        if place != running:
+            starts += place is not None
+            running, changeover_s = place, job.changeover_s
+        if running is None:
+            continue
+        price = job.on_demand_usd_per_hour if running == ON_DEMAND else spot[running]
+        busy_s = min(tick_s, changeover_s + work_s)
+        usd += price * busy_s / SECONDS_PER_HOUR
+        done_s = max(0.0, busy_s - changeover_s)
+        changeover_s = max(0.0, changeover_s - busy_s)
+        work_s -= done_s
+        progress[running == ON_DEMAND] += done_s
+        if work_s <= ROUNDING_S and changeover_s <= 0:
+            return Outcome(usd, elapsed_s + busy_s, starts, progress[True], progress[False], tuple(places))
+    return Outcome(usd, None, starts, progress[True], progress[False], tuple(places))
+
+
+def on_demand_bill(job: Job) -> float:
+    """What the job costs on demand only, its one changeover included, in USD."""
+    return job.on_demand_usd_per_hour * (job.work_s + job.changeover_s) / SECONDS_PER_HOUR

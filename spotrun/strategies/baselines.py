@@ -1,0 +1,84 @@
+"""The rules that others use, to compare with. All but SpotOnly are meant to be kept in a SafetyNet."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.strategies.port import ON_DEMAND, Choice, Situation
+from spotrun.strategies.safety_net import ROUNDING_S
+
+
+def listed_first(situation: Situation) -> Choice:
+    """Spot where it runs already, else in the first zone that has some, as tools do that walk a list."""
+    if situation.running in situation.spot:
+        return situation.running
+    return next(iter(situation.spot), None)
+
+
+class OnDemandOnly(msgspec.Struct, frozen=True):
+    """The bill that everything is compared with."""
+
+    def choose(self, situation: Situation) -> Choice:
+        return ON_DEMAND
+
+
+class SpotOnly(msgspec.Struct, frozen=True):
+    """Spot or nothing; late when the market says so."""
+
+    def choose(self, situation: Situation) -> Choice:
+        return listed_first(situation)
+
+
+class StickyFallback(msgspec.Struct, frozen=True):
+    """Spot while there is some; once there is none, on-demand to the end."""
+
+    def choose(self, situation: Situation) -> Choice:
+        return ON_DEMAND if situation.running == ON_DEMAND else listed_first(situation) or ON_DEMAND
+
+
+class EagerFallback(msgspec.Struct, frozen=True):
+    """Spot whenever there is some, on-demand whenever there is none."""
+
+    def choose(self, situation: Situation) -> Choice:
+        return listed_first(situation) or ON_DEMAND
+
+
+class Greedy(msgspec.Struct, frozen=True):
+    """Spot or wait until R < C + 2d + g, then on-demand to the end (the first baseline of Wu et al., NSDI 2024)."""
+
+    def choose(self, situation: Situation) -> Choice:
+        job = situation.job
+        if situation.running == ON_DEMAND:
+            return ON_DEMAND
+        last_call = situation.slack_s < 2 * job.changeover_s + job.tick_s + job.margin_s - ROUNDING_S
+        if last_call and situation.running is None:
+            return ON_DEMAND
+        return listed_first(situation)
+
+
+class UniformProgress(msgspec.Struct, frozen=True):
+    """
+    Progress at least in proportion to time (Wu et al., NSDI 2024, "Can't be late").
+
+    On spot while it lasts; without it wait while progress >= t * C / R, else on-demand. Back to spot when it can be
+    had and progress is at least the line at t + `ahead` changeovers: 2 is the paper's hysteresis (as the rule that
+    gives its numbers), 0 goes back as soon as the line is met. Near the deadline as Greedy.
+    """
+
+    ahead: float = 2.0
+
+    def choose(self, situation: Situation) -> Choice:
+        spot = listed_first(situation)
+        if situation.running == ON_DEMAND:
+            if self._behind(situation, self.ahead * situation.job.changeover_s):
+                return ON_DEMAND
+            return spot or ON_DEMAND
+        if Greedy().choose(situation) == ON_DEMAND:
+            return ON_DEMAND
+        return spot or (ON_DEMAND if self._behind(situation, 0.0) else None)
+
+    @staticmethod
+    def _behind(situation: Situation, ahead_s: float) -> bool:
+        job = situation.job
+        line = (situation.elapsed_s + ahead_s) * job.work_s / job.deadline_s
+        return job.work_s - situation.work_left_s < line - ROUNDING_S

@@ -1,0 +1,83 @@
+"""Our own strategy: a reserve of slack in proportion to the work left, and zones by what an hour of progress costs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.strategies.port import ON_DEMAND, Choice, Situation
+
+RESERVE_SHARE = 0.15
+"""Slack kept per second of work left; like SCARCITY chosen on the 2023 V100 trace (both halves were looked at)."""
+SCARCITY = 2.0
+MOVE_SHARE = 0.5
+"""The part of a new zone's expected life for which its lower price is believed to last."""
+
+
+class Reserve(msgspec.Struct, frozen=True):
+    """
+    Wait while slack lasts, buy on-demand early enough that spot can be used to the end.
+
+    The reserve for work left C and changeover d is  r = 2 d + RESERVE_SHARE * C.  Dynamic programming over a
+    semi-Markov market gives such a threshold on slack s alone: it rises with the work left and hardly depends on the
+    time since the start, on price or on how long spot has been away. With spot price p (as a share of on-demand) and
+    expected life L of the spot at hand:
+
+        idle        spot if there is some; else wait while s >= r, else on-demand
+        on-demand   back to spot when  L (1 - p) > d (p + SCARCITY (r / s)^2 (1 - p)):  the saving pays for the
+                    changeover, its seconds priced at what slack is worth, which is dear when s is below r
+        on spot     move when a zone's price per second of progress, p (1 + d / L), is so much lower that
+                    the difference over MOVE_SHARE * L pays for d
+
+    Meant to be kept in a SafetyNet.
+    """
+
+    def choose(self, situation: Situation) -> Choice:
+        spot = situation.spot
+        running = situation.running
+        if running in spot and (len(spot) == 1 or not situation.settled):
+            return running
+        if not spot:
+            return self._without_spot(situation)
+        best = min(spot, key=lambda zone: _price_of_progress(zone, situation)) if len(spot) > 1 else next(iter(spot))
+        if running is None:
+            return best
+        if running == ON_DEMAND:
+            return best if _pays_to_return(best, situation) else ON_DEMAND
+        return best if best != running and _pays_to_move(running, best, situation) else running
+
+    @staticmethod
+    def _without_spot(situation: Situation) -> Choice:
+        if situation.running == ON_DEMAND or situation.slack_s < reserve_s(situation):
+            return ON_DEMAND
+        return None
+
+
+def reserve_s(situation: Situation) -> float:
+    """The slack below which waiting for spot costs more than it saves."""
+    return 2 * situation.job.changeover_s + RESERVE_SHARE * situation.work_left_s
+
+
+def _life_s(zone: str, situation: Situation) -> float:
+    horizon_s = situation.work_left_s + situation.job.changeover_s
+    return situation.history.expected_life_s(zone, situation.elapsed_s, horizon_s)
+
+
+def _price_of_progress(zone: str, situation: Situation) -> float:
+    """USD per hour of progress: a changeover is paid once in a life."""
+    return situation.spot[zone] * (1 + situation.job.changeover_s / _life_s(zone, situation))
+
+
+def _pays_to_return(zone: str, situation: Situation) -> bool:
+    share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
+    scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
+    cost = situation.job.changeover_s * (share + scarce * (1 - share))
+    return _life_s(zone, situation) * (1 - share) > cost
+
+
+def _pays_to_move(here: str, there: str, situation: Situation) -> bool:
+    job = situation.job
+    if situation.slack_s < 2 * job.changeover_s + job.tick_s + job.margin_s:
+        return False
+    believed_s = MOVE_SHARE * min(_life_s(there, situation), situation.work_left_s)
+    gain = _price_of_progress(here, situation) - _price_of_progress(there, situation)
+    return gain * believed_s > job.changeover_s * situation.spot[there]
