@@ -1,129 +1,16 @@
 """
 Whether two trainings of one script were the same, bit for bit, and what the first difference says about its cause.
-
-A *trace* is what one training wrote about itself, a line per record. Each trainer process begins a *pass*; after an
-interruption the next one does some steps again, so a step may be in the trace several times, and must be the same
-each time. Numbers are exact: floats in hexadecimal, everything larger by its digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
 
 import msgspec
 
-Place = tuple[int, int]
-"""Epoch and batch in it, both from 0."""
-
-
-class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
-    """A trainer process begins, where `step` optimizer steps were done already."""
-
-    pid: int
-    step: int
-
-
-class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
-    """
-    One batch was trained on.
-
-    `samples` are the indices that the sampler gave, None where the loader has none of ours. `data` is the digest of
-    the batch. `lr` holds the learning rates that the batch was trained with, per optimizer and parameter group.
-    `loss` is None where `training_step` returned none. `rng` is the digest of the generators after the batch. `step`
-    counts optimizer steps, this batch's included.
-    """
-
-    epoch: int
-    batch: int
-    step: int
-    samples: str | None
-    data: str
-    lr: tuple[tuple[str, ...], ...]
-    loss: str | None
-    rng: str
-
-    @property
-    def place(self) -> Place:
-        return self.epoch, self.batch
-
-
-class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
-    """The trainer stands still after `step`, and waits to be killed there."""
-
-    step: int
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The training is over. Digests by the name of each weight, of each part of an optimizer, of each generator."""
-
-    step: int
-    weights: dict[str, str]
-    optimizer: dict[str, str]
-    rng: dict[str, str]
-
-
-Record = Begun | Trained | Held | Ended
-
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-
-
-def encode_record(record: Record) -> bytes:
-    return _encoder.encode(record) + b"\n"
-
-
-def decode_record(line: bytes) -> Record | None:
-    """None for a line that a killed process left torn: its step is done again, or found missing."""
-    try:
-        return _decoder.decode(line)
-    except msgspec.MsgspecError:
-        return None
-
-
-class Trace:
-    """What one training wrote, in the order of writing."""
-
-    def __init__(self, records: list[Record]) -> None:
-        self.records = records
-
-    @property
-    def begun(self) -> list[Begun]:
-        return [record for record in self.records if isinstance(record, Begun)]
-
-    @property
-    def held_at(self) -> list[int]:
-        return [record.step for record in self.records if isinstance(record, Held)]
-
-    @property
-    def ended(self) -> list[Ended]:
-        return [record for record in self.records if isinstance(record, Ended)]
-
-    @property
-    def steps(self) -> int:
-        """The newest optimizer step."""
-        return max((record.step for record in self.records if isinstance(record, Trained)), default=0)
-
-    def trained(self) -> Iterator[tuple[int, Trained]]:
-        """Each trained batch with the number of its pass, from 0."""
-        number = -1
-        for record in self.records:
-            number += isinstance(record, Begun)
-            if isinstance(record, Trained):
-                yield max(number, 0), record
-
-    def resumed_after_holds(self) -> list[int]:
-        """For each hold, the step that the next pass went on from."""
-        follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
-        return [begun.step for begun in follows if begun is not None]
-
-    def _holds(self) -> list[int]:
-        return [number for number, record in enumerate(self.records) if isinstance(record, Held)]
-
-    def batches_redone(self) -> int:
-        places = [record.place for _, record in self.trained()]
-        return len(places) - len(set(places))
+from spotrun.trace import Place, Trace, Trained
 
 
 class Kind(StrEnum):

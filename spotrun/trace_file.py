@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from spotrun.exactness import Record, Trace, decode_record, encode_record
+from spotrun.trace import Record, Trace, decode_record, encode_record
 
 FILE_VARIABLE = "SPOTRUN_TRACE"
 """The file that a trainer is to write its trace to."""

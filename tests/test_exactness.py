@@ -9,19 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.exactness import (
-    Begun,
-    Ended,
-    Held,
-    Kind,
-    Record,
-    Trace,
-    Trained,
-    decode_record,
-    digest_of,
-    encode_record,
-    first_difference,
-)
+from spotrun.exactness import Kind, digest_of, first_difference
+from spotrun.trace import Begun, Ended, Held, Record, Trace, Trained, decode_record, encode_record
 from spotrun.trace_file import TraceFile
 
 BATCHES = 4

@@ -1,5 +1,5 @@
 """
-What a training did, batch by batch, for `spotrun verify-resume` (see exactness.py).
+What a training did, batch by batch, for `spotrun verify-resume` (see spotrun/trace.py).
 
 A second callback beside SpotrunCallback, there only where the environment names a file for it (trace_file.py). Where
 the environment lists steps to hold at, the trainer stands still after each, once, until it is killed there: so a kill
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.exactness import Begun, Ended, Held, Trained
 from spotrun.lightning import data_position
+from spotrun.trace import Begun, Ended, Held, Trained
 from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
 
 SLOW_STEPS = 40

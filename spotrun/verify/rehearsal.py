@@ -15,11 +15,11 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import create_run, first_entry
 from spotrun.errors import RunEnded, SpotrunError
-from spotrun.exactness import Trace
 from spotrun.ledger import Ledger
 from spotrun.runner import Pass, Runner
 from spotrun.spec import RunSpec
 from spotrun.store import open_store
+from spotrun.trace import Trace
 from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
 from spotrun.units import format_duration
 from spotrun.verify.site import Site, environment

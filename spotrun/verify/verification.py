@@ -8,8 +8,9 @@ from datetime import timedelta
 import msgspec
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness import Difference, Trace, digest_of, first_difference
+from spotrun.exactness import Difference, digest_of, first_difference
 from spotrun.spec import RunSpec
+from spotrun.trace import Trace
 from spotrun.units import Steps
 from spotrun.verify import job
 from spotrun.verify.rehearsal import Killed, Rehearsal, Rehearsed, Watch
