@@ -329,15 +329,15 @@ def train(job: dict) -> None:
 
 
 def moved_names(job: dict) -> None:
-    """What connectors.py relies on and Lightning does not have, for both packages; and with one name taken away."""
-    from spotrun.lightning import connectors
+    """What Lightning does not have of the private names, for both packages; and with one name taken away."""
+    from spotrun.lightning.connectors import names
 
     found = {}
     for package in ("pytorch_lightning", "lightning.pytorch"):
         trainer = importlib.import_module(package).Trainer(logger=False, enable_checkpointing=False)
-        found[package] = connectors.moved(trainer)
+        found[package] = names.moved(trainer)
         del trainer.fit_loop.epoch_loop._skip_next_val
-        found[f"{package}, one gone"] = connectors.moved(trainer)
+        found[f"{package}, one gone"] = names.moved(trainer)
     Path(job["result"]).write_text(json.dumps(found))
 
 
@@ -381,9 +381,52 @@ def _train(pl, job: dict) -> None:
                 x = x + torch.rand(width) * 0.1 + np.random.rand() * 0.1 + random.random() * 0.1
             return int(index), x.float()
 
-    class Endless(IterableDataset):
+    class Stream(IterableDataset):
+        """The same samples in a shuffled order, without an index; each worker gives its share of them."""
+
+        def __init__(self):
+            self.inner = Noisy(samples, noisy=True)
+
+        def order(self):
+            worker = torch.utils.data.get_worker_info()
+            order = list(range(samples))[worker.id if worker else 0 :: worker.num_workers if worker else 1]
+            random.shuffle(order)
+            return order
+
         def __iter__(self):
-            return iter([(n, torch.zeros(width)) for n in range(samples)])
+            for index in self.order():
+                yield self.inner[index]
+
+    class StatefulStream(Stream):
+        """Goes on where it stopped, in the next epoch too, and cannot be read again from its beginning."""
+
+        def __init__(self):
+            super().__init__()
+            self.left, self.epochs, self.inside = [], 0, False
+
+        def __iter__(self):
+            if not self.inside:
+                self.left, self.epochs, self.inside = self.order(), self.epochs + 1, True
+            while self.left:
+                index = self.left.pop()
+                n, x = self.inner[index]
+                yield n, x + self.epochs
+            self.inside = False
+
+        def state_dict(self):
+            return {"left": self.left, "epochs": self.epochs, "inside": self.inside}
+
+        def load_state_dict(self, state):
+            self.left, self.epochs, self.inside = list(state["left"]), state["epochs"], state["inside"]
+
+    class Batches:
+        """No DataLoader at all."""
+
+        def __iter__(self):
+            order = torch.randperm(samples).split(5)
+            return (torch.utils.data.default_collate([dataset[n] for n in batch.tolist()]) for batch in order)
+
+    dataset = Noisy(samples, noisy=True)
 
     def mixup(batch):
         ids, x = torch.utils.data.default_collate(batch)
@@ -403,6 +446,9 @@ def _train(pl, job: dict) -> None:
             self.register_buffer("seen", torch.zeros(()), persistent=False)
 
         def training_step(self, batch, batch_idx):
+            if job.get("loader") in ("two", "min_size", "max_size"):
+                parts = [part for part in batch.values() if part is not None]
+                batch = [torch.cat(column) for column in zip(*parts, strict=True)]
             ids, x = batch
             self.seen += len(ids)
             loss = nn.functional.mse_loss(self.net(x), x)
@@ -511,16 +557,31 @@ def _train(pl, job: dict) -> None:
         return {name: float(value).hex() for name, value in sorted(trainer.callback_metrics.items())}
 
     def train_loader():
-        dataset = Noisy(samples, noisy=True)
         workers = job.get("workers", 0)
         options = {"num_workers": workers, "persistent_workers": bool(workers and job.get("persistent"))}
         kind = job.get("loader", "shuffle")
-        if kind == "iterable":
-            return DataLoader(Endless(), 5)
-        if kind == "list":
-            return [next(iter(DataLoader(dataset, 5)))] * 4
-        if kind == "two":
-            return [DataLoader(dataset, 5), DataLoader(dataset, 5)]
+        if kind in ("stream", "stateful stream"):
+            data = Stream() if kind == "stream" else StatefulStream()
+            if job.get("torchdata"):
+                from torchdata.stateful_dataloader import StatefulDataLoader
+
+                return StatefulDataLoader(data, 5, collate_fn=mixup, **options)
+            return DataLoader(data, 5, collate_fn=mixup, **options)
+        if kind == "batches":
+            return Batches()
+        if job.get("torchdata"):
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            return StatefulDataLoader(dataset, 5, shuffle=True, collate_fn=mixup, **options)
+        if kind in ("two", "min_size", "max_size"):
+            short = Noisy(15, noisy=True)
+            loaders = {
+                "a": DataLoader(dataset, 5, shuffle=True, **options),
+                "b": DataLoader(short, 5, shuffle=True, **options),
+                "c": DataLoader(short if kind != "two" else dataset, 5, shuffle=True),
+            }
+            combined = importlib.import_module(pl.__name__ + ".utilities.combined_loader").CombinedLoader
+            return loaders if kind == "two" else combined(loaders, kind)
         if kind == "weighted":
             sampler = WeightedRandomSampler(torch.arange(1.0, samples + 1), samples)
             return DataLoader(dataset, 5, sampler=sampler, **options)
@@ -563,8 +624,11 @@ def _train(pl, job: dict) -> None:
     pl.seed_everything(job.get("seed", 1), verbose=False)
     model = Model()
     options = {"max_epochs": 3, "enable_checkpointing": bool(job.get("checkpoints"))} | job.get("trainer", {})
+    folder = trace_path.parent / "logs"
+    loggers = [getattr(pl.loggers, name)(folder, name=name) for name in job.get("loggers", ())]
     trainer = pl.Trainer(
-        logger=False,
+        logger=loggers,
+        log_every_n_steps=2,
         accelerator="cpu",
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -595,9 +659,30 @@ def _train(pl, job: dict) -> None:
         "lr": lrs(),
         "metrics": metrics(),
         "seen": model.seen.item(),
+        "logs": logged(folder),
         "best": [float(cb.best_model_score).hex() for cb in trainer.checkpoint_callbacks],
     }
     Path(job["result"]).write_text(json.dumps(result))
+
+
+def logged(folder: Path) -> dict:
+    """What readers of the loggers' files see: CSV rows, and TensorBoard's scalars in the order of steps."""
+    found = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.csv")}
+    for version in {path.parent for path in folder.rglob("events.out.*")}:
+        points = [point for path in version.glob("events.out.*") for point in scalars(path.read_bytes())]
+        found[version.relative_to(folder).as_posix()] = sorted(points)
+    return found
+
+
+def scalars(records: bytes):
+    """(tag, step, value) of an event file: u64 length | crc | event | crc, repeated."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    while records:
+        size = int.from_bytes(records[:8], "little")
+        event = Event.FromString(records[12 : 12 + size])
+        records = records[16 + size :]
+        yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from spotrun.lightning import seeds
+from spotrun.lightning.stand import Stand
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Where the pass that begins now begins: what names the pass ("train", epoch), and the first batch to give."""
+"""Where the pass that begins now begins: what names the pass ("train", epoch, …), and the first batch to give."""
 
 
 @dataclass(frozen=True)
@@ -53,38 +54,7 @@ class Read:
     seed: int
 
 
-class _Stand:
-    """
-    Stands in for an object: everything but what the subclass defines is the object's own, `isinstance` included.
-
-    Setting an attribute sets it on the object.
-    """
-
-    _inner: Any
-
-    def __init__(self, inner: Any) -> None:
-        object.__setattr__(self, "_inner", inner)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # while it is being unpickled in a worker
-            raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._inner, name, value)
-
-    def __reduce__(self) -> Any:
-        return type(self), (self._inner,)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.__reduce__()
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return type(self._inner)
-
-
-class ExactDataset(_Stand):
+class ExactDataset(Stand):
     """A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch."""
 
     def __len__(self) -> int:
@@ -115,7 +85,7 @@ class ExactDataset(_Stand):
         return samples
 
 
-class ExactCollate(_Stand):
+class ExactCollate(Stand):
     """A collate function that draws (mixup and its kin) from generators seeded by the batch's place."""
 
     def __call__(self, read: Any) -> Any:
@@ -132,14 +102,14 @@ class ExactOrder:
     on.
     """
 
-    def __init__(self, loader: DataLoader[Any], seed: int, position: Position) -> None:
+    def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
         self._batched = loader.batch_sampler is not None
         self._inner: Any = loader.batch_sampler if self._batched else loader.sampler
-        self._generators = _generators(loader)
+        self._generators = generators(loader)
         self._seed = seed
+        self._rank = rank
         self._position = position
         self._order: list[Any] = []
-        self.begun: tuple[tuple[object, ...], int] | None = None
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -150,7 +120,7 @@ class ExactOrder:
         return getattr(self._inner, name)
 
     def __iter__(self) -> Iterator[Keyed | KeyedBatch]:
-        self.begun = key, first = self._position()
+        key, first = self._position()
         self._order = self._draw(key)
         return self._from(key, first, self._order)
 
@@ -176,10 +146,10 @@ class ExactOrder:
     def _from(self, key: tuple[object, ...], first: int, order: list[Any]) -> Iterator[Keyed | KeyedBatch]:
         kind = KeyedBatch if self._batched else Keyed
         for number in range(first, len(order)):
-            yield kind(order[number], seeds.derive(self._seed, *key, "batch", number))
+            yield kind(order[number], seeds.derive(self._seed, *key, self._rank, "batch", number))
 
 
-def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
+def generators(loader: DataLoader[Any]) -> list[torch.Generator]:
     holders = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
     found = (getattr(holder, "generator", None) for holder in holders)
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
@@ -190,44 +160,27 @@ def _untouched() -> Any:
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
-def why_inexact(loader: object) -> tuple[str, str] | None:
-    """Why the position in `loader` cannot be kept exactly, and what to do instead; None where it can."""
-    if not isinstance(loader, DataLoader):
-        return (
-            f"the training data is a {type(loader).__name__}, not a torch DataLoader",
-            "wrap it in torch.utils.data.DataLoader",
-        )
-    if isinstance(loader.dataset, IterableDataset):
-        return (
-            f"{type(loader.dataset).__name__} is an IterableDataset: it cannot begin in the middle of an epoch",
-            "use a map-style dataset (__getitem__ and __len__)",
-        )
-    if type(loader).__iter__ is not DataLoader.__iter__:
-        return f"{type(loader).__name__} iterates in a way of its own", "use torch.utils.data.DataLoader itself"
-    try:
-        len(loader)
-    except TypeError:
-        return "the training DataLoader's sampler has no length", "give the sampler a __len__"
-    return None
-
-
-def exact_loader(loader: DataLoader[Any], seed: int, position: Position) -> DataLoader[Any]:
+def exact_loader(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    A copy of `loader` with an exact position; `why_inexact(loader)` must be None. The user's loader stays as it is.
+    A copy of `loader`, which reads a map-style dataset and has a length, with an exact position. The user's loader
+    stays as it is. The order is the same on every rank, whose sampler then takes its share; the samples' seeds are not.
     """
-    exact = copy.copy(loader)
-    order = ExactOrder(loader, seed, position)
+    order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
     changes |= {
         "dataset": ExactDataset(loader.dataset),
         "collate_fn": ExactCollate(loader.collate_fn),
         "_iterator": None,
     }
-    # Lightning asks a loader for its state to find out whether it should warn about resuming in mid-epoch.
-    changes |= {"state_dict": dict, "load_state_dict": lambda state: None}
+    return changed(loader, changes)
+
+
+def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
+    """A copy of `loader` with other attributes, which its own `__setattr__` forbids."""
+    loader = copy.copy(loader)
     for name, value in changes.items():
-        object.__setattr__(exact, name, value)  # DataLoader.__setattr__ forbids these
-    return exact
+        object.__setattr__(loader, name, value)
+    return loader
 
 
 def order_of(loader: object) -> ExactOrder | None:

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from spotrun.errors import SpotrunError
+from spotrun.lightning.session import Session
+from spotrun.trainer_link import Refused
 
 
 class TrainingRefused(SpotrunError):
     """This training cannot run under spotrun as it is; the hint says what to change."""
+
+
+def refuse(agent: Session, reason: str, hint: str) -> NoReturn:
+    """
+    Tell the agent, which will not try again, and the user.
+
+    Raises:
+        TrainingRefused: always.
+    """
+    agent.tell(Refused(reason=reason, hint=hint))
+    agent.end()
+    raise TrainingRefused(f"spotrun cannot resume this training exactly: {reason}", hint=hint)
 
 
 Rule = tuple[Callable[[Any], object], str, str]
@@ -31,7 +45,6 @@ _RULES: tuple[Rule, ...] = (
         "the Trainer's strategy spreads state over devices",
         'Trainer(devices=1, strategy="auto")',
     ),
-    (lambda t: t.overfit_batches, "overfit_batches is set", "use limit_train_batches"),
     (
         lambda t: t.reload_dataloaders_every_n_epochs > 1,
         "dataloaders are reloaded every few epochs, and a resumed run would reload in others",
@@ -51,11 +64,6 @@ _RULES: tuple[Rule, ...] = (
         _has_callback("BatchSizeFinder", "LearningRateFinder"),
         "a tuner callback runs trainings of its own inside fit()",
         "run the tuner once, and put its result into the script",
-    ),
-    (
-        _has_callback("StochasticWeightAveraging"),
-        "StochasticWeightAveraging does not restore all of its own state",
-        "use the EMAWeightAveraging or WeightAveraging callback",
     ),
 )
 

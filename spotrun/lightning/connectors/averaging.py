@@ -1,0 +1,107 @@
+"""
+What averaging callbacks forget.
+
+StochasticWeightAveraging saves its average, but sets itself up at the start of an epoch only: a run resumed within
+one would do without its schedule until the next, and count its averages from 0. The callback is set up here instead,
+as it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import SWALR
+
+State = dict[str, Any]
+
+PRIVATE_NAMES = (
+    "_annealing_epochs",
+    "_annealing_strategy",
+    "_average_model",
+    "_device",
+    "_initialized",
+    "_latest_update_epoch",
+    "_swa_lrs",
+    "_swa_scheduler",
+)
+
+
+def dump(trainer: Any) -> list[State | None]:
+    return [_dump(trainer, callback) for callback in callbacks(trainer)]
+
+
+def _dump(trainer: Any, callback: Any) -> State | None:
+    if not callback._initialized:
+        return None
+    return {
+        "scheduler": callback._swa_scheduler.state_dict(),
+        "averages": int(callback.n_averaged),
+        "normalizing": _dump_normalizing(trainer, callback) if trainer.fit_loop._skip_backward else None,
+    }
+
+
+def _dump_normalizing(trainer: Any, callback: Any) -> State:
+    """Of the additional last epoch, which trains nothing but the statistics of batch normalization."""
+    names = {module: name for name, module in trainer.lightning_module.named_modules()}
+    return {
+        "accumulate_grad_batches": callback._accumulate_grad_batches,
+        "momenta": {names[module]: momentum for module, momentum in callback.momenta.items()},
+    }
+
+
+def load(trainer: Any, saved: list[State | None]) -> None:
+    """In `on_train_start`, when optimizers have their state."""
+    for callback, state in zip(callbacks(trainer), saved, strict=True):
+        if state is not None:
+            _set_up(trainer, callback, state)
+            if state["normalizing"] is not None:
+                _set_up_normalizing(trainer, callback, state["normalizing"])
+
+
+def _set_up(trainer: Any, callback: Any, state: State) -> None:
+    module, (optimizer,) = trainer.lightning_module, trainer.optimizers
+    if isinstance(callback._swa_lrs, float):
+        callback._swa_lrs = [callback._swa_lrs] * len(optimizer.param_groups)
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    cosine = callback._annealing_strategy == "cos"
+    scheduler = SWALR(
+        optimizer,
+        swa_lr=callback._swa_lrs,
+        anneal_epochs=callback._annealing_epochs,
+        anneal_strategy=callback._annealing_strategy,
+        last_epoch=trainer.max_epochs if cosine else -1,
+    )
+    scheduler.load_state_dict(state["scheduler"])
+    for group, before in zip(optimizer.param_groups, groups, strict=True):
+        group.update(before)  # a scheduler that is made does a step
+    trainer.lr_scheduler_configs[:] = [_config_class(trainer)(scheduler)]
+    callback._swa_scheduler = scheduler
+    callback._average_model = callback._average_model.to(callback._device or module.device)
+    callback.n_averaged = torch.tensor(state["averages"], dtype=torch.long, device=module.device)
+    callback._initialized = True
+
+
+def _set_up_normalizing(trainer: Any, callback: Any, state: State) -> None:
+    modules = dict(trainer.lightning_module.named_modules())
+    callback._accumulate_grad_batches = state["accumulate_grad_batches"]
+    callback.momenta = {modules[name]: momentum for name, momentum in state["momenta"].items()}
+    for module in callback.momenta:
+        module.momentum = None
+    trainer.fit_loop.max_batches += 1
+    trainer.fit_loop._skip_backward = True
+
+
+def callbacks(trainer: Any) -> list[Any]:
+    """By class name, so that both Lightning packages are meant."""
+    return [
+        callback
+        for callback in trainer.callbacks
+        if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__)
+    ]
+
+
+def _config_class(trainer: Any) -> Any:
+    package = type(trainer).__module__.removesuffix(".trainer.trainer")
+    return importlib.import_module(f"{package}.utilities.types").LRSchedulerConfig

@@ -1,0 +1,132 @@
+"""
+A tap on the training loops.
+
+It puts functions on the loop *objects* of the one Trainer that runs: what runs between two batches has no public hook
+that comes after all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Protocol
+
+
+class Tap(Protocol):
+    """Called by the loops, after every callback and every hook of the module had its turn."""
+
+    def epoch_begins(self) -> None: ...
+
+    def batch_begins(self) -> None: ...
+
+    def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
+        """
+        The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending.
+        """
+
+    def step_ends(self) -> None:
+        """As `batch_ends` on a boundary, with its validation done, and with more batches of this epoch to come."""
+
+    def epoch_closes(self) -> None:
+        """The batches and validations of an epoch are done; its end hooks come next."""
+
+    def epoch_ends(self) -> None:
+        """All that belongs to the epoch is done; `epoch()` is the next one."""
+
+    def run_ends(self) -> None:
+        """Training is done, all `on_train_end` hooks included."""
+
+
+class Loops:
+    """The loops of one Trainer, with a tap on them; `resume` says how to enter them."""
+
+    def __init__(self, trainer: Any, tap: Tap) -> None:
+        self._trainer = trainer
+        self._fit = trainer.fit_loop
+        self._epoch = trainer.fit_loop.epoch_loop
+        self._tap = tap
+        self._entering: dict[str, Any] | None = None
+        self._tapped: list[tuple[object, str]] = []
+
+    def open(self) -> None:
+        for loop, name, function in (
+            (self._fit, "on_advance_start", self._on_epoch_start),
+            (self._epoch, "advance", self._advance),
+            (self._epoch, "on_advance_end", self._on_batch_end),
+            (self._fit, "on_advance_end", self._on_epoch_end),
+            (self._fit, "on_run_end", self._on_run_end),
+        ):
+            setattr(loop, name, _around(function, getattr(loop, name)))
+            self._tapped.append((loop, name))
+
+    def close(self) -> None:
+        for loop, name in self._tapped:
+            with suppress(AttributeError):
+                delattr(loop, name)
+        self._tapped = []
+
+    def resume(self, *, validation_due: bool, should_stop: bool) -> None:
+        """
+        Before the loops run (on_fit_start): keep them from ending at once where a last validation is still due.
+
+        `done` looks at max_steps and should_stop first; both get their true values back before anything acts on them.
+        """
+        self._entering = {
+            "validation_due": validation_due,
+            "should_stop": should_stop,
+            "max_steps": self._epoch.max_steps,
+        }
+        self._trainer.should_stop = should_stop and not validation_due
+        if validation_due and self._epoch.max_steps != -1:
+            self._epoch.max_steps += 1 << 40
+
+    def enter(self, *, mid_epoch: bool) -> None:
+        """In on_train_start, after a resume: restart in the middle of an epoch, or start the next epoch afresh."""
+        if not mid_epoch:
+            self._forget_restart()
+            for loop in (self._fit, self._epoch):
+                loop.reset_restart_stage()
+
+    def _forget_restart(self) -> None:
+        # `restarting` would step the plateau schedulers of the resumed epoch not at all, and would skip or repeat a
+        # validation: Lightning cannot know where in a step its own checkpoints were written. Ours lie between steps.
+        self._fit._restarting = False
+        self._epoch._restarting = False
+        self._epoch.val_loop.restarting = False
+
+    def _on_epoch_start(self, original: Callable[[], None]) -> None:
+        self._tap.epoch_begins()
+        original()
+
+    def _advance(self, original: Callable[[Any], None], fetcher: Any) -> None:
+        if self._entering is not None:
+            entering, self._entering = self._entering, None
+            self._forget_restart()
+            self._trainer.should_stop = entering["should_stop"]
+            self._epoch.max_steps = entering["max_steps"]
+            if entering["validation_due"]:
+                return  # its batch was trained before; on_advance_end validates
+        self._tap.batch_begins()
+        original(fetcher)
+
+    def _on_batch_end(self, original: Callable[[Any], None], fetcher: Any) -> None:
+        boundary = not self._epoch._should_accumulate()
+        due = not self._epoch._skip_next_val and self._epoch._should_check_val_fx(fetcher)
+        self._tap.batch_ends(boundary=boundary, validation_due=due)
+        original(fetcher)
+        if boundary and not self._epoch.done:
+            self._tap.step_ends()
+
+    def _on_epoch_end(self, original: Callable[[], None]) -> None:
+        self._fit._restarting = False
+        self._tap.epoch_closes()
+        original()
+        self._tap.epoch_ends()
+
+    def _on_run_end(self, original: Callable[[], None]) -> None:
+        original()
+        self._tap.run_ends()
+
+
+def _around(function: Callable[..., None], original: Callable[..., None]) -> Callable[..., None]:
+    return lambda *args: function(original, *args)

@@ -1,0 +1,90 @@
+"""The private names, and whether this Lightning has them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import operator
+from typing import Any
+
+from spotrun.lightning.connectors import averaging, logs
+
+PRIVATE_NAMES = (
+    "_checkpoint_connector.dump_checkpoint",
+    "_checkpoint_connector.resume_start",
+    "_checkpoint_connector._loaded_checkpoint",
+    "_checkpoint_connector._ckpt_path",
+    "_data_connector._prepare_dataloader",
+    "_logger_connector._callback_metrics",
+    "_logger_connector._logged_metrics",
+    "_logger_connector._progress_bar_metrics",
+    "_logger_connector._first_loop_iter",
+    "_logger_connector._current_fx",
+    "fit_loop._combined_loader",
+    "fit_loop._data_fetcher",
+    "fit_loop._restarting",
+    "fit_loop.reset_restart_stage",
+    "fit_loop.epoch_progress.current.processed",
+    "fit_loop.epoch_progress.current.ready",
+    "fit_loop.on_advance_start",
+    "fit_loop.on_advance_end",
+    "fit_loop.on_run_end",
+    "fit_loop.done",
+    "fit_loop.restarting",
+    "fit_loop._skip_backward",
+    "fit_loop.epoch_loop._restarting",
+    "fit_loop.epoch_loop._results",
+    "fit_loop.epoch_loop._should_accumulate",
+    "fit_loop.epoch_loop._should_check_val_fx",
+    "fit_loop.epoch_loop._skip_next_val",
+    "fit_loop.epoch_loop.advance",
+    "fit_loop.epoch_loop.batch_progress.current.completed",
+    "fit_loop.epoch_loop.batch_progress.current.ready",
+    "fit_loop.epoch_loop.batch_progress.is_last_batch",
+    "fit_loop.epoch_loop.batch_progress.total.completed",
+    "fit_loop.epoch_loop.batch_progress.total.processed",
+    "fit_loop.epoch_loop.done",
+    "fit_loop.epoch_loop.max_steps",
+    "fit_loop.epoch_loop.on_advance_end",
+    "fit_loop.epoch_loop.reset_restart_stage",
+    "fit_loop.epoch_loop.val_loop.restarting",
+)
+
+
+def moved(trainer: Any) -> list[str]:
+    """The private names above that this Lightning does not have."""
+    missing = [name for name in PRIVATE_NAMES if not _has(trainer, name)]
+    try:
+        result_classes(trainer)
+    except (AttributeError, ImportError, KeyError):
+        missing.append("trainer.connectors.logger_connector.result._ResultMetric")
+    try:
+        _combined_loader_class(trainer)([])._mode  # noqa: B018
+    except (AttributeError, ImportError):
+        missing.append("utilities.combined_loader.CombinedLoader._mode")
+    for callback in averaging.callbacks(trainer):
+        missing += [
+            f"StochasticWeightAveraging.{name}" for name in averaging.PRIVATE_NAMES if not hasattr(callback, name)
+        ]
+    for logger in logs.file_loggers(trainer):
+        missing += [f"{type(logger).__name__}.{name}" for name in logs.PRIVATE_NAMES if not hasattr(logger, name)]
+    return missing
+
+
+def _has(root: object, name: str) -> bool:
+    owner, _, last = name.rpartition(".")
+    try:
+        inspect.getattr_static(operator.attrgetter(owner)(root), last)  # static: `done` cannot be asked before the run
+    except AttributeError:
+        return False
+    return True
+
+
+def _combined_loader_class(trainer: Any) -> Any:
+    package = type(trainer).__module__.removesuffix(".trainer.trainer")
+    return importlib.import_module(f"{package}.utilities.combined_loader").CombinedLoader
+
+
+def result_classes(trainer: Any) -> tuple[Any, Any, Any]:
+    module = __import__(type(trainer.fit_loop.epoch_loop._results).__module__, fromlist=["_ResultMetric"])
+    return module._ResultMetric, module._Metadata, module._Sync

@@ -1,0 +1,108 @@
+"""A Trainer's state as a tree and back: what Lightning saves, and the metrics that it forgets."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from spotrun.lightning.connectors.names import result_classes
+
+State = dict[str, Any]
+
+
+def dump(trainer: Any) -> State:
+    """What Lightning would save. Tensors are the living ones, not copies."""
+    state: State = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    return state
+
+
+def load(trainer: Any, state: State) -> None:
+    """In `Callback.setup`: let this fit() restore `state`, whatever path it was given."""
+    connector = trainer._checkpoint_connector
+
+    def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
+        del connector.resume_start  # once only: a later validate(ckpt_path=…) is the user's
+        connector._ckpt_path = None
+        connector._loaded_checkpoint = state
+
+    connector.resume_start = resume_start
+
+
+def dump_metrics(trainer: Any) -> State:
+    """What was logged so far in this epoch, and the last known metrics: Lightning forgets both."""
+    logger = trainer._logger_connector
+    return {
+        "callback": dict(logger._callback_metrics),
+        "logged": dict(logger._logged_metrics),
+        "progress_bar": dict(logger._progress_bar_metrics),
+        "first_loop_iter": logger._first_loop_iter,
+        "current_fx": logger._current_fx,
+        "results": {key: _dump_result(metric) for key, metric in trainer.fit_loop.epoch_loop._results.items()},
+    }
+
+
+def load_metrics(trainer: Any, state: State) -> None:
+    logger = trainer._logger_connector
+    logger._callback_metrics = dict(state["callback"])
+    logger._logged_metrics = dict(state["logged"])
+    logger._progress_bar_metrics = dict(state["progress_bar"])
+    logger._first_loop_iter = state["first_loop_iter"]
+    logger._current_fx = state["current_fx"]
+    results = trainer.fit_loop.epoch_loop._results
+    for key, saved in state["results"].items():
+        results[key] = _load_result(trainer, saved)
+    results.to(trainer.strategy.root_device)
+
+
+def last_metrics(trainer: Any) -> State:
+    """The callback metrics as they were last computed; the public property computes, which a bystander should not."""
+    metrics: State = trainer._logger_connector._callback_metrics
+    return metrics
+
+
+_META = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+    "dataloader_idx",
+)
+
+
+def _dump_result(metric: Any) -> State:
+    saved = {name: getattr(metric.meta, name) for name in _META} | {
+        "reduce": metric.meta.reduce_fx.__name__,
+        "attribute": metric.meta.metric_attribute,
+        "sync": metric.meta.sync.should,
+        "rank_zero_only": metric.meta.sync.rank_zero_only,
+        "is_tensor": metric.is_tensor,
+        "has_reset": metric.has_reset,
+    }
+    if metric.is_tensor:
+        saved["states"] = {name: getattr(metric, name) for name in metric._defaults}
+        saved["updates"] = metric._update_count
+        saved["step"] = metric._forward_cache
+    return saved
+
+
+def _load_result(trainer: Any, saved: State) -> Any:
+    result_metric, metadata, sync = result_classes(trainer)
+    meta = metadata(
+        **{name: saved[name] for name in _META}, reduce_fx=saved["reduce"], metric_attribute=saved["attribute"]
+    )
+    meta.sync = sync(_should=saved["sync"], fn=trainer.strategy.reduce, rank_zero_only=saved["rank_zero_only"])
+    metric = result_metric(meta, saved["is_tensor"])
+    metric.has_reset = saved["has_reset"]
+    if saved["is_tensor"]:
+        for name, value in saved["states"].items():
+            setattr(metric, name, value)
+        metric._update_count = saved["updates"]
+        metric._forward_cache = saved["step"]
+    else:
+        metric.value = operator.attrgetter(saved["attribute"])(trainer.lightning_module)
+        metric._forward_cache = metric.value._forward_cache
+    return metric

@@ -1,0 +1,50 @@
+"""What decides about the last bits of a float besides the training itself: the CPU, its threads, the libraries."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+
+Facts = dict[str, str | int]
+
+NAMES = {
+    "cpu": "CPU",
+    "threads": "thread count",
+    "torch": "torch",
+    "lightning": "lightning",
+    "python": "python",
+}
+"""What of a snapshot's meta must be equal for a resumed run to be identical, and what a person calls it."""
+
+
+def facts() -> Facts:
+    """Of this process, as they go into each snapshot's meta."""
+    return {
+        "cpu": f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
+
+
+@cache
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return platform.machine()
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """`CPU (A, then B)` for each of NAMES in which two snapshots' metas differ; what one of them lacks is equal."""
+    return [
+        f"{name} ({before[key]}, then {now[key]})"
+        for key, name in NAMES.items()
+        if key in before and key in now and before[key] != now[key]
+    ]

@@ -1,0 +1,79 @@
+"""What modules hold and `state_dict()` leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.optim.swa_utils import AveragedModel
+
+State = dict[str, Any]
+
+
+def dump(module: torch.nn.Module) -> State:
+    """Buffers that are not persistent, torchmetrics' running states, and gradients kept by manual optimisation."""
+    return {
+        "buffers": dict(_hidden_buffers(module)),
+        "metrics": {
+            name: {
+                "states": {state: _flat(getattr(metric, state)) for state in metric._defaults},
+                "updates": metric._update_count,
+            }
+            for name, metric in _metrics(module)
+        },
+        "gradients": {}
+        if getattr(module, "automatic_optimization", True)
+        else {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None},
+    }
+
+
+def of_callbacks(callbacks: Iterable[object]) -> list[torch.nn.Module]:
+    """The modules that callbacks keep: averages of the trained one."""
+    return [value for callback in callbacks for value in vars(callback).values() if isinstance(value, AveragedModel)]
+
+
+def _flat(state: Any) -> Any:
+    return list(state) if isinstance(state, list) else state
+
+
+def load(module: torch.nn.Module, state: State) -> None:
+    buffers = dict(_hidden_buffers(module))
+    for name, value in state["buffers"].items():
+        if name in buffers and buffers[name].shape == value.shape:
+            with torch.no_grad():
+                buffers[name].copy_(value)
+    metrics = dict(_metrics(module))
+    for name, saved in state["metrics"].items():
+        metric: Any = metrics[name]
+        for field, value in saved["states"].items():
+            setattr(metric, field, _to(value, metric.device))
+        metric._update_count = saved["updates"]
+        metric._computed = None
+
+
+def load_gradients(module: torch.nn.Module, state: State) -> None:
+    parameters = dict(module.named_parameters())
+    for name, gradient in state["gradients"].items():
+        parameters[name].grad = gradient.to(parameters[name].device)
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    return [item.to(device) for item in value] if isinstance(value, list) else value.to(device)
+
+
+def _hidden_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [
+        (f"{prefix}.{name}", part._buffers[name])
+        for prefix, part in module.named_modules()
+        for name in sorted(part._non_persistent_buffers_set)
+        if part._buffers.get(name) is not None
+    ]
+
+
+def _metrics(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, part)
+        for name, part in module.named_modules()
+        if any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in type(part).__mro__)
+    ]

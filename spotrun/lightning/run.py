@@ -1,0 +1,242 @@
+"""
+One fit() under an agent.
+
+When what happens (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
+
+    setup              Hello; wait for Resume; hand the checkpoint to Lightning; exchange the loaders
+    each batch         generators seeded by (seed, epoch, batch)
+    batch end          Progress. A validation is due and a snapshot is wanted: taken here, and the resumed run validates
+    within validation  the same snapshot, of the state before it, as soon as it is wanted
+    boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
+    epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
+    training's end     the final snapshot, then Finished
+
+A snapshot after an epoch's last batch waits for the epoch's end, so the end is run once in every history. So does
+the one at the very end of training, which is the final one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from typing import Any
+
+from spotrun.checkpoint.snapshot import read_image
+from spotrun.lightning import machine, module_state, refusal, seeds, session, start, tensors
+from spotrun.lightning.connectors import averaging, logs, names, position
+from spotrun.lightning.connectors import state as lightning_state
+from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.refusal import TrainingRefused, refuse
+from spotrun.lightning.snapshots import KEY, BeforeValidation, Place, Snapshots
+from spotrun.lightning.story import Story
+from spotrun.lightning.training_data import TrainingData
+from spotrun.trainer_link import Finished, Resume
+
+FINAL_ARENA_WAIT_S = 600.0
+
+
+class Run:
+    """It is the tap on the loops (connectors.loops.Tap), and decides what happens when."""
+
+    def __init__(self, trainer: Any, agent: session.Session, resume: Resume, image: Any) -> None:
+        self._trainer = trainer
+        self._agent = agent
+        self._loops = Loops(trainer, self)
+        state = self._read(image) if image is not None else None
+        self._resumed: dict[str, Any] | None = state.pop(KEY) if state else None
+        # What the user seeded decides too, so that --seed 2 is another training.
+        self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, _user_seed())
+        if state is None:
+            start.begin(trainer)
+        self._story = Story(trainer, agent)
+        self._data = TrainingData(trainer, agent, self._seed, self._resumed["data"] if self._resumed else [])
+        self.snapshots = Snapshots(trainer, agent, self._data, self._seed, resume.every_steps)
+        self._before_validation: BeforeValidation | None = None
+        self._trained = False
+        self._finished = False
+        if state:
+            self._load(state)
+        self._data.open()
+        self._loops.open()
+
+    @classmethod
+    def begin(cls, trainer: Any) -> Run | None:
+        """The run, ready for Lightning to restore and start it; None where no agent is."""
+        try:
+            agent = session.claim()
+        except session.SecondFit:
+            raise TrainingRefused(
+                "a second fit() in one process cannot be resumed exactly",
+                hint="split the script, one fit() in each; validate() and test() are free",
+            ) from None
+        if agent is None:
+            return None
+        _refuse_unsupported(trainer, agent)
+        resume, image = agent.begin(f"{type(trainer).__module__.partition('.')[0]} {_lightning_version(trainer)}")
+        return cls(trainer, agent, resume, image)
+
+    def _read(self, image: Any) -> dict[str, Any]:
+        state: dict[str, Any]
+        state, meta = read_image(image)
+        state[KEY] = tensors.owned(state[KEY])
+        if changed := machine.differences(meta, machine.facts() | {"lightning": _lightning_version(self._trainer)}):
+            print(
+                f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        return state
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.snapshots.resumed_at(state["global_step"])
+        self._trainer.num_sanity_val_steps = 0  # it was run before the first step, and counts nothing
+        # Weights are copied into the model, but optimizers and callbacks may keep what they are given.
+        kept = {key: value if key == "state_dict" else tensors.owned(value) for key, value in state.items()}
+        lightning_state.load(self._trainer, kept)
+        assert self._resumed is not None
+        logs.continue_version(self._trainer, self._resumed["logs"])
+
+    def close(self) -> None:
+        if self._finished:  # what the script does next is then the same after any history
+            seeds.seed_process(seeds.derive(self._seed, "run ends"))
+        self._agent.end()
+        self._loops.close()
+        self._data.close()
+
+    # --- entering
+
+    def restore(self) -> None:
+        """on_fit_start: after Lightning has put weights and callbacks back, and reset its metrics."""
+        if self._resumed is None:
+            return
+        lightning_state.load_metrics(self._trainer, self._resumed["metrics"])
+        module_state.load(self._trainer.lightning_module, self._resumed["module"])
+        kept = module_state.of_callbacks(self._trainer.callbacks)
+        for module, state in zip(kept, self._resumed["callbacks"], strict=True):
+            module_state.load(module, state)
+        place = Place(**self._resumed["place"])
+        self._loops.resume(validation_due=place.validation_due, should_stop=self._resumed["should_stop"])
+
+    def start(self) -> None:
+        """on_train_start."""
+        self._data.check()
+        if any("dataloader_iter" in name for name in _step_arguments(self._trainer.lightning_module)):
+            refuse(self._agent, "training_step takes dataloader_iter", "take batch and batch_idx")
+        if self._resumed is not None:
+            module_state.load_gradients(self._trainer.lightning_module, self._resumed["module"])
+            averaging.load(self._trainer, self._resumed["averaging"])
+            logs.load(self._trainer, self._resumed["logs"])
+            self._trainer.accumulate_grad_batches = self._resumed["accumulate_grad_batches"]
+            self._loops.enter(mid_epoch=not self._resumed["place"]["epoch_ended"])
+        self._data.begin_here()
+        size_bytes = self._size_bytes()  # refuses what cannot be saved, before the first step
+        if self._resumed is not None:
+            self._agent.want_arenas(size_bytes)
+        self._resumed = None
+
+    def _size_bytes(self) -> int:
+        return self.snapshots.plan(self.snapshots.state(self._here())).size_bytes
+
+    def _here(self, *, validation_due: bool = False) -> Place:
+        epoch, batch = position.epoch(self._trainer), position.batches_done(self._trainer)
+        return Place(epoch, batch, validation_due=validation_due)
+
+    def _seed_here(self, what: str) -> None:
+        here = self._here()
+        seeds.seed_process(seeds.derive(self._seed, what, here.epoch, here.batch))
+
+    # --- the loops' tap
+
+    def epoch_begins(self) -> None:
+        seeds.seed_process(seeds.derive(self._seed, "epoch begins", position.epoch(self._trainer)))
+
+    def batch_begins(self) -> None:
+        self._seed_here("batch")
+
+    def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
+        last = position.batches_done(self._trainer) == position.batches(self._trainer)
+        self._story.progress("train", always=last or not self._trained)
+        self._trained = True
+        if boundary and validation_due:
+            self._validation_comes()
+        self._seed_here("batch ends")
+
+    def step_ends(self) -> None:
+        self._before_validation = None
+        if not self._agent.arenas_asked:  # only now optimizers have their state
+            self._agent.want_arenas(self._size_bytes())
+        if self.snapshots.wanted():
+            self.snapshots.take_wanted(self._here())
+
+    def epoch_closes(self) -> None:
+        self._before_validation = None
+        seeds.seed_process(seeds.derive(self._seed, "epoch ends", position.epoch(self._trainer)))
+
+    def epoch_ends(self) -> None:
+        epoch, batches = position.epoch(self._trainer) - 1, position.batches_done(self._trainer)
+        self._story.epoch_ended(epoch, batches, self._data.samples(batches))
+        if self.snapshots.wanted() and not position.is_done(self._trainer):
+            self.snapshots.take_wanted(Place(epoch, batches, epoch_ended=True))
+
+    def run_ends(self) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """The final snapshot, once; also for a run that was resumed after its end and had nothing left to do."""
+        if self._finished:
+            return
+        self._finished = True
+        epoch = position.epoch(self._trainer)
+        place = Place(epoch - 1, position.batches_done(self._trainer), epoch_ended=True, finished=True)
+        self.snapshots.take(place, final=True, wait_s=FINAL_ARENA_WAIT_S)
+        self._agent.tell(Finished(step=self._trainer.global_step, epoch=epoch - 1))
+        self._agent.end()
+
+    def tell_where_it_failed(self) -> None:
+        """The exact step: one that fails twice ends the run."""
+        self._story.progress("train", always=True)
+
+    # --- validation
+
+    def _validation_comes(self) -> None:
+        """Take what is wanted before a validation that may last; else keep what such a snapshot would have held."""
+        place = self._here(validation_due=True)
+        if self.snapshots.wanted() and self._agent.any_room():
+            self.snapshots.take_wanted(place)
+        self._before_validation = self.snapshots.before_validation(place)
+
+    def validation_batch_ends(self) -> None:
+        self._story.progress("validate")
+        before = self._before_validation
+        if before is None or not self.snapshots.wanted() or not self._agent.any_room():
+            return
+        if before.still_holds(self._trainer.lightning_module):
+            self.snapshots.take_wanted(before.place, before.state)
+
+
+def _refuse_unsupported(trainer: Any, agent: session.Session) -> None:
+    if moved := names.moved(trainer):
+        refuse(
+            agent,
+            f"Lightning {_lightning_version(trainer)} has moved {', '.join(moved)}",
+            "install pytorch-lightning 2.6.6, or a newer spotrun",
+        )
+    if problems := refusal.unsupported(trainer):
+        refuse(agent, "; ".join(reason for reason, _ in problems), "; ".join(hint for _, hint in problems))
+
+
+def _user_seed() -> int:
+    """What the user gave to `seed_everything`, else 0."""
+    text = os.environ.get("PL_GLOBAL_SEED", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _lightning_version(trainer: Any) -> str:
+    package = type(trainer).__module__.partition(".")[0]
+    return str(getattr(importlib.import_module(package), "__version__", "?"))
+
+
+def _step_arguments(module: Any) -> list[str]:
+    return list(inspect.signature(module.training_step).parameters)

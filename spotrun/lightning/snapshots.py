@@ -1,0 +1,173 @@
+"""
+Snapshots of a training: when one is due, what is in it, and the way into an arena.
+
+A snapshot is Lightning's own checkpoint plus what it forgets, under the key "spotrun".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+import spotrun
+from spotrun.checkpoint.layout import Unsavable
+from spotrun.checkpoint.snapshot import Plan, plan_image
+from spotrun.lightning import machine, module_state, tensors
+from spotrun.lightning.connectors import averaging, logs
+from spotrun.lightning.connectors import state as lightning_state
+from spotrun.lightning.refusal import refuse
+from spotrun.lightning.session import Session
+from spotrun.lightning.story import metrics
+from spotrun.lightning.training_data import TrainingData
+from spotrun.trainer_link import SnapshotTaken
+
+DRAIN_ARENA_WAIT_S = 30.0
+
+KEY = "spotrun"
+LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Where a snapshot was taken: after `batch` batches of `epoch`, perhaps before their validation, or after the
+    epoch's end.
+    """
+
+    epoch: int
+    batch: int
+    validation_due: bool = False
+    epoch_ended: bool = False
+    finished: bool = False
+
+
+class Snapshots:
+    """
+    The snapshots of one Trainer, each `every_steps` optimizer steps and whenever the agent wants one.
+
+    `loss` is the last one, for the agent to know whether it is finite.
+    """
+
+    def __init__(self, trainer: Any, agent: Session, data: TrainingData, seed: int, every_steps: int | None) -> None:
+        self._trainer = trainer
+        self._agent = agent
+        self._data = data
+        self._seed = seed
+        self._every_steps = every_steps
+        self._step = trainer.global_step
+        self.loss: Any = None
+
+    def resumed_at(self, step: int) -> None:
+        """The snapshot of `step` is there already."""
+        self._step = step
+
+    def wanted(self) -> bool:
+        if self._agent.closed.is_set():
+            return False
+        return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
+
+    def _interval_is_over(self) -> bool:
+        every = self._every_steps
+        return every is not None and self._trainer.global_step // every > self._step // every
+
+    def take_wanted(self, place: Place, state: State | None = None) -> None:
+        """Take a wanted snapshot if an arena is free; else it stays wanted. When draining, wait, and never return."""
+        if self._agent.drain_wanted.is_set():
+            self.take(place, state, final=True, wait_s=DRAIN_ARENA_WAIT_S)
+            _stand_still()
+        elif self._agent.any_room():
+            self.take(place, state)
+
+    def take(self, place: Place, state: State | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
+        started = time.perf_counter()
+        plan = self.plan(state or self.state(place))
+        waiting = time.perf_counter()
+        if not self._agent.room_for(plan, wait_s):
+            return
+        waited_s = time.perf_counter() - waiting
+        self._agent.snapshot_wanted.clear()
+        self._step = self._trainer.global_step
+        arena = self._agent.stage(plan)
+        finite = tensors.are_finite(self.loss, self._trainer.lightning_module)
+        self._agent.tell(
+            SnapshotTaken(
+                arena=arena,
+                size_bytes=plan.size_bytes,
+                epoch=place.epoch,
+                batch=place.batch,
+                step=self._trainer.global_step,
+                stall_s=time.perf_counter() - started - waited_s,
+                finite=finite,
+                final=final,
+                epoch_ended=place.epoch_ended,
+                metrics=metrics(self._trainer),
+            )
+        )
+
+    def plan(self, state: State) -> Plan:
+        """
+        Raises:
+            TrainingRefused: the state holds what no image can hold.
+        """
+        meta = state[KEY]["place"] | {
+            "step": state["global_step"],
+            "spotrun": spotrun.__version__,
+            "lightning": state["pytorch-lightning_version"],
+            **machine.facts(),
+        }
+        try:
+            return plan_image(state, meta, lenient=LENIENT)
+        except Unsavable as problem:
+            refuse(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
+
+    def state(self, place: Place) -> State:
+        """Everything that the rest of the training depends on. Tensors are the living ones."""
+        trainer = self._trainer
+        state = lightning_state.dump(trainer)
+        state[KEY] = {
+            "place": vars(place).copy(),
+            "seed": self._seed,
+            "should_stop": bool(trainer.should_stop),
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "metrics": lightning_state.dump_metrics(trainer),
+            "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
+            "module": module_state.dump(trainer.lightning_module),
+            "callbacks": [module_state.dump(module) for module in module_state.of_callbacks(trainer.callbacks)],
+            "averaging": averaging.dump(trainer),
+            "logs": logs.dump(trainer),
+        }
+        return state
+
+    def before_validation(self, place: Place) -> BeforeValidation:
+        state = self.state(place)
+        # Metrics go on counting, in place, while the validation runs.
+        kept = state | {KEY: tensors.owned(state[KEY])}
+        return BeforeValidation(place, kept, tensors.norms(self._trainer.lightning_module))
+
+
+@dataclass(frozen=True)
+class BeforeValidation:
+    """
+    The state before a validation. Weights are the living ones: validation does not change them, which `norms`
+    verifies.
+    """
+
+    place: Place
+    state: State
+    norms: list[Tensor]
+
+    def still_holds(self, module: Any) -> bool:
+        """False where an averaging callback has swapped the weights for the validation."""
+        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module), strict=True))
+
+
+def _stand_still() -> NoReturn:
+    """Do no step any more; the agent ends the process group."""
+    while True:
+        threading.Event().wait(3600)
