@@ -8,11 +8,12 @@ from decimal import Decimal
 from pathlib import Path
 
 from msgspec.structs import replace
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from spotrun import start_file, workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreUnavailable
 from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.spec import RunSpec
@@ -24,6 +25,14 @@ S3_STANDARD = StoragePrices(
     usd_per_1000_gets=Decimal("0.0004"),
     egress_usd_per_gb=Decimal(0),
     source="S3 Standard in us-east-1 (aws.amazon.com/s3/pricing), as if the folder were a bucket; simulated",
+)
+
+
+_retrying = Retrying(
+    retry=retry_if_exception_type(StoreUnavailable),
+    wait=wait_random_exponential(multiplier=0.05, max=2),
+    stop=stop_after_delay(10),
+    reraise=True,
 )
 
 
@@ -80,8 +89,9 @@ def first_entry(store: Store) -> RunCreated:
     Raises:
         RunNotFound: there is none, or it creates no run.
         LedgerDamaged: it is not what was written.
+        StoreUnavailable: it could not be read for some seconds; a person may be waiting.
     """
-    data = read_entry(store, 0)
+    data = _retrying(read_entry, store, 0)
     if data is None:
         raise _no_run(store)
     if not is_whole(data):

@@ -21,6 +21,7 @@ from spotrun import events as ev
 from spotrun.checkpoint.restore import fetch
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
+from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, ObjectMissing, StoreError, StoreUnavailable
 from spotrun.events import encode_entry
 from spotrun.ledger import Ledger, key_of
@@ -40,14 +41,19 @@ TORTURE_APPENDS, TORTURE_COMMITS = 400, 40
 
 
 SCHEMES = {"s3": SeaweedFS, "gs": FakeGcs}
-Start = Callable[[str], RunningServer]
+Start = Callable[[str], tuple[RunningServer, FaultProxy]]
 
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """A server of each kind, once it is asked for."""
+    """A server of each kind and a line to it, once asked for. To make a client takes longer than most tests here."""
     with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda scheme: stack.enter_context(running(SCHEMES[scheme]())))
+
+        def begin(scheme: str) -> tuple[RunningServer, FaultProxy]:
+            server = stack.enter_context(running(SCHEMES[scheme]()))
+            return server, stack.enter_context(FaultProxy(server.endpoint))
+
+        yield functools.cache(begin)
 
 
 @pytest.fixture(params=SCHEMES)
@@ -75,8 +81,10 @@ class Bench(NamedTuple):
 
 
 @pytest.fixture
-def bench(start: Start, scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    server = start(scheme)
+def bench(start: Start, scheme: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    server, line = start(scheme)
+    line.fate = lambda _: faults.none
+    line.seen.clear()
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
     uri = server.new_prefix()
     for name, value in server.environment.items():
@@ -86,10 +94,9 @@ def bench(start: Start, scheme: str, monkeypatch: pytest.MonkeyPatch) -> Iterato
     history.running()
     for entry in history.entries:
         assert near.put_if_absent(key_of(entry.number), encode_entry(entry))
-    with FaultProxy(server.endpoint) as line:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value.replace(server.endpoint, line.url))
-        yield Bench(scheme, line, open_store(uri), near, history)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value.replace(server.endpoint, line.url))
+    return Bench(scheme, line, open_store(uri), near, history)
 
 
 def notice(state: RunState) -> ev.AnyEvent:
@@ -219,6 +226,11 @@ def test_a_fault_that_does_not_pass_is_not_believed_for_ever_and_nothing_is_doub
     assert [ev.kind(entry.event) for entry in bench.there().entries].count("NoticeSeen") == 1
 
 
+def test_a_run_is_found_through_a_fault_that_passes(bench: Bench) -> None:
+    bench.line.fate = Once(faults.reset_before, reads, times=2)
+    assert first_entry(bench.far) == bench.history.entries[0].event
+
+
 # -- faults that do not ---------------------------------------------------------------------------------------------
 
 FATAL: dict[str, dict[str, Fault]] = {
@@ -343,7 +355,7 @@ def test_what_was_saved_before_a_store_was_full_is_whole_and_nothing_more_is_cla
 
 
 def test_torture(start: Start) -> None:
-    toll = torture(start("s3"), appends=TORTURE_APPENDS, commits=TORTURE_COMMITS, seed=1)
+    toll = torture(start("s3")[0], appends=TORTURE_APPENDS, commits=TORTURE_COMMITS, seed=1)
     print(toll)
     assert (toll.lost, toll.doubled, toll.false_successes, toll.unknown) == ([], [], [], 0)
     assert toll.faults.total() > 100

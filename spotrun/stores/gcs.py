@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 import google_crc32c
+import urllib3
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 from google.cloud import storage
@@ -32,6 +33,8 @@ _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
 """A body must have left within the time-out of its connection (urllib3 sends it before the other one begins)."""
 _ABSENT = 0
+_PASSING = (OSError, DataCorruption, urllib3.exceptions.HTTPError, ValueError, KeyError)
+"""urllib3's own errors come through where a download breaks off; the last two are of an answer that was damaged."""
 
 _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a key file"
 _HINTS = {
@@ -152,7 +155,7 @@ class GcsStore:
             if isinstance(error, auth.TransportError) or error.retryable:
                 raise StoreUnavailable(f"{what}: no credentials now: {error}") from error
             raise StoreError(f"{what}: {error}", hint=_LOG_IN) from error
-        except (OSError, DataCorruption, ValueError, KeyError) as error:  # the last two: an answer that was damaged
+        except _PASSING as error:
             raise StoreUnavailable(f"{what}: {error}", hint="check the network") from error
 
 

@@ -24,6 +24,7 @@ from boto3.exceptions import Boto3Error
 from botocore import exceptions as sdk
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError as BrokenBody
 
 from spotrun.address import BucketAddress
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
@@ -80,6 +81,7 @@ _PASSING_CODES = {
 }
 """Whatever their status is. The last row is of damage on the way, which S3 has found."""
 _PASSING = (
+    BrokenBody,
     sdk.HTTPClientError,
     sdk.ConnectionError,
     sdk.IncompleteReadError,
