@@ -459,13 +459,23 @@ def _train(pl, job: dict) -> None:
             if job.get("torchmetric"):
                 self.running.update(loss)
                 self.log("running", self.running, on_step=False, on_epoch=True)
-            if job.get("manual"):
+            if job.get("manual") is True:
                 optimizer = self.optimizers()
                 self.manual_backward(loss / 2)
                 if batch_idx % 2:
                     self.clip_gradients(optimizer, 1.0, "norm")
                     optimizer.step()
                     optimizer.zero_grad()
+            if job.get("manual") == "two":
+                for optimizer, schedule in zip(self.optimizers(), self.lr_schedulers(), strict=True):
+                    with optimizer.toggle_model():
+                        optimizer.zero_grad()
+                        self.manual_backward(nn.functional.mse_loss(self.net(x), x))
+                        self.clip_gradients(optimizer, 0.5, "value")
+                        optimizer.step()
+                    if batch_idx == 7:
+                        schedule.step()
+                return write("train", self.current_epoch, batch_idx, self.global_step, sorted(ids.tolist()), lrs())
             if job.get("nan_at") == self.global_step:
                 loss = loss * float("nan")
             here = self.current_epoch, batch_idx, self.global_step
@@ -487,8 +497,17 @@ def _train(pl, job: dict) -> None:
         def on_train_epoch_start(self):
             write("epoch starts", self.current_epoch, torch.rand(1).item(), random.random())
 
+        def train_dataloader(self):
+            """Another random part of the data each time, of which the epoch is part too."""
+            order = torch.randperm(samples)[: samples - self.current_epoch].tolist()
+            return DataLoader(torch.utils.data.Subset(dataset, order), 5, shuffle=True)
+
         def configure_optimizers(self):
             kind = job.get("scheduler", "onecycle")
+            if kind == "two optimizers":
+                parameters = list(self.parameters())
+                optimizers = [torch.optim.AdamW(parameters[:2], lr=0.01), torch.optim.SGD(parameters[2:], 0.1, 0.9)]
+                return optimizers, [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in optimizers]
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
             if kind == "onecycle":
                 steps = int(self.trainer.estimated_stepping_batches)
@@ -520,6 +539,8 @@ def _train(pl, job: dict) -> None:
 
         def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
             kill(f"batch:{trainer.current_epoch}:{batch_idx + 1}")
+            if job.get("kill") == f"error:{trainer.current_epoch}:{batch_idx + 1}":
+                raise RuntimeError("a bad batch")
             if job.get("stop_at") == [trainer.current_epoch, batch_idx + 1]:
                 trainer.should_stop = True
 
@@ -551,7 +572,7 @@ def _train(pl, job: dict) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def lrs():
-        return [group["lr"].hex() for group in trainer.optimizers[0].param_groups]
+        return [float(group["lr"]).hex() for optimizer in trainer.optimizers for group in optimizer.param_groups]
 
     def metrics():
         return {name: float(value).hex() for name, value in sorted(trainer.callback_metrics.items())}
@@ -618,12 +639,15 @@ def _train(pl, job: dict) -> None:
     if job.get("accumulation"):
         scheduling = {int(epoch): batches for epoch, batches in job["accumulation"].items()}
         callbacks.append(pl.callbacks.GradientAccumulationScheduler(scheduling))
+    if job.get("exception_checkpoint"):
+        callbacks.append(pl.callbacks.OnExceptionCheckpoint(trace_path.parent))
     callbacks += [getattr(pl.callbacks, name)(**options) for name, options in job.get("callbacks", {}).items()]
     callbacks.append(Last())
 
     pl.seed_everything(job.get("seed", 1), verbose=False)
     model = Model()
-    options = {"max_epochs": 3, "enable_checkpointing": bool(job.get("checkpoints"))} | job.get("trainer", {})
+    checkpointing = bool(job.get("checkpoints") or job.get("exception_checkpoint"))
+    options = {"max_epochs": 3, "enable_checkpointing": checkpointing} | job.get("trainer", {})
     folder = trace_path.parent / "logs"
     loggers = [getattr(pl.loggers, name)(folder, name=name) for name in job.get("loggers", ())]
     trainer = pl.Trainer(
@@ -639,7 +663,8 @@ def _train(pl, job: dict) -> None:
     val_loader = DataLoader(Noisy(11, noisy=True), 4, num_workers=job.get("val_workers", 0))
     if job.get("validate_first"):
         other.validate(model, val_loader, verbose=False)
-    trainer.fit(model, train_loader(), val_loader, ckpt_path=job.get("ckpt_path"))
+    loader = None if job.get("loader") == "of the module" else train_loader()
+    trainer.fit(model, loader, val_loader, ckpt_path=job.get("ckpt_path"))
     if job.get("second_fit"):
         other.fit(model, train_loader())
     other.validate(model, val_loader, verbose=False)
@@ -648,9 +673,9 @@ def _train(pl, job: dict) -> None:
     for name, tensor in model.state_dict().items():
         digest.update(name.encode() + tensor.numpy().tobytes())
     optimizer = hashlib.sha256()
-    for values in trainer.optimizers[0].state_dict()["state"].values():
+    for values in [values for one in trainer.optimizers for values in one.state_dict()["state"].values()]:
         for name, tensor in values.items():
-            optimizer.update(name.encode() + tensor.numpy().tobytes())
+            optimizer.update(name.encode() + (b"" if tensor is None else tensor.numpy().tobytes()))
     result = {
         "weights": digest.hexdigest(),
         "optimizer": optimizer.hexdigest(),
@@ -660,7 +685,7 @@ def _train(pl, job: dict) -> None:
         "metrics": metrics(),
         "seen": model.seen.item(),
         "logs": logged(folder),
-        "best": [float(cb.best_model_score).hex() for cb in trainer.checkpoint_callbacks],
+        "best": [float(cb.best_model_score).hex() for cb in trainer.checkpoint_callbacks if job.get("checkpoints")],
     }
     Path(job["result"]).write_text(json.dumps(result))
 

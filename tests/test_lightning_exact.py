@@ -179,6 +179,17 @@ TRAININGS = {
         },
         ["batch:1:5", "batch:2:3", "start:3:0", "batch:3:8", "train_end"],
     ),
+    "loaders of the module's own, made once": ({"loader": "of the module"}, SOME),
+    "loaders made anew each second epoch": (
+        {"loader": "of the module", "trainer": {"reload_dataloaders_every_n_epochs": 2, "max_epochs": 4}},
+        ["batch:0:3", "start:1:0", "batch:1:5", "start:2:0", "batch:3:2", "validation:3:8"],
+    ),
+    "two optimizers, manual optimisation, clipping": ({"manual": "two", "scheduler": "two optimizers"}, SOME),
+    "validation and a snapshot each second batch": (
+        {"trainer": {"val_check_interval": 2}},
+        ["batch:0:2", "validation:0:2", "validation:0:4", "start:0:4", "validation:0:8", "batch:1:6"],
+    ),
+    "weights averaged by EMA": ({"callbacks": {"EMAWeightAveraging": {"decay": 0.9}}}, SOME),
     "half precision": ({"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 0.1}}, SOME[:3]),
     "the callback in the script too": ({"explicit": True}, SOME[:3]),
     "another Trainer validates first": ({"validate_first": True}, SOME[:3]),
@@ -198,6 +209,16 @@ def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
             whole = len(ids) == 40
             assert len(set(ids)) == len(ids)
             assert whole or epoch == result["epoch"] - 1, "only the last epoch may be cut short"
+
+
+def test_an_exception_is_survived_beside_the_users_own_checkpoint_of_it(zygote, tmp_path):
+    job = {"exception_checkpoint": True}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "failed", every_steps=1)
+    for place in ("error:0:4", "error:1:1"):
+        assert agent.attempt(kill=place) == "failed"
+        assert (tmp_path / "failed" / "on_exception.ckpt").exists()
+    assert_same(straight, agent.run())
 
 
 def test_an_averaged_model_is_not_mistaken_for_the_trained_one(zygote, tmp_path):
@@ -446,7 +467,6 @@ REFUSED = {
         {"trainer": {"devices": 2, "strategy": "ddp_fork"}, "scheduler": "epoch"},
         "more than one process",
     ),
-    "loaders each second epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 2}}, "reloaded"),
     "a tuner": ({"callbacks": {"LearningRateFinder": {}}}, "tuner"),
     "both": (
         {"trainer": {"max_time": "00:01:00:00"}, "callbacks": {"LearningRateFinder": {}}},

@@ -28,6 +28,13 @@ def dump(module: torch.nn.Module) -> State:
     }
 
 
+def load_buffers(module: torch.nn.Module, state: State) -> None:
+    buffers = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, value in state.items():
+            buffers[name].copy_(value)
+
+
 def of_callbacks(callbacks: Iterable[object]) -> list[torch.nn.Module]:
     """The modules that callbacks keep: averages of the trained one."""
     return [value for callback in callbacks for value in vars(callback).values() if isinstance(value, AveragedModel)]

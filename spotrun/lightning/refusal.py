@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from spotrun.errors import SpotrunError
-from spotrun.lightning.session import Session
+from spotrun.lightning.session import Agent
 from spotrun.trainer_link import Refused
 
 
@@ -14,7 +14,7 @@ class TrainingRefused(SpotrunError):
     """This training cannot run under spotrun as it is; the hint says what to change."""
 
 
-def refuse(agent: Session, reason: str, hint: str) -> NoReturn:
+def refuse(agent: Agent, reason: str, hint: str) -> NoReturn:
     """
     Tell the agent, which will not try again, and the user.
 
@@ -36,19 +36,14 @@ def _has_callback(*names: str) -> Callable[[Any], object]:
 
 _RULES: tuple[Rule, ...] = (
     (
-        lambda t: t.world_size > 1 or t.num_nodes > 1,
-        "the Trainer uses more than one process or device",
-        "Trainer(devices=1, num_nodes=1)",
+        lambda t: t.num_nodes > 1,
+        "the Trainer uses more than one machine",
+        "Trainer(num_nodes=1)",
     ),
     (
-        lambda t: type(t.strategy).__name__ != "SingleDeviceStrategy",
-        "the Trainer's strategy spreads state over devices",
-        'Trainer(devices=1, strategy="auto")',
-    ),
-    (
-        lambda t: t.reload_dataloaders_every_n_epochs > 1,
-        "dataloaders are reloaded every few epochs, and a resumed run would reload in others",
-        "Trainer(reload_dataloaders_every_n_epochs=1), or 0",
+        lambda t: type(t.strategy).__name__ not in ("SingleDeviceStrategy", "DDPStrategy"),
+        "the Trainer's strategy spreads the state over processes or devices",
+        'Trainer(strategy="ddp"), or Trainer(devices=1)',
     ),
     (
         lambda t: getattr(t, "_val_check_time_interval", None) is not None,

@@ -21,6 +21,8 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spotrun.checkpoint.snapshot import read_image
@@ -28,6 +30,7 @@ from spotrun.lightning import machine, module_state, refusal, seeds, session, st
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.ranks import Follower, Ranks
 from spotrun.lightning.refusal import TrainingRefused, refuse
 from spotrun.lightning.snapshots import KEY, BeforeValidation, Place, Snapshots
 from spotrun.lightning.story import Story
@@ -40,19 +43,23 @@ FINAL_ARENA_WAIT_S = 600.0
 class Run:
     """It is the tap on the loops (connectors.loops.Tap), and decides what happens when."""
 
-    def __init__(self, trainer: Any, agent: session.Session, resume: Resume, image: Any) -> None:
+    def __init__(self, trainer: Any, agent: session.Agent, ranks: Ranks, resume: Resume, image: Any) -> None:
         self._trainer = trainer
         self._agent = agent
+        self._ranks = ranks
         self._loops = Loops(trainer, self)
         state = self._read(image) if image is not None else None
         self._resumed: dict[str, Any] | None = state.pop(KEY) if state else None
+        self._own: dict[str, Any] = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         # What the user seeded decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, _user_seed())
         if state is None:
             start.begin(trainer)
         self._story = Story(trainer, agent)
-        self._data = TrainingData(trainer, agent, self._seed, self._resumed["data"] if self._resumed else [])
-        self.snapshots = Snapshots(trainer, agent, self._data, self._seed, resume.every_steps)
+        self._data = TrainingData(trainer, agent, self._seed, self._own["data"] if self._own else [])
+        self.snapshots = Snapshots(
+            trainer, agent, ranks, self._data, self._loops, seed=self._seed, every_steps=resume.every_steps
+        )
         self._before_validation: BeforeValidation | None = None
         self._trained = False
         self._finished = False
@@ -64,18 +71,19 @@ class Run:
     @classmethod
     def begin(cls, trainer: Any) -> Run | None:
         """The run, ready for Lightning to restore and start it; None where no agent is."""
-        try:
-            agent = session.claim()
-        except session.SecondFit:
-            raise TrainingRefused(
-                "a second fit() in one process cannot be resumed exactly",
-                hint="split the script, one fit() in each; validate() and test() are free",
-            ) from None
-        if agent is None:
+        ranks = Ranks(trainer)
+        agent = _claim() if ranks.rank == 0 else Follower()
+        if not ranks.agree(agent is not None) or agent is None:
             return None
         _refuse_unsupported(trainer, agent)
-        resume, image = agent.begin(f"{type(trainer).__module__.partition('.')[0]} {_lightning_version(trainer)}")
-        return cls(trainer, agent, resume, image)
+        resume, image = None, None
+        if isinstance(agent, session.Session):
+            resume, image = agent.begin(f"{type(trainer).__module__.partition('.')[0]} {_lightning_version(trainer)}")
+        resume = ranks.share(resume)
+        assert resume is not None
+        if resume.size_bytes:
+            image = ranks.share_image(image, resume.size_bytes)
+        return cls(trainer, agent, ranks, resume, image)
 
     def _read(self, image: Any) -> dict[str, Any]:
         state: dict[str, Any]
@@ -96,6 +104,7 @@ class Run:
         kept = {key: value if key == "state_dict" else tensors.owned(value) for key, value in state.items()}
         lightning_state.load(self._trainer, kept)
         assert self._resumed is not None
+        self._loops.make_loaders_as_in(self._resumed["loaded_at"])
         logs.continue_version(self._trainer, self._resumed["logs"])
 
     def close(self) -> None:
@@ -111,10 +120,11 @@ class Run:
         """on_fit_start: after Lightning has put weights and callbacks back, and reset its metrics."""
         if self._resumed is None:
             return
-        lightning_state.load_metrics(self._trainer, self._resumed["metrics"])
-        module_state.load(self._trainer.lightning_module, self._resumed["module"])
+        lightning_state.load_metrics(self._trainer, self._own["metrics"])
+        module_state.load(self._trainer.lightning_module, self._own["module"])
+        module_state.load_buffers(self._trainer.lightning_module, self._own["buffers"])
         kept = module_state.of_callbacks(self._trainer.callbacks)
-        for module, state in zip(kept, self._resumed["callbacks"], strict=True):
+        for module, state in zip(kept, self._own["callbacks"], strict=True):
             module_state.load(module, state)
         place = Place(**self._resumed["place"])
         self._loops.resume(validation_due=place.validation_due, should_stop=self._resumed["should_stop"])
@@ -125,7 +135,7 @@ class Run:
         if any("dataloader_iter" in name for name in _step_arguments(self._trainer.lightning_module)):
             refuse(self._agent, "training_step takes dataloader_iter", "take batch and batch_idx")
         if self._resumed is not None:
-            module_state.load_gradients(self._trainer.lightning_module, self._resumed["module"])
+            module_state.load_gradients(self._trainer.lightning_module, self._own["module"])
             averaging.load(self._trainer, self._resumed["averaging"])
             logs.load(self._trainer, self._resumed["logs"])
             self._trainer.accumulate_grad_batches = self._resumed["accumulate_grad_batches"]
@@ -134,7 +144,7 @@ class Run:
         size_bytes = self._size_bytes()  # refuses what cannot be saved, before the first step
         if self._resumed is not None:
             self._agent.want_arenas(size_bytes)
-        self._resumed = None
+        self._resumed, self._own = None, {}
 
     def _size_bytes(self) -> int:
         return self.snapshots.plan(self.snapshots.state(self._here())).size_bytes
@@ -145,9 +155,15 @@ class Run:
 
     def _seed_here(self, what: str) -> None:
         here = self._here()
-        seeds.seed_process(seeds.derive(self._seed, what, here.epoch, here.batch))
+        seeds.seed_process(seeds.derive(self._seed, what, here.epoch, here.batch, self._ranks.rank))
 
     # --- the loops' tap
+
+    @contextmanager
+    def loading(self, stage: str, epoch: int) -> Iterator[None]:
+        with seeds.kept():
+            seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
+            yield
 
     def epoch_begins(self) -> None:
         seeds.seed_process(seeds.derive(self._seed, "epoch begins", position.epoch(self._trainer)))
@@ -167,8 +183,7 @@ class Run:
         self._before_validation = None
         if not self._agent.arenas_asked:  # only now optimizers have their state
             self._agent.want_arenas(self._size_bytes())
-        if self.snapshots.wanted():
-            self.snapshots.take_wanted(self._here())
+        self.snapshots.take_if_wanted(self._here())
 
     def epoch_closes(self) -> None:
         self._before_validation = None
@@ -176,9 +191,9 @@ class Run:
 
     def epoch_ends(self) -> None:
         epoch, batches = position.epoch(self._trainer) - 1, position.batches_done(self._trainer)
-        self._story.epoch_ended(epoch, batches, self._data.samples(batches))
-        if self.snapshots.wanted() and not position.is_done(self._trainer):
-            self.snapshots.take_wanted(Place(epoch, batches, epoch_ended=True))
+        self._story.epoch_ended(epoch, batches, self._data.samples(batches) * self._ranks.size)
+        if not position.is_done(self._trainer):
+            self.snapshots.take_if_wanted(Place(epoch, batches, epoch_ended=True))
 
     def run_ends(self) -> None:
         self.finish()
@@ -203,9 +218,9 @@ class Run:
     def _validation_comes(self) -> None:
         """Take what is wanted before a validation that may last; else keep what such a snapshot would have held."""
         place = self._here(validation_due=True)
-        if self.snapshots.wanted() and self._agent.any_room():
-            self.snapshots.take_wanted(place)
-        self._before_validation = self.snapshots.before_validation(place)
+        self.snapshots.take_if_wanted(place)
+        if self._ranks.size == 1:  # several would have to meet within the validation
+            self._before_validation = self.snapshots.before_validation(place)
 
     def validation_batch_ends(self) -> None:
         self._story.progress("validate")
@@ -213,10 +228,20 @@ class Run:
         if before is None or not self.snapshots.wanted() or not self._agent.any_room():
             return
         if before.still_holds(self._trainer.lightning_module):
-            self.snapshots.take_wanted(before.place, before.state)
+            self.snapshots.take_if_wanted(before.place, before.state)
 
 
-def _refuse_unsupported(trainer: Any, agent: session.Session) -> None:
+def _claim() -> session.Session | None:
+    try:
+        return session.claim()
+    except session.SecondFit:
+        raise TrainingRefused(
+            "a second fit() in one process cannot be resumed exactly",
+            hint="split the script, one fit() in each; validate() and test() are free",
+        ) from None
+
+
+def _refuse_unsupported(trainer: Any, agent: session.Agent) -> None:
     if moved := names.moved(trainer):
         refuse(
             agent,

@@ -12,6 +12,7 @@ import mmap
 import os
 import platform
 import threading
+from typing import Protocol
 
 import torch
 
@@ -37,6 +38,29 @@ ARENA_SLACK_BYTES = 4 << 20
 """
 Loop counters, metrics and callbacks' states grow a little; an arena holds that much more than the first snapshot.
 """
+
+
+class Agent(Protocol):
+    """What a run needs of a session; `Session` documents it, and ranks that follow have a silent one."""
+
+    snapshot_wanted: threading.Event
+    drain_wanted: threading.Event
+    closed: threading.Event
+
+    @property
+    def arenas_asked(self) -> bool: ...
+
+    def tell(self, message: Message) -> bool: ...
+
+    def end(self) -> None: ...
+
+    def want_arenas(self, size_bytes: int) -> None: ...
+
+    def any_room(self) -> bool: ...
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool: ...
+
+    def stage(self, plan: Plan) -> int: ...
 
 
 class Session:

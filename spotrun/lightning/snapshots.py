@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -19,8 +20,10 @@ from spotrun.checkpoint.snapshot import Plan, plan_image
 from spotrun.lightning import machine, module_state, tensors
 from spotrun.lightning.connectors import averaging, logs
 from spotrun.lightning.connectors import state as lightning_state
+from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.ranks import Ranks
 from spotrun.lightning.refusal import refuse
-from spotrun.lightning.session import Session
+from spotrun.lightning.session import Agent
 from spotrun.lightning.story import metrics
 from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import SnapshotTaken
@@ -47,6 +50,12 @@ class Place:
     finished: bool = False
 
 
+class _Decision(IntEnum):
+    NOTHING = 0
+    SNAPSHOT = 1
+    DRAIN = 2
+
+
 class Snapshots:
     """
     The snapshots of one Trainer, each `every_steps` optimizer steps and whenever the agent wants one.
@@ -54,10 +63,22 @@ class Snapshots:
     `loss` is the last one, for the agent to know whether it is finite.
     """
 
-    def __init__(self, trainer: Any, agent: Session, data: TrainingData, seed: int, every_steps: int | None) -> None:
+    def __init__(
+        self,
+        trainer: Any,
+        agent: Agent,
+        ranks: Ranks,
+        data: TrainingData,
+        loops: Loops,
+        *,
+        seed: int,
+        every_steps: int | None,
+    ) -> None:
         self._trainer = trainer
         self._agent = agent
+        self._ranks = ranks
         self._data = data
+        self._loops = loops
         self._seed = seed
         self._every_steps = every_steps
         self._step = trainer.global_step
@@ -68,6 +89,7 @@ class Snapshots:
         self._step = step
 
     def wanted(self) -> bool:
+        """On rank 0; the others never want one."""
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -76,13 +98,25 @@ class Snapshots:
         every = self._every_steps
         return every is not None and self._trainer.global_step // every > self._step // every
 
-    def take_wanted(self, place: Place, state: State | None = None) -> None:
-        """Take a wanted snapshot if an arena is free; else it stays wanted. When draining, wait, and never return."""
+    def take_if_wanted(self, place: Place, state: State | None = None) -> None:
+        """
+        Take a wanted snapshot if an arena is free; else it stays wanted. When draining, wait, and never return.
+
+        All ranks do what rank 0 decides.
+        """
+        match self._ranks.agree(self._decide()):
+            case _Decision.DRAIN:
+                self.take(place, state, final=True, wait_s=DRAIN_ARENA_WAIT_S)
+                _stand_still()
+            case _Decision.SNAPSHOT:
+                self.take(place, state)
+
+    def _decide(self) -> int:
+        if not self.wanted():
+            return _Decision.NOTHING
         if self._agent.drain_wanted.is_set():
-            self.take(place, state, final=True, wait_s=DRAIN_ARENA_WAIT_S)
-            _stand_still()
-        elif self._agent.any_room():
-            self.take(place, state)
+            return _Decision.DRAIN
+        return _Decision.SNAPSHOT if self._agent.any_room() else _Decision.NOTHING
 
     def take(self, place: Place, state: State | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
         started = time.perf_counter()
@@ -135,14 +169,24 @@ class Snapshots:
             "seed": self._seed,
             "should_stop": bool(trainer.should_stop),
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "metrics": lightning_state.dump_metrics(trainer),
-            "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
-            "module": module_state.dump(trainer.lightning_module),
-            "callbacks": [module_state.dump(module) for module in module_state.of_callbacks(trainer.callbacks)],
+            "loaded_at": self._loops.loaded_at(),
             "averaging": averaging.dump(trainer),
             "logs": logs.dump(trainer),
+            "ranks": self._ranks.gather(self._own(place)),
         }
         return state
+
+    def _own(self, place: Place) -> State:
+        """What each rank has for itself."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        return {
+            "metrics": lightning_state.dump_metrics(trainer),
+            "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
+            "module": module_state.dump(module),
+            "callbacks": [module_state.dump(kept) for kept in module_state.of_callbacks(trainer.callbacks)],
+            # Ranks have running statistics of their own; those of rank 0 are in the weights.
+            "buffers": dict(module.named_buffers()) if self._ranks.rank else {},
+        }
 
     def before_validation(self, place: Place) -> BeforeValidation:
         state = self.state(place)

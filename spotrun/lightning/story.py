@@ -6,7 +6,7 @@ import time
 from typing import Any, Literal
 
 from spotrun.lightning.connectors import position, state
-from spotrun.lightning.session import Session
+from spotrun.lightning.session import Agent
 from spotrun.trainer_link import EpochEnded, Progress
 
 PROGRESS_INTERVAL_S = 0.1
@@ -15,7 +15,7 @@ PROGRESS_INTERVAL_S = 0.1
 class Story:
     """Tells of one Trainer, and not more often than anybody can read."""
 
-    def __init__(self, trainer: Any, agent: Session) -> None:
+    def __init__(self, trainer: Any, agent: Agent) -> None:
         self._trainer = trainer
         self._agent = agent
         self._told_at = float("-inf")

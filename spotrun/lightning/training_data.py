@@ -9,13 +9,13 @@ from spotrun.lightning import data_position, feed
 from spotrun.lightning.connectors import loaders, position
 from spotrun.lightning.feed import Passes, Where
 from spotrun.lightning.refusal import refuse
-from spotrun.lightning.session import Session
+from spotrun.lightning.session import Agent
 
 
 class TrainingData:
     """The data of one Trainer, in an order that `seed` decides. `resumed` is the `state` of an earlier process."""
 
-    def __init__(self, trainer: Any, agent: Session, seed: int, resumed: list[Any]) -> None:
+    def __init__(self, trainer: Any, agent: Agent, seed: int, resumed: list[Any]) -> None:
         self._trainer = trainer
         self._agent = agent
         self._seed = seed

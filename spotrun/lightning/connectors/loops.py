@@ -8,12 +8,16 @@ that comes after all others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any, Protocol
 
 
 class Tap(Protocol):
     """Called by the loops, after every callback and every hook of the module had its turn."""
+
+    def loading(self, stage: str, epoch: int) -> AbstractContextManager[None]:
+        """Around the making of loaders, "train" or "validate", which may be the script's own code."""
 
     def epoch_begins(self) -> None: ...
 
@@ -46,10 +50,13 @@ class Loops:
         self._epoch = trainer.fit_loop.epoch_loop
         self._tap = tap
         self._entering: dict[str, Any] | None = None
+        self._loaded_at: dict[str, int] = {}
         self._tapped: list[tuple[object, str]] = []
 
     def open(self) -> None:
         for loop, name, function in (
+            (self._fit, "setup_data", partial(self._make_loaders, "train")),
+            (self._epoch.val_loop, "setup_data", partial(self._make_loaders, "validate")),
             (self._fit, "on_advance_start", self._on_epoch_start),
             (self._epoch, "advance", self._advance),
             (self._epoch, "on_advance_end", self._on_batch_end),
@@ -64,6 +71,28 @@ class Loops:
             with suppress(AttributeError):
                 delattr(loop, name)
         self._tapped = []
+
+    def loaded_at(self) -> dict[str, int]:
+        """The epochs in which the present loaders were made."""
+        epochs = {
+            "train": self._fit._last_train_dl_reload_epoch,
+            "validate": self._epoch.val_loop._last_val_dl_reload_epoch,
+        }
+        return {stage: int(epoch) for stage, epoch in epochs.items() if epoch != float("-inf")}
+
+    def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
+        """In `Callback.setup`: until `enter`, loaders are made as if it were these epochs (see `loaded_at`)."""
+        self._loaded_at = epochs
+
+    def _make_loaders(self, stage: str, original: Callable[[], None]) -> None:
+        current = self._fit.epoch_progress.current
+        epoch = self._loaded_at.get(stage, current.completed)
+        true, current.completed = current.completed, epoch
+        try:
+            with self._tap.loading(stage, epoch):
+                original()
+        finally:
+            current.completed = true
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
@@ -82,6 +111,7 @@ class Loops:
 
     def enter(self, *, mid_epoch: bool) -> None:
         """In on_train_start, after a resume: restart in the middle of an epoch, or start the next epoch afresh."""
+        self._loaded_at = {}
         if not mid_epoch:
             self._forget_restart()
             for loop in (self._fit, self._epoch):

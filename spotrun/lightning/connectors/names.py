@@ -22,8 +22,11 @@ PRIVATE_NAMES = (
     "_logger_connector._current_fx",
     "fit_loop._combined_loader",
     "fit_loop._data_fetcher",
+    "fit_loop._last_train_dl_reload_epoch",
     "fit_loop._restarting",
     "fit_loop.reset_restart_stage",
+    "fit_loop.setup_data",
+    "fit_loop.epoch_progress.current.completed",
     "fit_loop.epoch_progress.current.processed",
     "fit_loop.epoch_progress.current.ready",
     "fit_loop.on_advance_start",
@@ -47,7 +50,9 @@ PRIVATE_NAMES = (
     "fit_loop.epoch_loop.max_steps",
     "fit_loop.epoch_loop.on_advance_end",
     "fit_loop.epoch_loop.reset_restart_stage",
+    "fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
     "fit_loop.epoch_loop.val_loop.restarting",
+    "fit_loop.epoch_loop.val_loop.setup_data",
 )
 
 

@@ -1,0 +1,92 @@
+"""
+The processes of one training (DDP on one machine). Rank 0 alone talks to the agent; the others follow it.
+
+They meet in a gloo group of their own, on the training thread and at the same places of the loops, so all take the
+same snapshot after the same step. A lone process meets nobody and pays nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from spotrun.checkpoint.snapshot import Plan
+from spotrun.trainer_link import Message
+
+LONGEST_FETCH = timedelta(hours=24)
+"""The others wait in a collective call while rank 0 waits for the agent to fetch a checkpoint."""
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """All processes of a Trainer, seen from one of them."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.rank: int = trainer.global_rank
+        self.size: int = trainer.world_size
+        self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if self.size > 1 else None
+
+    def agree(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self._group is None:
+            return value
+        shared = torch.tensor([value])
+        distributed.broadcast(shared, 0, group=self._group)
+        return int(shared)
+
+    def share(self, value: T | None) -> T | None:
+        """Rank 0's value, any small object, on every rank."""
+        if self._group is None:
+            return value
+        box = [value]
+        distributed.broadcast_object_list(box, 0, group=self._group)
+        return box[0]
+
+    def share_image(self, image: Any, size_bytes: int) -> Any:
+        """Rank 0's checkpoint image of that size on every rank."""
+        if self._group is None:
+            return image
+        buffer = image if self.rank == 0 else bytearray(size_bytes)
+        distributed.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), 0, group=self._group)
+        return buffer
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value on rank 0; on the others nothing."""
+        if self._group is None:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        distributed.gather_object(value, values, 0, group=self._group)
+        return values or []
+
+
+class Follower:
+    """In the place of a session on all ranks but 0: nobody listens, and nothing is wanted."""
+
+    def __init__(self) -> None:
+        self.snapshot_wanted = threading.Event()
+        self.drain_wanted = threading.Event()
+        self.closed = threading.Event()
+        self.arenas_asked = False
+
+    def tell(self, message: Message) -> bool:
+        return False
+
+    def end(self) -> None:
+        pass
+
+    def want_arenas(self, size_bytes: int) -> None:
+        self.arenas_asked = True
+
+    def any_room(self) -> bool:
+        return False
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+        return False
+
+    def stage(self, plan: Plan) -> int:
+        raise AssertionError("only rank 0 has arenas")
