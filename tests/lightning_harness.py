@@ -88,7 +88,8 @@ class Agent:
         if not resume:
             self.image, self.snapshot = b"", None
         if not self.image:
-            self.trace.unlink(missing_ok=True)
+            for trace in self.folder.glob("trace*"):
+                trace.unlink()
         self.link, theirs = trainer_link.pair()
         job = self.job | {"trace": str(self.trace), "result": str(self.folder / "result.json"), "kill": kill}
         self.pid = self.zygote.start(job, theirs, self.log)
@@ -160,11 +161,13 @@ class Agent:
         return self.result()
 
     def result(self) -> dict:
-        return json.loads((self.folder / "result.json").read_text()) | {"trace": self.trace.read_text().splitlines()}
+        result = json.loads((self.folder / "result.json").read_text())
+        traces = [path.read_text().splitlines() for path in sorted(self.folder.glob("trace*"))]
+        return result | {"trace": [line for trace in traces for line in trace]}
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+            (os.killpg if self.job.get("ranks") else os.kill)(self.pid, signal.SIGKILL)
 
     def want_snapshot(self) -> None:
         self.link.send(SnapshotWanted(why="interval"))
@@ -291,7 +294,8 @@ def _fork(request: dict, fds: list[int], sock: socket.socket) -> int:
             if request["link"]:
                 os.environ[trainer_link.AGENT_FD] = str(fds[0])
             os.environ.pop("PL_GLOBAL_SEED", None)
-            train(request["job"])
+            job = be_ranks(request["job"], fds[0]) if request["job"].get("ranks") else request["job"]
+            train(job)
             code = 0
         except BaseException:  # noqa: BLE001
             import traceback
@@ -314,6 +318,19 @@ def _wait(pid: int) -> int:
 
 
 # --- the training ----------------------------------------------------------------------------------------------------
+
+
+def be_ranks(job: dict, link: int) -> dict:
+    """Fork the second rank of a training on two processes, with what Lightning's launcher sets for each."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    second = os.fork() == 0
+    os.environ["LOCAL_RANK"] = str(int(second))
+    if not second:
+        return job
+    os.close(link)  # only a program's first process inherits it
+    return job | {"trace": f"{job['trace']}-1", "result": f"{job['result']}-1"}
 
 
 def train(job: dict) -> None:
@@ -569,7 +586,7 @@ def _train(pl, job: dict) -> None:
     def kill(place):
         if place == job.get("kill"):
             time.sleep(job.get("kill_after_s", 0))
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(0 if job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
 
     def lrs():
         return [float(group["lr"]).hex() for optimizer in trainer.optimizers for group in optimizer.param_groups]

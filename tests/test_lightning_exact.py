@@ -190,6 +190,10 @@ TRAININGS = {
         ["batch:0:2", "validation:0:2", "validation:0:4", "start:0:4", "validation:0:8", "batch:1:6"],
     ),
     "weights averaged by EMA": ({"callbacks": {"EMAWeightAveraging": {"decay": 0.9}}}, SOME),
+    "two processes": (
+        {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}, "samples": 80},
+        ["batch:0:3", "validation:0:8", "start:1:0", "batch:1:5", "train_end"],
+    ),
     "half precision": ({"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 0.1}}, SOME[:3]),
     "the callback in the script too": ({"explicit": True}, SOME[:3]),
     "another Trainer validates first": ({"validate_first": True}, SOME[:3]),
@@ -206,7 +210,7 @@ def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
     if "loader" not in job and not {"limit_train_batches", "overfit_batches"} & job.get("trainer", {}).keys():
         for epoch in range(result["epoch"]):
             ids = [n for line in trained(result) if line[1] == epoch for n in line[4]]
-            whole = len(ids) == 40
+            whole = len(ids) == job.get("samples", 40)
             assert len(set(ids)) == len(ids)
             assert whole or epoch == result["epoch"] - 1, "only the last epoch may be cut short"
 
@@ -405,6 +409,24 @@ def test_a_drained_training_stands_still_after_its_final_snapshot(zygote, tmp_pa
     assert_same(straight, agent.run())
 
 
+def test_two_drained_processes_stop_after_the_same_step(zygote, tmp_path):
+    job = {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp", "max_epochs": 2}, "samples": 80, "slow_s": 0.02}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+
+    def drain(agent, message):
+        if isinstance(message, Progress) and message.step == 1:
+            agent.drain()
+        if isinstance(message, SnapshotTaken) and message.final:
+            threading.Timer(0.15, agent.kill).start()
+
+    agent = Agent(zygote, job, tmp_path / "drained", on_message=drain)
+    assert agent.attempt() == "killed"
+    steps = [len(path.read_text().splitlines()) for path in sorted((tmp_path / "drained").glob("trace*"))]
+    assert steps == [agent.snapshot.step + 1] * 2, "a line for each step, and one for the epoch"
+    agent.on_message = None
+    assert_same(straight, agent.run())
+
+
 def test_a_finished_training_that_is_resumed_does_no_step(zygote, tmp_path):
     agent = Agent(zygote, {"early_stopping": 1, "min_delta": 9.0}, tmp_path)
     first = agent.run()
@@ -463,10 +485,6 @@ def test_without_an_agent_the_callback_is_nothing(zygote, tmp_path):
 REFUSED = {
     "max_time": ({"trainer": {"max_time": "00:01:00:00"}}, "clock"),
     "validation by the clock": ({"trainer": {"val_check_interval": "00:00:00:05"}}, "clock"),
-    "two processes": (
-        {"trainer": {"devices": 2, "strategy": "ddp_fork"}, "scheduler": "epoch"},
-        "more than one process",
-    ),
     "a tuner": ({"callbacks": {"LearningRateFinder": {}}}, "tuner"),
     "both": (
         {"trainer": {"max_time": "00:01:00:00"}, "callbacks": {"LearningRateFinder": {}}},

@@ -29,7 +29,8 @@ class Ranks:
     def __init__(self, trainer: Any) -> None:
         self.rank: int = trainer.global_rank
         self.size: int = trainer.world_size
-        self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if self.size > 1 else None
+        met = self.size > 1 and distributed.is_available() and distributed.is_initialized()
+        self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if met else None
 
     def agree(self, value: int) -> int:
         """Rank 0's value, on every rank."""

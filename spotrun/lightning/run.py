@@ -89,6 +89,12 @@ class Run:
         state: dict[str, Any]
         state, meta = read_image(image)
         state[KEY] = tensors.owned(state[KEY])
+        if len(state[KEY]["ranks"]) != self._ranks.size:
+            refuse(
+                self._agent,
+                f"the checkpoint is of {len(state[KEY]['ranks'])} processes, and the Trainer has {self._ranks.size}",
+                f"Trainer(devices={len(state[KEY]['ranks'])}), as before",
+            )
         if changed := machine.differences(meta, machine.facts() | {"lightning": _lightning_version(self._trainer)}):
             print(
                 f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
