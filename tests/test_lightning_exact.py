@@ -147,7 +147,6 @@ TRAININGS = {
     "overfit_batches": ({"trainer": {"overfit_batches": 4}}, ["batch:0:2", "batch:0:4", "start:1:0", "batch:2:3"]),
     "five interruptions in one epoch": ({}, ["batch:1:2", "batch:1:3", "start:1:4", "batch:1:6", "batch:1:7"]),
     "CSVLogger": ({"loggers": ["CSVLogger"], "trainer": {"val_check_interval": 0.5}}, SOME),
-    "TensorBoardLogger": ({"loggers": ["TensorBoardLogger"]}, SOME),
     "weights averaged by SWA": (
         {
             "callbacks": {"StochasticWeightAveraging": {"swa_lrs": 0.02, "swa_epoch_start": 2}},

@@ -63,12 +63,17 @@ def load(trainer: Any, saved: list[Any]) -> None:
             path.unlink()
         if pattern == "metrics.csv":
             logger.experiment  # noqa: B018  it deletes the file when it is opened
-        for name, content in state["files"].items():
-            path = Path(logger.log_dir) / Path(name).name
+        for number, (name, content) in enumerate(sorted(state["files"].items())):
+            path = Path(logger.log_dir) / _name(name, number, pattern)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content.numpy().tobytes())
             if pattern == "metrics.csv":
                 logger.experiment.metrics_keys = path.read_text().splitlines()[0].split(",")
+
+
+def _name(name: str, number: int, pattern: str) -> str:
+    """A writer names its file by the second, so one that is opened within this second would write over the old one."""
+    return Path(name).name if pattern == "metrics.csv" else f"events.out.tfevents.{number:010d}.spotrun"
 
 
 def _close(logger: Any) -> None:

@@ -1,0 +1,44 @@
+"""A run whose folder is in a bucket: through a notice and a SIGKILL it ends like one in a folder on this disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from spotrun.cli.wiring import open_run
+from tests.eventually import eventually
+from tests.local_runs import Site, final_tensors
+from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+from tests.strikes import strike
+
+NOTICE = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
+ARGS = "--epochs, '3', --step-s, '0.05'"
+
+
+@pytest.fixture(params=[SeaweedFS, FakeGcs], ids=["s3", "gs"])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
+    with running(request.param()) as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.mark.slow
+def test_a_run_in_a_bucket_is_the_run_in_a_folder(site: Site, bucket: RunningServer) -> None:
+    site.call("launch", site.job("calm", args=ARGS, scale=60), "-y")
+    quiet = site.trace_by_step()
+    site.trace.unlink()
+
+    uri = bucket.new_prefix()
+    launch = site.start("launch", site.job("far", args=ARGS, scale=60, script=NOTICE), "-y", "--store", uri)
+    eventually(lambda: site.trace.exists() and max(site.trace_by_step()) >= 6, within_s=60)
+    strike(site, "far", "trainer")
+    output, _ = launch.communicate(timeout=150)
+    assert launch.returncode == 0, output
+
+    assert site.trace_by_step() == quiet
+    assert final_tensors(open_run("far", uri)) == final_tensors(site.run("calm"))
+    assert "whole" in site.call("checkpoints", "verify", "far", "--store", uri)
+    assert [run["state"] for run in site.call_json("status", "--store", uri)] == ["completed"]
+    assert site.left_running() == []
