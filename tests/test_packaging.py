@@ -110,7 +110,7 @@ def test_make_pins_every_library_that_this_project_names():
     pins = {line.partition("==")[0].lower() for line in (REPOSITORY / "constraints.txt").read_text().splitlines()}
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     needs = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
-    assert {re.match(r"[a-z0-9-]+", need)[0] for need in needs} - {"spotrun"} <= pins
+    assert {re.match(r"[a-z0-9-]+", need.lower())[0] for need in needs} - {"spotrun"} <= pins
 
 
 @pytest.mark.parametrize("text", ["://", "@ ", "--index", "--find-links"])

@@ -25,8 +25,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.lightning import machine, module_state, refusal, seeds, session, start, tensors
+from spotrun.lightning import machine, module_state, refusal, seeds, session, tensors
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
@@ -53,8 +54,8 @@ class Run:
         self._own: dict[str, Any] = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         # What the user seeded decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, _user_seed())
-        if state is None:
-            start.begin(trainer)
+        if state is None and start_file.VARIABLE in os.environ:
+            lightning_state.load_file(trainer, os.environ[start_file.VARIABLE])
         self._story = Story(trainer, agent)
         self._data = TrainingData(trainer, agent, self._seed, self._own["data"] if self._own else [])
         self.snapshots = Snapshots(

@@ -28,6 +28,18 @@ def load(trainer: Any, state: State) -> None:
     connector.resume_start = resume_start
 
 
+def load_file(trainer: Any, path: str) -> None:
+    """In `Callback.setup`: let this fit() restore the Lightning checkpoint at `path`, whatever path it was given."""
+    connector = trainer._checkpoint_connector
+    original = connector.resume_start
+
+    def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
+        del connector.resume_start  # once only, as above
+        original(path, weights_only=True)
+
+    connector.resume_start = resume_start
+
+
 def dump_metrics(trainer: Any) -> State:
     """What was logged so far in this epoch, and the last known metrics: Lightning forgets both."""
     logger = trainer._logger_connector
