@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from spotrun import state as folding
+from spotrun import fold
 from spotrun.clock import Clock
 from spotrun.errors import LedgerDamaged, ObjectMissing, SpotrunError, StoreUnavailable
 from spotrun.events import ENTRY_SIZE_MAX, RESTORE, AnyEvent, Entry, decode_entry, encode_entry, is_whole, kind
@@ -128,7 +128,7 @@ class Ledger:
             writer=self._writer,
             event=event,
         )
-        reason = folding.refusal(self._state, entry)
+        reason = fold.refusal(self._state, entry)
         if reason is not None:
             raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
         return entry
@@ -170,12 +170,12 @@ class Ledger:
             raise _damaged(f"entry {number} does not match its own checksum")
         entry = decode_entry(data)
         if entry is None:
-            self._state = folding.apply_malformed(self._state, number)
+            self._state = fold.apply_malformed(self._state, number)
             return
         if entry.number != number:
             raise _damaged(f"entry {entry.number} is where entry {number} should be")
         self._entries.append(entry)
-        self._state = folding.apply(self._state, entry)
+        self._state = fold.apply(self._state, entry)
 
     def _read_all(self) -> None:
         """A cold start: one listing, then the entries in parallel."""

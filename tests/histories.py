@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from spotrun import events as ev
-from spotrun import state as fold_of
+from spotrun import fold
 from spotrun.billing import LOCAL_RULE
 from spotrun.events import Cause, Entry
 from spotrun.instance import EndedBy, PriceSegment
@@ -94,10 +94,10 @@ class History:
 
     def write(self, event: ev.AnyEvent) -> int:
         entry = self.entry(event)
-        reason = fold_of.refusal(self.state, entry)
+        reason = fold.refusal(self.state, entry)
         assert reason is None, f"{ev.kind(event)} would be void: {reason}"
         self.entries.append(entry)
-        self.state = fold_of.apply(self.state, entry)
+        self.state = fold.apply(self.state, entry)
         return entry.number
 
     # -- launches and their instances
@@ -437,4 +437,4 @@ def _request_resume(history: History, draw: Draw) -> None:
 def _write_a_void_entry(history: History, draw: Draw) -> None:
     entry = history.entry(ev.InstanceCondemned(launch=10**6, cause=Cause.EXTERNAL))
     history.entries.append(entry)
-    history.state = fold_of.apply(history.state, entry)
+    history.state = fold.apply(history.state, entry)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from spotrun.accounting import Account, RunSummary, durable_epochs, summarise
 from spotrun.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, StopRequested
+from spotrun.fold import fold
 from spotrun.instance import EndedBy
-from spotrun.state import RunState, fold
+from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
 

@@ -16,8 +16,8 @@ import pytest
 from spotrun import errors
 from spotrun.cli import app
 from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
+from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
-from spotrun.state import fold
 from spotrun.stores.local import LocalStore
 from tests.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.histories import History

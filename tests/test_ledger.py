@@ -19,8 +19,9 @@ from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.events import Entry, decode_entry, encode_entry, entry_json, seal
+from spotrun.fold import fold
 from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.state import RunState, fold
+from spotrun.state import RunState
 from spotrun.store import Store, StoredObject
 from spotrun.stores.local import LocalStore
 from tests.histories import History, offering

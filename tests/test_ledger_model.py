@@ -20,8 +20,9 @@ from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.events import Cause, Entry
+from spotrun.fold import apply
 from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.state import RunState, apply
+from spotrun.state import RunState
 from tests.histories import SPOT, History, offering
 from tests.worlds import MemoryStore
 

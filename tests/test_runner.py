@@ -14,12 +14,13 @@ from spotrun import events as ev
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import AccessDenied, CloudUnavailable
+from spotrun.fold import fold
 from spotrun.hints import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.policy import SILENCE
 from spotrun.runner import Pass, Runner
-from spotrun.state import Attempt, RunState, fold
+from spotrun.state import Attempt, RunState
 from tests import test_driver_contract as contract
 from tests.histories import START, History
 from tests.test_policy import spec

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun.events import Cause, Entry
+from spotrun.fold import apply, fold
 from spotrun.instance import EndedBy
-from spotrun.state import RunState, apply, fold
+from spotrun.state import RunState
 from tests.histories import ON_DEMAND, History, histories
 
 

@@ -24,8 +24,9 @@ from spotrun.clock import ManualClock
 from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, ObjectMissing, StoreError, StoreUnavailable
 from spotrun.events import encode_entry
+from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
-from spotrun.state import Commit, RunState, fold
+from spotrun.state import Commit, RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
 from tests.fault_proxy import Fault, FaultProxy, Once, Request

@@ -28,8 +28,9 @@ from spotrun.checkpoint.upload import Uploaded, upload
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.events import Entry, encode_entry
+from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
-from spotrun.state import RunState, fold
+from spotrun.state import RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
 from tests.fault_proxy import Fault, FaultProxy, Seeded
