@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.accounting import Account, RunSummary, durable_epochs, summarise
+from spotrun.accounting import Account, RunSummary, summarise
 from spotrun.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, StopRequested
 from spotrun.fold import fold
 from spotrun.instance import EndedBy
+from spotrun.outcome import durable_epochs
 from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs

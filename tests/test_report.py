@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spotrun.accounting import RunSummary, status_word, summarise
+from spotrun.accounting import RunSummary, summarise
 from spotrun.events import Cause, RunFailed, RunStopped, StopRequested
 from spotrun.instance import EndedBy
+from spotrun.outcome import status_word
 from spotrun.report import compare, machine, terminal
 from spotrun.report.tables import dollars, percent, short_duration
 from tests.histories import ON_DEMAND, SPOT, History, random_runs

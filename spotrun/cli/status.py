@@ -39,8 +39,9 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    from spotrun.accounting import status_word, summarise
+    from spotrun.accounting import summarise
     from spotrun.errors import LedgerDamaged
+    from spotrun.outcome import status_word
     from spotrun.report.tables import plain
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}

@@ -7,8 +7,8 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 def tick(run: RunArgument, store: StoreOption = None) -> None:
     """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
-    from spotrun.accounting import status_word
     from spotrun.cli.wiring import open_run
+    from spotrun.outcome import status_word
 
     opened = open_run(run, store, "tick")
     seen = opened.runner.tick()

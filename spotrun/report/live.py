@@ -13,11 +13,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.accounting import RunSummary, status_word, summarise
+from spotrun.accounting import RunSummary, summarise
 from spotrun.clock import Clock
 from spotrun.events import CheckpointRetired, Entry
 from spotrun.hints import AgentHint
 from spotrun.ledger import Ledger
+from spotrun.outcome import status_word
 from spotrun.report.describe import describe, span
 from spotrun.report.tables import plain
 from spotrun.runner import Pass
