@@ -1,13 +1,16 @@
 """
 Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
 
-    python -m tests.chaos --runs 200 --jobs 2 --store s3
+    make chaos                                               200 runs on a real S3 server
+    python -m tests.chaos --runs 1 --first SEED --store s3   one of them again
 
-Half of the kills hit while a checkpoint is being sent. A failure names its seed; `--first SEED --runs 1` repeats it.
+Half of the kills hit while a checkpoint is being sent.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
 import signal
@@ -16,16 +19,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
+import msgspec
 import pytest
 import typer
 
+from tests.audit import books, one_attempt_at_a_time
 from tests.local_runs import Site, final_tensors
+from tests.object_stores import FakeGcs, SeaweedFS, running
 from tests.strikes import strike, uploading
 
 EPOCHS = 20
@@ -132,48 +140,84 @@ def _differences(site: Site, name: str, wanted: Straight) -> list[str]:
     checks = {
         "samples, losses or learning rates": lambda: site.trace_by_step() == wanted.trace,
         "final weights or optimizer": lambda: final_tensors(run) == wanted.tensors,
+        "two attempts at a time": lambda: one_attempt_at_a_time(site.state(name)),
+        "dollars": lambda: _equal_to_a_micro(*books(site, name)),
         "a process was left running": lambda: site.left_running() == [],
     }
     return [what for what, holds in checks.items() if not holds()]
 
 
+def _equal_to_a_micro(one: Fraction, other: Fraction) -> bool:
+    return abs(one - other) < Fraction(1, 10**6)
+
+
 # -- the battery -----------------------------------------------------------------------------------------------------
 
 
-def in_place(folder: Path, work: Callable[[Site], Outcome | Straight]) -> Outcome | Straight:
+Result = TypeVar("Result")
+
+
+def in_place(folder: Path, uri: str, work: Callable[[Site], Result]) -> Result:
+    """What `work` gives in a site of its own, whose runs lie at `uri` (in `folder` where that is empty)."""
     with pytest.MonkeyPatch.context() as patch:
         folder.mkdir(parents=True)
-        site = Site(folder, patch)
+        site = Site(folder, patch, uri)
         try:
             return work(site)
         finally:
             site.close()
 
 
-def _one(folder: Path, seed: int, wanted: Straight) -> Outcome:
-    outcome = in_place(folder, lambda site: disturbed(site, seed, wanted))
+def undisturbed(folder: Path) -> Straight:
+    return in_place(folder, "", straight)
+
+
+def one(folder: Path, uri: str, seed: int, wanted: Straight) -> Outcome:
+    outcome = in_place(folder, uri, lambda site: disturbed(site, seed, wanted))
     shutil.rmtree(folder)
-    assert isinstance(outcome, Outcome)
     return outcome
 
 
+class Kind(StrEnum):
+    """Where the runs lie."""
+
+    LOCAL = "local"
+    S3 = "s3"
+    GS = "gs"
+
+
 def main(
-    runs: Annotated[int, typer.Option(help="How many trainings.")] = 20,
+    runs: Annotated[int, typer.Option(help="How many trainings.")] = 200,
     first: Annotated[int, typer.Option(help="The first seed.")] = 1,
     jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
+    store: Annotated[Kind, typer.Option(help="Where the runs lie: SeaweedFS, fake-gcs-server, or a folder.")] = Kind.S3,
+    json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name:
+    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name, stores(store) as new_uri:
         folder = Path(name)
-        wanted = in_place(folder / "calm", straight)
-        assert isinstance(wanted, Straight)
+        wanted = undisturbed(folder / "calm")
         outcomes = []
         with ProcessPoolExecutor(jobs) as pool:
             seeds = range(first, first + runs)
-            for future in as_completed([pool.submit(_one, folder / str(seed), seed, wanted) for seed in seeds]):
+            tasks = [pool.submit(one, folder / str(seed), new_uri(), seed, wanted) for seed in seeds]
+            for future in as_completed(tasks):
                 outcomes.append(future.result())
-                print(_line(outcomes[-1]), flush=True)
+                print(f"{len(outcomes):3}/{runs}  {_line(outcomes[-1])}", flush=True)
     print(_summary(outcomes))
+    if json_to is not None:
+        json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     sys.exit(any(outcome.wrong for outcome in outcomes))
+
+
+@contextlib.contextmanager
+def stores(kind: Kind) -> Iterator[Callable[[], str]]:
+    """Gives addresses of empty stores of runs, an empty one where the folder of a site will do."""
+    if kind is Kind.LOCAL:
+        yield lambda: ""
+        return
+    with running(SeaweedFS() if kind is Kind.S3 else FakeGcs()) as server:
+        os.environ.update(server.environment)
+        yield server.new_prefix
 
 
 def _line(outcome: Outcome) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.local_runs import Site
+from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+
+SERVERS = {"s3": SeaweedFS, "gs": FakeGcs}
 
 
 @pytest.fixture
@@ -16,3 +21,20 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     place = Site(tmp_path, monkeypatch)
     yield place
     place.close()
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], RunningServer]]:
+    """An object store of each scheme, "s3" or "gs", from when it is first asked for until all tests are over."""
+    with contextlib.ExitStack() as stack:
+        yield functools.cache(lambda scheme: stack.enter_context(running(SERVERS[scheme]())))
+
+
+@pytest.fixture(params=SERVERS)
+def bucket(
+    request: pytest.FixtureRequest, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> RunningServer:
+    """Each of them in turn, with what a client needs in the environment."""
+    server = servers(request.param)
+    server.reach(monkeypatch)
+    return server

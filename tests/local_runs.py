@@ -17,21 +17,23 @@ import pytest
 from spotrun import events as ev
 from spotrun.cli.wiring import OpenRun, open_run
 from spotrun.state import RunState
+from spotrun.store import open_store
 
 JOBS = Path(__file__).parent / "jobs"
 WITHIN_S = 240
 
 
 class Site:
-    """A store, a local cloud and a shell to call spotrun from."""
+    """A store (the folder `store`, unless `uri` names a bucket), a local cloud and a shell to call spotrun from."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, uri: str = "") -> None:
         self.folder = folder
         self.store = folder / "runs"
+        self.uri = uri or str(self.store)
         self.trace = folder / "trace.txt"
         self._children: list[subprocess.Popen[str]] = []
         monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(folder / "cloud"))
-        monkeypatch.setenv("SPOTRUN_STORE", str(self.store))
+        monkeypatch.setenv("SPOTRUN_STORE", self.uri)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
     def job(self, name: str, *, args: str = "", extra: str = "", script: str = "", scale: float = 30) -> Path:
@@ -40,7 +42,7 @@ class Site:
         text = (
             f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: tiny.py, args: [{args}]}}\n"
             f"envs: {{TRACE: '{self.trace}'}}\n"
-            f"checkpoint: {{uri: '{self.store}', every: 30s}}\n"
+            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             f"resources: {{cloud: local, accelerators: 'V100:1'}}\n"
             f"local:\n  time_scale: {scale}\n  boot: 20s\n" + (f"  script:{steps}\n" if steps else "") + extra
         )
@@ -67,7 +69,7 @@ class Site:
         return json.loads(self.call(*words, "--json"))
 
     def run(self, name: str) -> OpenRun:
-        return open_run(name, str(self.store))
+        return open_run(name, self.uri)
 
     def state(self, name: str) -> RunState:
         return self.run(name).ledger.refresh()
@@ -92,10 +94,15 @@ class Site:
                 child.send_signal(signal.SIGKILL)
             if child.stdout is not None and not child.stdout.closed:
                 child.communicate()
-        for name in [path.name for path in self.store.glob("*-*")] if self.store.is_dir() else []:
+        for name in self._runs():
             run = self.run(name)
             for instance in run.cloud.list(run.created.uid):
                 run.cloud.terminate(instance.instance_id)
+
+    def _runs(self) -> list[str]:
+        if self.uri != str(self.store):
+            return list(open_store(self.uri).folders())
+        return [path.name for path in self.store.glob("*-*")] if self.store.is_dir() else []
 
 
 def processes_now() -> Iterator[int]:

@@ -28,6 +28,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Protocol
 
+import pytest
+
 from spotrun.clouds.local.processes import die_with
 from tests.eventually import eventually
 
@@ -151,6 +153,11 @@ class RunningServer:
         self.environment = dict(server.environment)
         self.bucket = BUCKET
         self._numbers = itertools.count(1)
+
+    def reach(self, monkeypatch: pytest.MonkeyPatch, line: str = "") -> None:
+        """Let clients of this test find it by themselves, at the address `line` if that is given."""
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value.replace(self.endpoint, line or self.endpoint))
 
     def new_prefix(self) -> str:
         """The address of a store that nobody else uses."""

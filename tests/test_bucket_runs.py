@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from spotrun.cli.wiring import open_run
 from tests.eventually import eventually
 from tests.local_runs import Site, final_tensors
-from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+from tests.object_stores import RunningServer
 from tests.strikes import strike
 
 NOTICE = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 ARGS = "--epochs, '3', --step-s, '0.05'"
-
-
-@pytest.fixture(params=[SeaweedFS, FakeGcs], ids=["s3", "gs"])
-def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
-    with running(request.param()) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        yield server
 
 
 @pytest.mark.slow

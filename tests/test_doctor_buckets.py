@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import boto3
@@ -20,33 +20,15 @@ from spotrun.stores.lifecycle import gcs_expiries, s3_expiries
 from tests import fault_proxy as faults
 from tests.fault_proxy import FaultProxy, Request
 from tests.local_runs import Site
-from tests.object_stores import BUCKET, FakeGcs, RunningServer, SeaweedFS, running
+from tests.object_stores import BUCKET, RunningServer, SeaweedFS
 
 ROOT = "runs/"
+Servers = Callable[[str], RunningServer]
 
 
-@pytest.fixture(scope="module")
-def s3() -> Iterator[RunningServer]:
-    with running(SeaweedFS()) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gcs() -> Iterator[RunningServer]:
-    with running(FakeGcs()) as server:
-        yield server
-
-
-@pytest.fixture(params=["s3", "gcs"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RunningServer:
-    found: RunningServer = request.getfixturevalue(request.param)
-    find(found, found.endpoint, monkeypatch)
-    return found
-
-
-def find(server: RunningServer, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value.replace(server.endpoint, endpoint))
+@pytest.fixture
+def s3(servers: Servers) -> RunningServer:
+    return servers("s3")
 
 
 def tried(store: Store) -> dict[str, Finding]:
@@ -57,8 +39,8 @@ def told(store: Store) -> dict[str, Finding]:
     return {found.name: found for found in findings_of("store", lambda: fact_findings(store, None))}
 
 
-def test_a_good_bucket_passes_and_nothing_is_left_in_it(server: RunningServer) -> None:
-    store = open_store(server.new_prefix())
+def test_a_good_bucket_passes_and_nothing_is_left_in_it(bucket: RunningServer) -> None:
+    store = open_store(bucket.new_prefix())
     found = tried(store)
     assert {finding.verdict for finding in found.values()} == {Verdict.OK}
     assert "one winner each" in found["creation"].detail
@@ -68,16 +50,16 @@ def test_a_good_bucket_passes_and_nothing_is_left_in_it(server: RunningServer) -
 
 
 def test_a_store_that_loses_the_condition_of_a_write_is_refused(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    bucket: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with FaultProxy(server.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
-        find(server, line.url, monkeypatch)
-        store = open_store(server.new_prefix())
+    with FaultProxy(bucket.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
+        bucket.reach(monkeypatch, line.url)
+        store = open_store(bucket.new_prefix())
         found = tried(store)
         assert found["store"].verdict is Verdict.FAILED
         assert "cannot hold a ledger" in found["store"].detail
         assert "creation" not in found
-    find(server, server.endpoint, monkeypatch)
+    bucket.reach(monkeypatch)
     assert open_store(store.uri).list("") == []
 
 
@@ -95,7 +77,7 @@ def signed_anew(request: Request) -> Request:
 def test_a_key_that_may_only_read_is_refused_with_the_right_that_is_missing(
     s3: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find(s3, s3.endpoint, monkeypatch)
+    s3.reach(monkeypatch)
     uri = s3.new_prefix()
     open_store(uri).put("x", b"1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", SeaweedFS.READER_KEY)
@@ -108,9 +90,9 @@ def test_a_key_that_may_only_read_is_refused_with_the_right_that_is_missing(
     assert "PutObject" in found["store"].hint
 
 
-def test_a_bucket_that_is_not_there_is_refused(gcs: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bucket_that_is_not_there_is_refused(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """SeaweedFS would make it: of S3's NoSuchBucket see test_store_faults.py."""
-    find(gcs, gcs.endpoint, monkeypatch)
+    servers("gs").reach(monkeypatch)
     found = tried(open_store("gs://no-such-bucket/runs"))
     assert found["store"].verdict is Verdict.FAILED
     assert "make the bucket" in found["store"].hint
@@ -119,7 +101,7 @@ def test_a_bucket_that_is_not_there_is_refused(gcs: RunningServer, monkeypatch: 
 def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
     s3: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find(s3, s3.endpoint, monkeypatch)
+    s3.reach(monkeypatch)
     client, bucket = boto3.client("s3"), "doctor-rules"
     client.create_bucket(Bucket=bucket)
     rule = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "runs/"}, "Expiration": {"Days": 7}}
@@ -133,22 +115,22 @@ def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
 
 
 def test_what_may_not_be_asked_is_unknown_and_no_failure(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+    bucket: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fate(request: Request) -> faults.Fault:
         about_the_bucket = request.path.rstrip("/").endswith(BUCKET) and "list-type" not in request.query
-        denied = faults.S3_DENIED if server.server.scheme == "s3" else faults.GCS_DENIED
+        denied = faults.S3_DENIED if bucket.server.scheme == "s3" else faults.GCS_DENIED
         return faults.refused(denied) if about_the_bucket else faults.none
 
-    with FaultProxy(server.endpoint, fate) as line:
-        find(server, line.url, monkeypatch)
-        found = told(open_store(server.new_prefix()))
+    with FaultProxy(bucket.endpoint, fate) as line:
+        bucket.reach(monkeypatch, line.url)
+        found = told(open_store(bucket.new_prefix()))
     assert {found[name].verdict for name in ("region", "versioning", "expiry")} == {Verdict.UNKNOWN}
     assert "lifecycle" in found["expiry"].hint
 
 
 def test_the_command_examines_a_bucket(s3: RunningServer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    find(s3, s3.endpoint, monkeypatch)
+    s3.reach(monkeypatch)
     report = site.call_json("doctor", "--store", s3.new_prefix())
     assert report["ok"]
     assert {"permissions", "creation", "latency", "clock", "expiry"} <= {check["name"] for check in report["checks"]}

@@ -31,7 +31,7 @@ from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
 from tests.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.histories import History
-from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+from tests.object_stores import RunningServer, SeaweedFS, running
 from tests.torture import torture
 
 IMAGE = random.Random(7).randbytes(96 << 10)
@@ -41,23 +41,22 @@ TORTURE_APPENDS, TORTURE_COMMITS = 400, 40
 """2,000 and 200 by `make torture`."""
 
 
-SCHEMES = {"s3": SeaweedFS, "gs": FakeGcs}
 Start = Callable[[str], tuple[RunningServer, FaultProxy]]
 
 
 @pytest.fixture(scope="module")
-def start() -> Iterator[Start]:
+def start(servers: Callable[[str], RunningServer]) -> Iterator[Start]:
     """A server of each kind and a line to it, once asked for. To make a client takes longer than most tests here."""
     with contextlib.ExitStack() as stack:
 
         def begin(scheme: str) -> tuple[RunningServer, FaultProxy]:
-            server = stack.enter_context(running(SCHEMES[scheme]()))
+            server = servers(scheme)
             return server, stack.enter_context(FaultProxy(server.endpoint))
 
         yield functools.cache(begin)
 
 
-@pytest.fixture(params=SCHEMES)
+@pytest.fixture(params=["s3", "gs"])
 def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -88,15 +87,13 @@ def bench(start: Start, scheme: str, monkeypatch: pytest.MonkeyPatch) -> Bench:
     line.seen.clear()
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
     uri = server.new_prefix()
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+    server.reach(monkeypatch)
     near = open_store(uri)
     history = History()
     history.running()
     for entry in history.entries:
         assert near.put_if_absent(key_of(entry.number), encode_entry(entry))
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value.replace(server.endpoint, line.url))
+    server.reach(monkeypatch, line.url)
     return Bench(scheme, line, open_store(uri), near, history)
 
 
@@ -330,8 +327,7 @@ def test_what_was_saved_before_a_store_was_full_is_whole_and_nothing_more_is_cla
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with running(SmallSeaweedFS()) as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
+        server.reach(monkeypatch)
         store = open_store(server.new_prefix())
         images: dict[str, bytes] = {}
 

@@ -34,6 +34,7 @@ from spotrun.trainer_link import SnapshotTaken
 from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, History
+from tests.object_stores import RunningServer
 from tests.worlds import MemoryStore, Watched
 
 ZOMBIES = 500
@@ -191,7 +192,7 @@ def check(store: MemoryStore, zombie_attempt: int, seed: str) -> None:
         verify(store, commit, retry_for_s=0.1)
 
 
-# -- real processes ---------------------------------------------------------------------------------------------------
+# -- real processes, on a real S3 server ---------------------------------------------------------------------------
 
 ENDLESS = {"steps": 1_000_000, "epoch_steps": 1000, "step_s": 0.005}
 ZOMBIES_IN_A_ROW = 5
@@ -203,9 +204,13 @@ ASLEEP = (("agent",), ("agent", "trainer"), ("trainer", "agent"))
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(4))
-def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(tmp_path: Path, seed: int) -> None:
+def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(
+    tmp_path: Path, seed: int, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     dice = random.Random(seed)
-    run = AgentRun(tmp_path, ENDLESS)
+    server = servers("s3")
+    server.reach(monkeypatch)
+    run = AgentRun(tmp_path, ENDLESS, runs_uri=server.new_prefix())
     try:
         node = run.launch()
         for _ in range(ZOMBIES_IN_A_ROW):

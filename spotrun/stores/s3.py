@@ -156,7 +156,9 @@ class S3Store:
         start = {"StartAfter": self._root + after} if after else {}
         with self._translated("ListObjectsV2", prefix):
             pages = self._pages(Prefix=self._root + prefix, **start)
-            return [self._stored(item) for page in pages for item in page.get("Contents", ()) if self._is_ours(item)]
+            found = [self._stored(item) for page in pages for item in page.get("Contents", ()) if self._is_ours(item)]
+        # S3 lists by the bytes of whole keys; SeaweedFS lists folder by folder, so b/1 comes before b-1.
+        return sorted((stored for stored in found if stored.key > after), key=lambda stored: stored.key)
 
     def folders(self) -> tuple[str, ...]:
         with self._translated("ListObjectsV2", ""):

@@ -1,0 +1,60 @@
+"""What has to hold of a run after whatever was done to it, each reckoned anew from what did not come from spotrun."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from datetime import datetime
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+from spotrun.state import RunState
+from tests.local_runs import Site
+
+
+def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int) -> bool:
+    """Whether every step was always trained on the same samples, and each of them once in each epoch."""
+    seen: dict[str, list[int]] = defaultdict(list)
+    for lines in trace.values():
+        if len(lines) != 1:
+            return False
+        (line,) = lines
+        seen[line.split()[1]] += json.loads(line[line.index("[") : line.index("]") + 1])
+    return len(seen) == epochs and all(sorted(found) == list(range(samples)) for found in seen.values())
+
+
+def one_attempt_at_a_time(state: RunState) -> bool:
+    pairs = pairwise(state.attempts.values())
+    return all(one.end is not None and one.end.known_at <= next_one.started_at for one, next_one in pairs)
+
+
+def books(site: Site, name: str) -> tuple[Fraction, Fraction]:
+    """The dollars for instances by the report, and by our own arithmetic over the cloud's own log."""
+    total = site.call_json("report", name)["total"]
+    ours = Decimal(total["spot_usd"]) + Decimal(total["on_demand_usd"])
+    return Fraction(ours), sum(_bill(lines) for lines in _cloud_log(site, site.run(name).created.uid).values())
+
+
+def _cloud_log(site: Site, run_uid: str) -> dict[str, list[dict[str, str]]]:
+    lines = {line: json.loads(line) for line in (site.folder / "cloud" / "log.jsonl").read_text().splitlines()}
+    instances: dict[str, list[dict[str, str]]] = defaultdict(list)
+    ours = {fact["instance_id"] for fact in lines.values() if fact.get("run_uid") == run_uid and "instance_id" in fact}
+    for fact in lines.values():
+        if fact.get("instance_id") in ours:
+            instances[fact["instance_id"]].append(fact)
+    return instances
+
+
+def _bill(facts: list[dict[str, str]]) -> Fraction:
+    """Per second, 60 s at least, free when the cloud took it in the first minute."""
+    by_kind = {fact["event"]: fact for fact in facts}
+    if "metered" not in by_kind:
+        return Fraction(0)
+    start, end = (datetime.fromisoformat(by_kind[kind]["at"]) for kind in ("metered", "ended"))
+    seconds = Fraction((end - start).total_seconds())
+    if by_kind["ended"]["by"] == "cloud" and seconds < 60:
+        return Fraction(0)
+    prices = {fact["usd_per_hour"] for fact in facts if fact["event"] == "price"}
+    assert len(prices) == 1, "the calm market has one price"
+    return Fraction(prices.pop()) * max(seconds, Fraction(60)) / 3600

@@ -1,0 +1,154 @@
+"""What only a store in a local folder has to take care of: durability, crashes, and what else lies in the folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.store import open_store
+from spotrun.stores import local as folders
+from spotrun.stores.local import LocalStore
+
+
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_a_folder_is_opened_by_path_or_address(tmp_path: Path, address: str) -> None:
+    open_store(address.format(tmp_path / "run")).put("a/x", b"1")
+    assert (tmp_path / "run" / "a" / "x").read_bytes() == b"1"
+
+
+def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("fsync", "link", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(folders.os, name, lambda *a, real=real, name=name: (done.append(name), real(*a))[1])
+    store = LocalStore(tmp_path)
+    store.put_if_absent("a", b"1")
+    assert done == ["fsync", "link", "fsync"]
+    done.clear()
+    store.put("a", b"2")
+    assert done == ["fsync", "replace", "fsync"]
+    done.clear()
+    store.put_hint("a", b"3")
+    assert done == ["replace"]
+
+
+@pytest.mark.parametrize("broken", ["fsync", "link", "replace"])
+def test_a_write_that_fails_half_way_publishes_nothing_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LocalStore(tmp_path)
+    store.put("there", b"old")
+    monkeypatch.setattr(folders.os, broken, full)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        store.put("there", b"new") if broken == "replace" else store.put_if_absent("new", b"new")
+    monkeypatch.undo()
+    assert [(found.key, store.get(found.key)) for found in store.list("")] == [("there", b"old")]
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_killed_writers_temporary_file_is_never_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    seen: list[list[str]] = []
+    store = LocalStore(tmp_path)
+
+    def link(*_: object) -> None:
+        seen.append([path.name for path in (tmp_path / "a").iterdir()])
+        assert store.list("") == store.list("a/") == []
+        raise Killed
+
+    monkeypatch.setattr(folders.os, "link", link)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # the killed do not tidy up
+    with pytest.raises(Killed):
+        store.put_if_absent("a/x", b"1")
+    monkeypatch.undo()
+    assert len(seen[0]) == 1
+    assert [path.name for path in (tmp_path / "a").iterdir()] == seen[0]
+    assert store.list("") == store.list("a/") == []
+    assert store.put_if_absent("a/x", b"2")
+    assert [found.key for found in store.list("a/")] == ["a/x"]
+
+
+def test_readers_never_see_a_part_of_a_write(tmp_path: Path) -> None:
+    store, stop, torn = LocalStore(tmp_path), threading.Event(), []
+    store.put_hint("x", b"0" * 100_000)
+
+    def read() -> None:
+        while not stop.is_set():
+            data = store.get("x")
+            if len(data) != 100_000 or len(set(data)) != 1:
+                torn.append(data)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(200):
+        store.put_hint("x", b"%d" % (number % 10) * 100_000)
+    stop.set()
+    reader.join()
+    assert not torn
+
+
+def test_writing_while_another_deletes_the_last_object_of_the_folder_loses_nothing(tmp_path: Path) -> None:
+    """A delete removes the emptied folder, perhaps between another writer's two calls."""
+    store, stop, failed = LocalStore(tmp_path), threading.Event(), []
+
+    def come_and_go() -> None:
+        while not stop.is_set():
+            try:
+                store.put_hint("a/b/fleeting", b"1")
+                store.delete("a/b/fleeting")
+            except StoreError as error:
+                failed.append(error)
+
+    other = threading.Thread(target=come_and_go)
+    other.start()
+    for number in range(400):
+        assert store.put_if_absent(f"a/b/{number}", b"1")
+        store.delete(f"a/b/{number}")
+    stop.set()
+    other.join()
+    assert not failed
+
+
+def test_a_file_where_the_folder_should_be_is_an_error_that_helps(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("not a folder")
+    store = LocalStore(tmp_path / "run")
+    for write in (store.put, store.put_hint, store.put_if_absent):
+        for key in ("ledger/0", "top"):
+            with pytest.raises(StoreError, match="Not a directory") as caught:
+                write(key, b"x")
+            assert caught.value.hint
+            assert not isinstance(caught.value, StoreUnavailable), "retrying cannot help"
+    with pytest.raises(StoreError):
+        store.get("ledger/0")
+    assert store.list("ledger/") == []
+
+
+def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("a/b", b"1")
+    for verb in (store.get, lambda key: store.put(key, b"x"), store.delete):
+        with pytest.raises(StoreError):
+            verb("a")
+    assert store.get("a/b") == b"1"
+
+
+def test_a_full_disk_is_a_passing_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    store.put("x", b"old")
+    monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "full")
+    (tmp_path / ".tmp-full").symlink_to("/dev/full")
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        store.put("x", b"new" * 100_000)
+    assert store.get("x") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
