@@ -1,6 +1,7 @@
 # make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
 # make test    everything that has to hold, on 2 cores
 # make torture what the tests do to object stores, at full length
+# make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (about an hour)
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -17,7 +18,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture install dev lint types clean moved
+.PHONY: demo test torture chaos install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -33,6 +34,9 @@ test: .venv/.installed-dev
 # 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
 torture: .venv/.installed-dev
 	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/torture.py
+
+chaos: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -45,6 +45,8 @@ class Server(Protocol):
     scheme: str
     endpoint: str
     environment: Mapping[str, str]
+    rclone: Mapping[str, str]
+    """What another client, rclone, needs to find it: the settings of a remote named `far`."""
 
     def command(self, folder: Path) -> list[str]:
         """What to run, with all its data in `folder` and on new ports."""
@@ -73,6 +75,16 @@ class SeaweedFS:
             "AWS_SECRET_ACCESS_KEY": self.SECRET,
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    @property
+    def rclone(self) -> Mapping[str, str]:
+        return {
+            "RCLONE_CONFIG_FAR_TYPE": "s3",
+            "RCLONE_CONFIG_FAR_PROVIDER": "SeaweedFS",
+            "RCLONE_CONFIG_FAR_ENDPOINT": self.endpoint,
+            "RCLONE_CONFIG_FAR_ACCESS_KEY_ID": self.READER_KEY,
+            "RCLONE_CONFIG_FAR_SECRET_ACCESS_KEY": self.READER_SECRET,
         }
 
     def command(self, folder: Path) -> list[str]:
@@ -125,6 +137,14 @@ class FakeGcs:
     def environment(self) -> Mapping[str, str]:
         return {"STORAGE_EMULATOR_HOST": self.endpoint}
 
+    @property
+    def rclone(self) -> Mapping[str, str]:
+        return {
+            "RCLONE_CONFIG_FAR_TYPE": "google cloud storage",
+            "RCLONE_CONFIG_FAR_ENDPOINT": f"{self.endpoint}/storage/v1/",
+            "RCLONE_CONFIG_FAR_ANONYMOUS": "true",
+        }
+
     def command(self, folder: Path) -> list[str]:
         (port,) = free_ports(1)
         self.endpoint = f"http://127.0.0.1:{port}"
@@ -158,6 +178,13 @@ class RunningServer:
         """Let clients of this test find it by themselves, at the address `line` if that is given."""
         for name, value in self.environment.items():
             monkeypatch.setenv(name, value.replace(self.endpoint, line or self.endpoint))
+
+    def download(self, uri: str, folder: Path) -> None:
+        """All objects below `uri` as files below `folder`, by a client that did not come from us: rclone."""
+        far = f"far:{uri.partition('://')[2]}"
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder.parent), **self.server.rclone}
+        command = [program("rclone"), "copy", "--config", "", "--retries", "1", far, str(folder)]
+        subprocess.run(command, env=environment, check=True, stdin=subprocess.DEVNULL, timeout=120)
 
     def new_prefix(self) -> str:
         """The address of a store that nobody else uses."""

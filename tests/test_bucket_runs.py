@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spotrun.checkpoint.restore import verify
 from spotrun.cli.wiring import open_run
 from tests.eventually import eventually
 from tests.local_runs import Site, final_tensors
@@ -32,3 +33,18 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(site: Site, bucket: RunningSer
     assert "whole" in site.call("checkpoints", "verify", "far", "--store", uri)
     assert [run["state"] for run in site.call_json("status", "--store", uri)] == ["completed"]
     assert site.left_running() == []
+
+    bucket.download(uri, site.folder / "copy")
+    assert_the_run_reads_alike(site, uri, str(site.folder / "copy"))
+
+
+def assert_the_run_reads_alike(site: Site, uri: str, copy: str) -> None:
+    """In the copy that another client made, each object has the size and the sha256 that the run says it has."""
+    near, far = open_run("far", copy), open_run("far", uri)
+    listed = {stored.key: stored.size_bytes for stored in far.store.list("")}
+    assert {stored.key: stored.size_bytes for stored in near.store.list("")} == listed
+    state = near.ledger.refresh()
+    assert state == far.ledger.refresh()
+    for commit in state.restore_candidates():
+        verify(near.store, commit)
+    assert site.call_json("report", "far", "--store", copy) == site.call_json("report", "far", "--store", uri)
