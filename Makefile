@@ -2,6 +2,7 @@
 # make test    everything that has to hold, on 2 cores
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (about an hour)
+# make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -18,7 +19,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos install dev lint types clean moved
+.PHONY: demo test torture chaos interruptions install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -37,6 +38,14 @@ torture: .venv/.installed-dev
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos
+
+# Peers go into a folder of their own: s3fs holds back boto3.
+.peers: benchmarks/peers.txt | .venv/.installed-dev
+	rm -rf $@
+	.venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-conflicts --target $@ -r $<
+
+interruptions: .peers
+	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.interruptions
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .
@@ -70,5 +79,5 @@ dev: .venv/.installed-dev
 	@touch .venv/.installed $@
 
 clean:
-	rm -rf .venv build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 from spotrun.state import RunState
 from tests.local_runs import Site
+
+
+class Harm(NamedTuple):
+    """
+    What interruptions did to a training, by its own trace.
+
+    `redone`: steps trained once more. `differ`: steps of the history that stayed with other samples, another loss or
+    learning rate than undisturbed. `twice` and `never`: samples that an epoch of that history saw too often, or not.
+    """
+
+    redone: int
+    differ: int
+    twice: int
+    never: int
+
+
+def harm(lines: list[str], wanted: dict[int, set[str]], samples: int) -> Harm:
+    """Of a trace, a line a step; where a step has several, the last one stayed."""
+    stayed = {int(line.split()[0]): line for line in lines}
+    seen: dict[str, Counter[int]] = defaultdict(Counter)
+    for line in stayed.values():
+        seen[line.split()[1]].update(_samples_of(line))
+    return Harm(
+        redone=len(lines) - len(stayed),
+        differ=sum(wanted.get(step) != {line} for step, line in stayed.items()),
+        twice=sum(count - 1 for counts in seen.values() for count in counts.values()),
+        never=sum(samples - len(counts) for counts in seen.values()),
+    )
+
+
+def _samples_of(line: str) -> list[int]:
+    found: list[int] = json.loads(line[line.index("[") : line.index("]") + 1])
+    return found
 
 
 def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int) -> bool:
@@ -20,7 +54,7 @@ def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int) -> 
         if len(lines) != 1:
             return False
         (line,) = lines
-        seen[line.split()[1]] += json.loads(line[line.index("[") : line.index("]") + 1])
+        seen[line.split()[1]] += _samples_of(line)
     return len(seen) == epochs and all(sorted(found) == list(range(samples)) for found in seen.values())
 
 

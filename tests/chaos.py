@@ -31,12 +31,13 @@ import msgspec
 import pytest
 import typer
 
-from tests.audit import books, one_attempt_at_a_time
+from spotrun.events import ResumedFrom
+from tests.audit import Harm, books, harm, one_attempt_at_a_time
 from tests.local_runs import Site, final_tensors
 from tests.object_stores import FakeGcs, SeaweedFS, running
 from tests.strikes import strike, uploading
 
-EPOCHS = 20
+EPOCHS, SAMPLES = 20, 96
 STEPS = EPOCHS * 12
 SCALE = 60
 KILLS_MIN, KILLS_MAX = 5, 20
@@ -45,7 +46,8 @@ LOOK_EVERY_S = 0.002
 """An upload lasts a tenth of a second."""
 RUN_WITHIN_S = 600
 QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
-CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0.02'"
+CHAOS_STEP_S = 0.02
+CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,12 @@ class Straight:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`wrong` names what differs from the undisturbed training, or was left behind."""
+    """`lost` counts commits that could not be read back; `wrong` names what is not as it has to be."""
 
     seed: int
     kills: tuple[Kill, ...]
-    redone: int
+    harm: Harm
+    lost: int
     seconds: float
     wrong: tuple[str, ...]
 
@@ -110,9 +113,22 @@ def disturbed(site: Site, seed: int, wanted: Straight) -> Outcome:
     output, _ = runner.communicate(timeout=RUN_WITHIN_S)
     wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
     wrong += _differences(site, name, wanted) if not wrong else []
-    lines = len(site.trace.read_text().splitlines())
-    site.trace.unlink()
-    return Outcome(seed, tuple(done), lines - STEPS, time.monotonic() - began, tuple(wrong))
+    return Outcome(
+        seed,
+        tuple(done),
+        harm(site.trace.read_text().splitlines(), wanted.trace, SAMPLES),
+        sum(
+            len(entry.event.skipped) for entry in site.run(name).ledger.entries if isinstance(entry.event, ResumedFrom)
+        ),
+        time.monotonic() - began,
+        tuple(wrong),
+    )
+
+
+def _unreadable_commits(site: Site, name: str) -> int:
+    run = site.run(name)
+    run.ledger.refresh()
+    return sum(len(entry.event.skipped) for entry in run.ledger.entries if isinstance(entry.event, ResumedFrom))
 
 
 def _reached(site: Site, runner: subprocess.Popen[str], kill: Kill) -> bool:
@@ -120,16 +136,16 @@ def _reached(site: Site, runner: subprocess.Popen[str], kill: Kill) -> bool:
     give_up_at = time.monotonic() + RUN_WITHIN_S
     while runner.poll() is None:
         assert time.monotonic() < give_up_at, f"step {kill.step} is not reached"
-        if _trained(site) >= kill.step and (not kill.in_upload or uploading(site)):
+        if trained(site.trace) >= kill.step and (not kill.in_upload or uploading(site)):
             return True
         time.sleep(LOOK_EVERY_S)
     return False
 
 
-def _trained(site: Site) -> int:
+def trained(trace: Path) -> int:
     """The newest step in the trace, cheaply; after a resume an older one than was trained before."""
     try:
-        last = site.trace.read_bytes()[-400:].rstrip(b"\n").rpartition(b"\n")[2]
+        last = trace.read_bytes()[-400:].rstrip(b"\n").rpartition(b"\n")[2]
         return int(last.split()[0])
     except (OSError, IndexError, ValueError):
         return -1
@@ -224,7 +240,7 @@ def _line(outcome: Outcome) -> str:
     verdict = "bit-identical" if not outcome.wrong else f"DIFFERS: {', '.join(outcome.wrong)}"
     in_upload = sum(kill.in_upload for kill in outcome.kills)
     kills = f"{len(outcome.kills):2} kills, {in_upload:2} in uploads"
-    return f"seed {outcome.seed:4}  {kills}  {outcome.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
+    return f"seed {outcome.seed:4}  {kills}  {outcome.harm.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
 
 
 def _summary(outcomes: list[Outcome]) -> str:
@@ -234,7 +250,7 @@ def _summary(outcomes: list[Outcome]) -> str:
     return (
         f"{same}/{len(outcomes)} bit-identical through {len(kills)} SIGKILLs ({victims}), "
         f"{sum(kill.in_upload for kill in kills)} of them while a checkpoint was being sent; "
-        f"{sum(outcome.redone for outcome in outcomes)} of {STEPS * len(outcomes)} steps redone"
+        f"{sum(outcome.harm.redone for outcome in outcomes)} of {STEPS * len(outcomes)} steps redone"
     )
 
 
