@@ -8,14 +8,15 @@ from decimal import Decimal
 from pathlib import Path
 
 from msgspec.structs import replace
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from spotrun import start_file, workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreUnavailable
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
 from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
+from spotrun.patience import persist
+from spotrun.race import race
 from spotrun.spec import RunSpec
 from spotrun.store import Store, open_store
 
@@ -28,12 +29,8 @@ S3_STANDARD = StoragePrices(
 )
 
 
-_retrying = Retrying(
-    retry=retry_if_exception_type(StoreUnavailable),
-    wait=wait_random_exponential(multiplier=0.05, max=2),
-    stop=stop_after_delay(10),
-    reraise=True,
-)
+TRIAL = "trial"
+"""What is tried out in a new run's folder, and deleted again."""
 
 
 def new_uid() -> str:
@@ -56,12 +53,21 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     uid = new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
+    _try_out(store)
     clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
     event = _run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).append(lambda _: event)
     return store.uri
+
+
+def _try_out(store: Store) -> None:
+    """What every run needs of its store, before anything is rented: `spotrun doctor` tries more."""
+    try:
+        race(store, TRIAL)
+    finally:
+        persist(lambda: store.delete(TRIAL))
 
 
 def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
@@ -91,7 +97,7 @@ def first_entry(store: Store) -> RunCreated:
         LedgerDamaged: it is not what was written.
         StoreUnavailable: it could not be read for some seconds; a person may be waiting.
     """
-    data = _retrying(read_entry, store, 0)
+    data = persist(lambda: read_entry(store, 0))
     if data is None:
         raise _no_run(store)
     if not is_whole(data):
@@ -104,6 +110,6 @@ def first_entry(store: Store) -> RunCreated:
 
 def _no_run(store: Store) -> SpotrunError:
     """A folder with later entries held a run once; and they are worth more than a word about a typing error."""
-    if store.list(FOLDER):
+    if persist(lambda: store.list(FOLDER)):
         return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
     return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")

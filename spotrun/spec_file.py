@@ -51,13 +51,13 @@ class SpecFileInvalid(SpecInvalid):
         self.problems = problems
 
 
-def load_spec(path: Path, overrides: Mapping[str, object] | None = None) -> RunSpec:
+def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
     """
     The resolved spec: defaults filled in; `workdir` and `checkpoint.uri`, relative to the file's folder, made absolute.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
-    them by their flag (`--max-price`, `--spot`, `--env LR`).
+    them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` where neither says it.
 
     Raises:
         SpecFileInvalid: every problem with its key, line and suggestion; nothing was started.
@@ -67,7 +67,7 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None) -> RunS
     if not draft.hopeless():
         take_shorthands(draft)
         apply_overrides(draft, overrides or {})
-        resolve_paths(draft)
+        resolve_paths(draft, default_store)
         spec = _validated(draft)
         if spec is not None and not draft.problems:
             return spec
@@ -253,7 +253,7 @@ def _forget(draft: _Draft, key: Key) -> None:
 # --- paths ----------------------------------------------------------------------------------------------
 
 
-def resolve_paths(draft: _Draft) -> None:
+def resolve_paths(draft: _Draft, default_store: str) -> None:
     """Name and paths that depend on where the file is, and the checks that need the file system."""
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
@@ -261,7 +261,7 @@ def resolve_paths(draft: _Draft) -> None:
         draft.data["workdir"] = str(folder)
         _check_workdir(draft, folder)
     checkpoint = draft.section("checkpoint")
-    uri = None if checkpoint is None else checkpoint.get("uri", DEFAULT_STORE)
+    uri = None if checkpoint is None else checkpoint.setdefault("uri", default_store)
     if checkpoint is not None and not (isinstance(uri, str) and "://" in uri):
         store = _expanded(draft, ("checkpoint", "uri"), uri)
         checkpoint["uri"] = uri if store is None else str(store)

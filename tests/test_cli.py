@@ -11,6 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+import torch
+
 from spotrun import events as ev
 from tests.eventually import eventually
 from tests.local_runs import Site
@@ -46,6 +49,22 @@ def test_a_dry_run_shows_the_offerings_with_the_choice_ticked_and_rents_nothing(
     assert output.count("✓") == 1
     assert "simulated" in output
     assert not site.store.exists()
+
+
+def test_a_run_lies_where_the_flag_says_else_the_file_else_the_environment(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, silent = site.job("written"), site.job("silent")
+    silent.write_text(silent.read_text().replace(f"uri: '{site.store}', ", ""))
+    checkpoint = site.folder / "made.ckpt"
+    torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6", "epoch": 0, "global_step": 0}, checkpoint)
+    monkeypatch.setenv("SPOTRUN_STORE", str(site.folder / "environment"))
+    site.call("checkpoints", "import", checkpoint, written)
+    site.call("checkpoints", "import", checkpoint, silent)
+    site.call("checkpoints", "import", checkpoint, silent, "--store", site.folder / "flag")
+    assert [path.name[:7] for path in site.store.iterdir()] == ["written"]
+    for place in ("environment", "flag"):
+        assert [path.name[:6] for path in (site.folder / place).iterdir()] == ["silent"]
 
 
 def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(site: Site) -> None:

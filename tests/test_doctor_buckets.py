@@ -15,6 +15,7 @@ from spotrun.clock import system_clock
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import Trial
+from spotrun.errors import StoreError
 from spotrun.store import Store, open_store
 from spotrun.stores.lifecycle import gcs_expiries, s3_expiries
 from tests import fault_proxy as faults
@@ -61,6 +62,20 @@ def test_a_store_that_loses_the_condition_of_a_write_is_refused(
         assert "creation" not in found
     bucket.reach(monkeypatch)
     assert open_store(store.uri).list("") == []
+
+
+def test_a_launch_into_such_a_store_is_refused_before_anything_is_rented(
+    bucket: RunningServer, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FaultProxy(bucket.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
+        bucket.reach(monkeypatch, line.url)
+        uri = bucket.new_prefix()
+        output = site.call("launch", site.job("unsafe"), "-y", "--store", uri, code=StoreError.exit_code)
+    assert "cannot hold a ledger" in output
+    assert "If-None-Match" in output
+    bucket.reach(monkeypatch)
+    assert open_store(uri).list("") == []
+    assert site.left_running() == []
 
 
 def signed_anew(request: Request) -> Request:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -313,6 +314,22 @@ def test_a_key_that_may_only_read_saves_nothing_and_says_so(bench: Bench, monkey
         upload(reader.far, "checkpoints/1-0-2", memoryview(IMAGE), {})
     assert all("PutObject" in (refused.value.hint or "") for refused in (of_entry, of_part))
     assert bench.there().state == bench.history.state
+
+
+@pytest.mark.parametrize("scheme", ["s3"])
+def test_credentials_that_come_expired_are_a_passing_fault(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance's role may be late with new ones; botocore says so by a bare RuntimeError."""
+    old = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = cat '{tmp_path / 'old.json'}'\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(StoreUnavailable, match="still expired") as late:
+        open_store(bench.far.uri).get("ledger/00000000.json")
+    assert "log in anew" in (late.value.hint or "")
 
 
 class SmallSeaweedFS(SeaweedFS):

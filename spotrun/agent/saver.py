@@ -223,10 +223,10 @@ class _Worker:
         """What dead attempts left, once in the life of this agent."""
         if self._swept:
             return
-        self._swept = True
         keys = [stored.key for stored in self._store.list(retention.FOLDER)]
         for key in retention.garbage(self._recorder.state, keys):
             self._store.delete(key)
+        self._swept = True
 
 
 def finite(metrics: dict[str, float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ import msgspec
 from spotrun.checkpoint import retention
 from spotrun.events import CheckpointRetired
 from spotrun.ledger import Ledger
+from spotrun.patience import persist
 from spotrun.state import Commit, RunState
 from spotrun.store import Store, StoredObject
 
@@ -31,7 +32,7 @@ def plan(state: RunState, store: Store, keep: int) -> Pruning:
     if state.terminal is None:
         return Pruning(commits=(), objects=())
     commits = retention.to_prune(state, keep)
-    stored = {found.key: found for found in store.list(retention.FOLDER)}
+    stored = {found.key: found for found in persist(lambda: store.list(retention.FOLDER))}
     keys = retention.garbage(state, stored, {commit.number for commit in commits})
     return Pruning(commits=tuple(commits), objects=tuple(stored[key] for key in keys))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, SpecArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, SpecArgument, StoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun
@@ -113,16 +113,17 @@ def import_checkpoint(
     file: Annotated[Path, typer.Argument(metavar="FILE.ckpt", help="A Lightning checkpoint.")],
     spec_path: SpecArgument,
     name: Annotated[str | None, typer.Option("--name", "-n", help="Another name for the run.")] = None,
-    store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
+    store: LaunchStoreOption = None,
 ) -> None:
     """Make a new run of JOB.yaml that begins from a Lightning checkpoint; `spotrun resume` trains it."""
+    from spotrun import address
     from spotrun.cli import attend
-    from spotrun.cli.wiring import only_local, open_run, who
+    from spotrun.cli.wiring import default_store, only_local, open_run, who
     from spotrun.creation import create_run
     from spotrun.spec_file import load_spec
 
-    folder = None if store is None else str(Path(store).expanduser().absolute())
-    spec = load_spec(spec_path, {"name": name, "checkpoint.uri": folder})
+    uri = None if store is None else address.absolute(store)
+    spec = load_spec(spec_path, {"name": name, "checkpoint.uri": uri}, default_store())
     only_local(spec)
     attend.show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, StoreOption, print_json
+from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.doctor.finding import Finding
@@ -18,7 +18,7 @@ def doctor(
     spec_path: Annotated[
         Path | None, typer.Argument(metavar="[JOB.yaml]", help="Also whether the store suits this job.")
     ] = None,
-    store: StoreOption = None,
+    store: LaunchStoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that this machine and the store can carry a run safely. Nothing is left behind, nothing is rented."""
@@ -39,14 +39,13 @@ def doctor(
 
 
 def _findings(spec_path: Path | None, store: str | None) -> Iterator[Finding]:
-    from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.wiring import any_cloud
+    from spotrun.cli.wiring import any_cloud, default_store
     from spotrun.doctor import machine
     from spotrun.doctor.finding import findings_of
     from spotrun.spec_file import load_spec
 
-    spec = None if spec_path is None else load_spec(spec_path)
-    address = store or (spec.checkpoint.uri if spec is not None else DEFAULT_STORE)
+    spec = None if spec_path is None else load_spec(spec_path, None, default_store())
+    address = store or (spec.checkpoint.uri if spec is not None else default_store())
     region = spec.resources.region if spec is not None else None
     yield from findings_of("store", lambda: _store(address, region))
     yield from findings_of("ledgers", lambda: _ledgers(address))

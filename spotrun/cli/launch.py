@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import DetachOption, SpecArgument, YesOption
+from spotrun.cli.options import DetachOption, LaunchStoreOption, SpecArgument, YesOption
 
 
 def launch(
@@ -31,12 +31,12 @@ def launch(
     start: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Begin from a Lightning checkpoint.")
     ] = None,
-    store: Annotated[str | None, typer.Option("--store", envvar="SPOTRUN_STORE", help="Where the run is kept.")] = None,
+    store: LaunchStoreOption = None,
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""
     from spotrun import address
     from spotrun.cli import attend
-    from spotrun.cli.wiring import open_run, who
+    from spotrun.cli.wiring import default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
     from spotrun.spec_file import load_spec
@@ -54,7 +54,7 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    spec = load_spec(spec_path, overrides)
+    spec = load_spec(spec_path, overrides, default_store())
     attend.show_plan(spec)
     if start is not None:
         attend.show_start(start)

@@ -57,12 +57,14 @@ def _print_consoles(run: OpenRun) -> None:
 
 def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
     import sys
+    from functools import partial
 
+    from spotrun.patience import persist
     from spotrun.report.describe import printable
 
-    chunks = [stored.key for stored in run.store.list(prefix) if stored.key not in told]
+    chunks = [stored.key for stored in persist(lambda: run.store.list(prefix)) if stored.key not in told]
     for key in sorted(chunks, key=_order):
-        sys.stdout.write(printable(run.store.get(key).decode(errors="replace")))
+        sys.stdout.write(printable(persist(partial(run.store.get, key)).decode(errors="replace")))
         told.add(key)
     sys.stdout.flush()
 

@@ -12,6 +12,12 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--store", envvar="SPOTRUN_STORE", help="Where to look for runs.", show_default="~/.spotrun/runs"),
 ]
+LaunchStoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store", help="Where the run is kept.", show_default="checkpoint.uri, SPOTRUN_STORE, ~/.spotrun/runs"
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]

@@ -77,9 +77,11 @@ def _attended(run: OpenRun) -> bool | None:
     """Whether a runner looks after the run; None where none needs to."""
     from datetime import UTC, datetime
 
+    from spotrun.patience import persist
+
     if run.ledger.state.terminal is not None:
         return None
-    hints = run.store.list("hints/runner")
+    hints = persist(lambda: run.store.list("hints/runner"))
     return bool(hints) and (datetime.now(UTC) - hints[0].modified_at).total_seconds() < UNATTENDED_AFTER_S
 
 

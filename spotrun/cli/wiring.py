@@ -17,6 +17,7 @@ from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
 from spotrun.events import RunCreated
 from spotrun.ledger import Ledger
+from spotrun.patience import persist
 from spotrun.runner import Runner
 from spotrun.spec import LocalMarketSpec, RunSpec
 from spotrun.store import Store, open_store
@@ -71,6 +72,11 @@ def any_cloud() -> LocalCloud:
     return LocalCloud(default_root(), system_clock())
 
 
+def default_store() -> str:
+    """Where runs are kept and looked for unless a flag or a specification says it."""
+    return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
+
+
 def who() -> str:
     """The person at this terminal, for the ledger."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
@@ -120,7 +126,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
     store = open_store(folder)
     with ThreadPoolExecutor(OPENERS) as pool:
-        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), store.folders()))
+        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), persist(store.folders)))
     runs = [run for run in found if isinstance(run, OpenRun)]
     return runs, [run for run in found if isinstance(run, Unreadable)]
 

@@ -10,20 +10,16 @@ import contextlib
 import secrets
 import statistics
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from threading import Barrier
-from typing import TypeVar
-
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spotrun.clock import Clock
 from spotrun.doctor.finding import Finding, ok, warned
-from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.errors import ObjectMissing, StoreError
+from spotrun.patience import persist
+from spotrun.race import RACERS, race
 from spotrun.store import Store
 
-RACERS = 16
 RACES = 3
 SAMPLES = 5
 SAMPLE_BYTES = 1024
@@ -32,8 +28,6 @@ SLOW_S = 1.0
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=15)
 """Beyond it S3 refuses every request (RequestTimeTooSkewed)."""
-TRIES = 4
-T = TypeVar("T")
 
 
 class Trial:
@@ -67,23 +61,23 @@ class Trial:
         """Each thing that a run does with a store, once."""
         key = self._key("permissions")
         with _while("create an object"):
-            _persist(lambda: self._store.put_if_absent(key, b"created"))
+            persist(lambda: self._store.put_if_absent(key, b"created"))
         with _while("read it back"):
-            _require(_persist(lambda: self._store.get(key)) == b"created", "other bytes come back than were written")
+            _require(persist(lambda: self._store.get(key)) == b"created", "other bytes come back than were written")
         with _while("list it"):
-            keys = [found.key for found in _persist(lambda: self._store.list(f"{self._folder}/"))]
+            keys = [found.key for found in persist(lambda: self._store.list(f"{self._folder}/"))]
             _require(keys == [key], f"a listing shows {keys} instead of the one object that is there")
         with _while("overwrite it, as hints and half-sent checkpoints are"):
-            _persist(lambda: self._store.put(key, b"overwritten"))
-            _require(_persist(lambda: self._store.get(key)) == b"overwritten", "the older bytes come back")
+            persist(lambda: self._store.put(key, b"overwritten"))
+            _require(persist(lambda: self._store.get(key)) == b"overwritten", "the older bytes come back")
         with _while("delete it"):
-            _persist(lambda: self._store.delete(key))
+            persist(lambda: self._store.delete(key))
             _require(not self._exists(key), "what was deleted is still there")
         yield ok("permissions", "objects can be created, read, listed, overwritten and deleted")
 
     def _exists(self, key: str) -> bool:
         try:
-            _persist(lambda: self._store.get(key))
+            persist(lambda: self._store.get(key))
         except ObjectMissing:
             return False
         return True
@@ -93,36 +87,8 @@ class Trial:
     def _races(self) -> Iterator[Finding]:
         """Writers race for one name, as runners do for the next entry of a ledger."""
         for number in range(RACES):
-            key = self._key(f"race-{number}")
-            answers = self._race(key)
-            self._judge(key, answers)
+            race(self._store, self._key(f"race-{number}"))
         yield ok("creation", f"only what is absent is created ({RACES} races of {RACERS} writers, one winner each)")
-
-    def _race(self, key: str) -> list[bool | None]:
-        """What each writer was told; None: nothing that can be relied on."""
-        start = Barrier(RACERS)
-
-        def create(number: int) -> bool | None:
-            start.wait()
-            try:
-                return self._store.put_if_absent(key, b"%d" % number)
-            except StoreUnavailable:
-                return None
-
-        with ThreadPoolExecutor(RACERS, thread_name_prefix="race") as pool:
-            return list(pool.map(create, range(RACERS)))
-
-    def _judge(self, key: str, answers: list[bool | None]) -> None:
-        won = [number for number, answer in enumerate(answers) if answer]
-        if len(won) > 1:
-            raise _unsafe(f"{len(won)} of {RACERS} writers were told that they created the same object")
-        stored = int(_persist(lambda: self._store.get(key)))
-        if won and won != [stored]:
-            raise _unsafe(f"writer {won[0]} was told that it created an object, which is of writer {stored}")
-        if answers[stored] is False:
-            raise _unsafe("a writer was told that an object is there already, and overwrote it")
-        if _persist(lambda: self._store.put_if_absent(key, b"-1")) or _persist(lambda: self._store.get(key)) == b"-1":
-            raise _unsafe("an object that was there was overwritten")
 
     # -- time --------------------------------------------------------------------------------------------------------
 
@@ -138,16 +104,16 @@ class Trial:
 
     def _seconds(self, act: Callable[[], object]) -> float:
         began = self._clock.monotonic()
-        _persist(act)
+        persist(act)
         return self._clock.monotonic() - began
 
     def _skew(self) -> Iterator[Finding]:
         """The store's time of a just written object against ours, to the second that stores tell."""
         key = self._key("clock")
         before = self._clock.now()
-        _persist(lambda: self._store.put(key, b""))
+        persist(lambda: self._store.put(key, b""))
         after = self._clock.now()
-        written_at = next(found.modified_at for found in _persist(lambda: self._store.list(key)))
+        written_at = next(found.modified_at for found in persist(lambda: self._store.list(key)))
         early, late = before - written_at, written_at - after
         skew = max(early, late, timedelta(0))
         side = "ahead of" if early > late else "behind"
@@ -165,10 +131,10 @@ class Trial:
         """As far as it can be done; what could not be deleted was told as a failure, or is by `_nothing_left`."""
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
-                _persist(partial(self._store.delete, found.key))
+                persist(partial(self._store.delete, found.key))
 
     def _nothing_left(self) -> Finding:
-        left = _persist(lambda: self._store.list(f"{self._folder}/"))
+        left = persist(lambda: self._store.list(f"{self._folder}/"))
         if left:
             raise StoreError(f"{len(left)} objects are left in {self._folder}", hint="delete them by hand")
         return ok("tidiness", "nothing of these checks is left behind")
@@ -185,21 +151,3 @@ def _while(doing: str) -> Iterator[None]:
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
         raise StoreError(otherwise, hint="use another store, or one without a cache before it")
-
-
-def _unsafe(what: str) -> StoreError:
-    return StoreError(
-        f"this store cannot hold a ledger: {what}",
-        hint="use a store that knows If-None-Match on PUT: a local disk, S3, GCS, SeaweedFS from 4.17",
-    )
-
-
-def _persist(act: Callable[[], T]) -> T:
-    """A passing fault is no finding."""
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_random_exponential(multiplier=0.05, max=2),
-        stop=stop_after_attempt(TRIES),
-        reraise=True,
-    )
-    return retrying(act)
