@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from spotrun.clock import ScaledClock
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
 from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
-from spotrun.patience import persist
 from spotrun.race import race
+from spotrun.retrying import persist
 from spotrun.spec import RunSpec
 from spotrun.store import Store, open_store
 
@@ -85,7 +85,21 @@ def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledCloc
         storage=S3_STANDARD,
         billing=LOCAL_RULE,
         simulated=True,
+        deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )
+
+
+def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:
+    """
+    The moment that a deadline means for a run launched then, in UTC.
+
+    A time of day is the next one after the launch on the clock of this machine, tomorrow if it is past.
+    """
+    if isinstance(deadline, timedelta):
+        return launched_at + deadline
+    today = launched_at.astimezone().date()
+    chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
+    return next(moment for moment in chosen if moment > launched_at)
 
 
 def first_entry(store: Store) -> RunCreated:

@@ -58,7 +58,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
     uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
-    to begin anew. `storage` are the prices of the object store used in the account.
+    to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
+    which the run is to be completed, in run time; None where there is no hurry.
     """
 
     uid: str
@@ -75,6 +76,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     storage: StoragePrices
     billing: BillingRule
     simulated: bool
+    deadline_at: Moment | None = None
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
@@ -195,6 +197,14 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     prices: tuple[PriceSegment, ...]
     evidence: str
     last_step_seen: int | None = None
+
+
+class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
+    """By what was measured, even on demand the run will be completed only at `expected_at`. Told once."""
+
+    deadline_at: Moment
+    expected_at: Moment
+    work_left_s: float
 
 
 class RunStopped(Event, frozen=True, kw_only=True):
@@ -353,6 +363,7 @@ AnyEvent = (
     | DrainRequested
     | InstanceCondemned
     | InstanceGone
+    | DeadlineOutOfReach
     | RunStopped
     | RunFailed
     | AttemptStarted

@@ -36,6 +36,17 @@ class AgentHint(msgspec.Struct, frozen=True, kw_only=True):
     commit_s: float | None = None
     console_tail: str = ""
 
+    @property
+    def steps_total(self) -> float | None:
+        """
+        How many steps the whole training will have, from those done; None where it does not say when it ends.
+
+            steps / (epoch + batch / batches) * epochs      however many batches make a step
+        """
+        if not self.epochs or not self.batches or not self.step:
+            return None
+        return self.step * self.epochs / (self.epoch + self.batch / self.batches)
+
 
 class RunnerHint(msgspec.Struct, frozen=True, kw_only=True):
     """That somebody attends to the run, and what keeps it from going on, if anything does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
@@ -14,18 +14,29 @@ from spotrun.spec import ResourcesSpec, RunSpec
 from spotrun.units import Amount
 
 
+class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that an attempt's agent spoke of last, by its own clock. It may be lost again; a commit is not."""
+
+    attempt: int
+    step: int
+    at: datetime
+
+
 class World(msgspec.Struct, frozen=True, kw_only=True):
     """
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps
-    a launch to how long, by store time, its agent's heartbeat has not changed.
+    a launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
+    attempt, and `steps_total` how many the whole training will have, as far as its agents could tell.
     """
 
     offerings: tuple[Offering, ...]
     instances: tuple[Instance, ...]
     ready: frozenset[int] = frozenset()
     silent: dict[int, timedelta] = {}
+    step_seen: StepSeen | None = None
+    steps_total: float | None = None
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.patience import persist
+from spotrun.retrying import persist
 from spotrun.store import Store
 
 RACERS = 16

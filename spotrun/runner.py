@@ -1,8 +1,8 @@
 """
 The runner: observe, decide, act, record; again every few seconds.
 
-It holds no state. A second one on the same run is harmless, and one that died is replaced by any other: what was
-intended is in the ledger before it is done.
+It holds no state but what it can read again. A second one on the same run is harmless, and one that died is replaced by
+any other: what was intended is in the ledger before it is done.
 """
 
 from __future__ import annotations
@@ -30,16 +30,13 @@ from spotrun.events import Cause
 from spotrun.hints import RUNNER_KEY, AgentHint, RunnerHint, agent_key, read_hint, write_hint
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.ledger import EntryRefused, Ledger
-from spotrun.market import World, suitable
+from spotrun.market import StepSeen, World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.policy.patience import TICK_SYSTEM_MIN_S, tick_s
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
 
-TICK_S = 2.0
-"""Run time between two looks: each second that a notice is found late is one less to boot a standby in."""
-TICK_SYSTEM_MIN_S = 0.1
-"""System time: however fast run time passes, looking costs something."""
 HINT_EVERY_S = 2.0
 """Run time."""
 
@@ -73,6 +70,7 @@ class Runner:
         self._uri = uri
         self._sequence = 0
         self._hinted_at = -HINT_EVERY_S
+        self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
         """Attend until the run has ended and nothing of it is left running. `watch` sees each pass."""
@@ -81,7 +79,7 @@ class Runner:
             watch(seen)
             if seen.done:
                 return seen
-            self._clock.sleep(max(TICK_S, TICK_SYSTEM_MIN_S * self._clock.scale))
+            self._clock.sleep(tick_s(self._clock.scale))
 
     def tick(self) -> Pass:
         """
@@ -119,7 +117,7 @@ class Runner:
         """
         state = self._ledger.refresh()
         assert state.created is not None
-        instances = tuple(self._driver.list(state.created.uid))
+        instances, hurried = tuple(self._driver.list(state.created.uid)), state.created.deadline_at is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
         return World(
@@ -127,6 +125,8 @@ class Runner:
             instances=instances,
             ready=self._ready(state),
             silent=self._silent(state),
+            step_seen=self._step_seen(state) if hurried else None,
+            steps_total=self._steps_total(state) if hurried else None,
         )
 
     def _ready(self, state: RunState) -> frozenset[int]:
@@ -145,6 +145,23 @@ class Runner:
             for launch, agent in found.items()
             if agent
         }
+
+    def _step_seen(self, state: RunState) -> StepSeen | None:
+        hint = None if state.current is None else self._hint(state.current.launch)
+        if hint is None or hint.attempt is None:
+            return None
+        return StepSeen(attempt=hint.attempt, step=hint.step, at=hint.at)
+
+    def _steps_total(self, state: RunState) -> float | None:
+        """What the newest agent that knew it said; what was known once is not forgotten for a hint that is missing."""
+        for attempt in reversed(list(state.attempts.values())):
+            hint = self._hint(attempt.launch)
+            if hint is not None and (total := hint.steps_total) is not None:
+                self._known_total = total
+                break
+            if self._known_total is not None:
+                break
+        return self._known_total
 
     def _hint(self, launch: int) -> AgentHint | None:
         return read_hint(self._store, agent_key(launch), AgentHint)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,12 +37,15 @@ from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
     NAME_PATTERN,
     PLACE_PATTERN,
+    STRATEGY_NAMES,
+    TIME_OF_DAY_PATTERN,
     Accelerators,
     clean_text,
     matching,
     one_of,
     read_accelerators,
     read_args,
+    read_deadline,
     read_envs,
     read_every,
     read_name,
@@ -91,6 +94,12 @@ _as_seconds = PlainSerializer(_duration_text)
 
 Duration = Annotated[timedelta, PlainValidator(parse_duration), _as_seconds, _DURATION_SCHEMA]
 PositiveDuration = Annotated[timedelta, PlainValidator(read_positive_duration), _as_seconds, _DURATION_SCHEMA]
+Deadline = Annotated[
+    timedelta | time,
+    PlainValidator(read_deadline),
+    PlainSerializer(lambda value: f"{value:%H:%M}" if isinstance(value, time) else _duration_text(value)),
+    WithJsonSchema({"type": "string", "pattern": f"{TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}"}),
+]
 Usd = Annotated[Decimal, PlainValidator(parse_usd), _as_text, _USD_SCHEMA]
 AmountField = Annotated[Amount, PlainValidator(parse_amount), _as_text, _AMOUNT_SCHEMA]
 Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT_SCHEMA]
@@ -201,6 +210,19 @@ class CheckpointSpec(Model):
 class PolicySpec(Model):
     """When to leave spot, when to come back, and when a silent trainer counts as hung."""
 
+    deadline: Deadline | None = Field(
+        default=None,
+        description="Be done in time, at least cost: 8h counts from the launch, 07:00 is the next time the clock of "
+        "the launching machine shows it. With it, strategy decides instead of on_demand_after.",
+    )
+    strategy: Annotated[
+        str, PlainValidator(one_of(*STRATEGY_NAMES)), WithJsonSchema({"enum": list(STRATEGY_NAMES)})
+    ] = Field(default="ours", description="How a deadline is kept. The others are there to compare with.")
+    expected_work: PositiveDuration | None = Field(
+        default=None,
+        description="How long the training itself takes, where you know it. Without it a run with a deadline begins on "
+        "demand, until its steps are measured.",
+    )
     on_demand_after: Duration = Field(
         default=timedelta(minutes=10),
         description="With spot_policy auto: on-demand after this long without spot.",
@@ -329,6 +351,16 @@ class RunSpec(Model):
         default=1, description="Nodes that train together. Only 1 so far."
     )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
+
+    @model_validator(mode="after")
+    def _a_deadline_is_kept_on_demand_if_need_be(self) -> RunSpec:
+        policy, spot_only = self.policy, self.resources.spot_policy == "spot"
+        if policy.deadline is None and policy.strategy != "ours":
+            raise Unreadable("goes with a deadline", "add policy.deadline, or remove it", at=("policy", "strategy"))
+        if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
+            advice = "write spot_policy: auto, or policy.strategy: spot_only"
+            raise Unreadable("spot alone keeps no deadline", advice, at=("policy", "deadline"))
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""

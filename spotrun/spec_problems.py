@@ -18,7 +18,7 @@ from spotrun.units import Unreadable, shown
 UNBUILT = frozenset(
     {
         *("notify", "report", "secrets", "file_mounts", "schedule", "labels", "job_recovery"),
-        *("policy.deadline", "budget.warn_at"),
+        "budget.warn_at",
         *("resources.labels", "resources.image_id", "resources.disk_size"),
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -23,6 +23,12 @@ from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
+STRATEGY_NAMES = (
+    *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
+    *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
+)
+"""What `spotrun.strategies.catalogue` knows; a specification cannot look there."""
 
 
 def clean_text(value: object, *, lines: bool = False) -> str:
@@ -187,6 +193,22 @@ def read_positive_duration(value: object) -> timedelta:
     if not duration:
         raise Unreadable("must be longer than 0s", "write it like 10m")
     return duration
+
+
+def read_deadline(value: object) -> timedelta | time:
+    """A duration, or a time of day: `8h`, `07:00`."""
+    if isinstance(value, time):
+        return value
+    if isinstance(value, str) and re.fullmatch(TIME_OF_DAY_PATTERN, value, re.ASCII):
+        return time.fromisoformat(value)
+    try:
+        return read_positive_duration(value)
+    except Unreadable as error:
+        if isinstance(value, str) and re.fullmatch(r"\d{1,2}:\d{2}", value, re.ASCII):
+            raise Unreadable(
+                f"{shown(value)!r} is no time of day", "write it like 07:00, or a duration like 8h"
+            ) from error
+        raise
 
 
 def read_notice(value: object) -> timedelta | None:

@@ -177,6 +177,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     stop_requested_at: datetime | None = None
     opened_at: datetime | None = None
     restarts_used: int = 0
+    deadline_lost: ev.DeadlineOutOfReach | None = None
     terminal: Terminal | None = None
     prune: Prune | None = None
     pauses: tuple[Pause, ...] = ()

@@ -18,7 +18,7 @@ from spotrun.fold import fold
 from spotrun.hints import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.policy import SILENCE
+from spotrun.policy.housekeeping import SILENCE
 from spotrun.runner import Pass, Runner
 from spotrun.state import Attempt, RunState
 from tests import test_driver_contract as contract

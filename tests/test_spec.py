@@ -257,7 +257,7 @@ resources:
   max_price: $2
   image_id: x
 workdir: .
-policy: {hang_after: 5 min, deadline: 8h}
+policy: {hang_after: 5 min, deadline: 8}
 num_nodes: 3
 """
     error = refused(write(folder, text))

@@ -11,7 +11,7 @@ import msgspec
 from spotrun.checkpoint import retention
 from spotrun.events import CheckpointRetired
 from spotrun.ledger import Ledger
-from spotrun.patience import persist
+from spotrun.retrying import persist
 from spotrun.state import Commit, RunState
 from spotrun.store import Store, StoredObject
 

@@ -20,6 +20,7 @@ from spotrun.cli.down import down
 from spotrun.cli.events import events
 from spotrun.cli.launch import launch
 from spotrun.cli.logs import logs
+from spotrun.cli.plan import plan
 from spotrun.cli.reap import reap
 from spotrun.cli.report import report
 from spotrun.cli.resume import resume
@@ -40,7 +41,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for verb in (launch, validate, status, logs, events, report, compare, stop, down, resume, tick, reap, doctor, chaos):
+for verb in (
+    launch,
+    plan,
+    validate,
+    status,
+    logs,
+    events,
+    report,
+    compare,
+    stop,
+    down,
+    resume,
+    tick,
+    reap,
+    doctor,
+    chaos,
+):
     app.command()(verb)
 app.command("verify-resume")(verify_resume)
 app.command("ps", hidden=True, help="The same as status.")(status)

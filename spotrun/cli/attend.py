@@ -17,11 +17,13 @@ from spotrun import address
 from spotrun.accounting import summarise
 from spotrun.cli.wiring import OpenRun, any_cloud, local_cloud, only_local, who
 from spotrun.clock import system_clock
+from spotrun.creation import deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid
 from spotrun.events import StopRequested
 from spotrun.ledger import EntryRefused
 from spotrun.market import affordable, suitable
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy.deadline import unreachable
 from spotrun.report import terminal
 from spotrun.report.live import View, view_for
 from spotrun.report.offers import offerings_table
@@ -47,6 +49,25 @@ def show_plan(spec: RunSpec) -> None:
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         console.print(f"The local cloud: processes on this machine, simulated prices{scale}. Nobody is billed.")
+    show_deadline(spec)
+
+
+def show_deadline(spec: RunSpec) -> None:
+    """
+    When the run is to be done, and how that is seen to.
+
+    Raises:
+        SpecInvalid: not even on-demand could do it.
+    """
+    if spec.policy.deadline is None:
+        return
+    now = system_clock().now()
+    at = deadline_at(spec.policy.deadline, now)
+    if (reason := unreachable(spec, at - now)) is not None:
+        raise SpecInvalid(reason, hint="give a later policy.deadline, or a truer policy.expected_work")
+    known = "" if spec.policy.expected_work else "; on demand until its work is measured, for want of expected_work"
+    clock = " of run time" if spec.local.time_scale != 1 else ""
+    print(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
 
 
 def show_start(path: Path) -> None:

@@ -28,6 +28,9 @@ def launch(
     max_duration: Annotated[
         str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")
     ] = None,
+    deadline: Annotated[
+        str | None, typer.Option("--deadline", metavar="8h|07:00", help="Be done by then, at least cost.")
+    ] = None,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Begin from a Lightning checkpoint.")
     ] = None,
@@ -51,6 +54,7 @@ def launch(
         "resources.spot_policy": policy,
         "resources.max_price": max_price,
         "max_duration": max_duration,
+        "policy.deadline": deadline,
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }

@@ -59,8 +59,8 @@ def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
     import sys
     from functools import partial
 
-    from spotrun.patience import persist
     from spotrun.report.describe import printable
+    from spotrun.retrying import persist
 
     chunks = [stored.key for stored in persist(lambda: run.store.list(prefix)) if stored.key not in told]
     for key in sorted(chunks, key=_order):

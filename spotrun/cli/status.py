@@ -77,7 +77,7 @@ def _attended(run: OpenRun) -> bool | None:
     """Whether a runner looks after the run; None where none needs to."""
     from datetime import UTC, datetime
 
-    from spotrun.patience import persist
+    from spotrun.retrying import persist
 
     if run.ledger.state.terminal is not None:
         return None

@@ -17,7 +17,7 @@ from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
 from spotrun.events import RunCreated
 from spotrun.ledger import Ledger
-from spotrun.patience import persist
+from spotrun.retrying import persist
 from spotrun.runner import Runner
 from spotrun.spec import LocalMarketSpec, RunSpec
 from spotrun.store import Store, open_store

@@ -16,8 +16,8 @@ from functools import partial
 from spotrun.clock import Clock
 from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import ObjectMissing, StoreError
-from spotrun.patience import persist
 from spotrun.race import RACERS, race
+from spotrun.retrying import persist
 from spotrun.store import Store
 
 RACES = 3

@@ -105,6 +105,10 @@ def _cause_of_loss(launch: Launch, event: ev.InstanceGone) -> Cause:
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
 
 
+def _deadline_out_of_reach(state: RunState, entry: Entry, event: ev.DeadlineOutOfReach) -> RunState:
+    return replace(state, deadline_lost=event)
+
+
 def _run_stopped(state: RunState, entry: Entry, event: ev.RunStopped) -> RunState:
     return _end_run(state, "stopped", entry, Cause.STOPPED, event.reason)
 
@@ -251,6 +255,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.DrainRequested: _drain_requested,
     ev.InstanceCondemned: _condemned,
     ev.InstanceGone: _gone,
+    ev.DeadlineOutOfReach: _deadline_out_of_reach,
     ev.RunStopped: _run_stopped,
     ev.RunFailed: _run_failed,
     ev.AttemptStarted: _attempt_started,

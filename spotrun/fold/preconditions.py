@@ -103,6 +103,11 @@ def _check_ending_by_runner(state: RunState, _: Any) -> None:
     _require(state.current_attempt is None, "an attempt is current")
 
 
+def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> None:
+    _check_open(state)
+    _require(state.deadline_lost is None, "told already")
+
+
 def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
     _check_open(state)
     launch = _known_launch(state, event.launch)
@@ -188,6 +193,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.DrainRequested: _check_drain_requested,
     ev.InstanceCondemned: _check_condemned,
     ev.InstanceGone: _check_gone,
+    ev.DeadlineOutOfReach: _check_deadline_out_of_reach,
     ev.RunStopped: _check_ending_by_runner,
     ev.RunFailed: _check_ending_by_runner,
     ev.AttemptStarted: _check_attempt_started,

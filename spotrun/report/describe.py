@@ -58,6 +58,13 @@ def _gone(event: ev.InstanceGone) -> str:
     return f"instance {event.instance_id} is gone: {event.evidence}"
 
 
+def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
+    if not event.work_left_s:
+        return "the deadline has passed"
+    late = span((event.expected_at - event.deadline_at).total_seconds())
+    return f"the deadline cannot be met: {span(event.work_left_s)} of work are left, {late} too much even on demand"
+
+
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
         return "training begins at step 0"
@@ -97,6 +104,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.DrainRequested: lambda event: f"the attempt is to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} is to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,
+    ev.DeadlineOutOfReach: _deadline_lost,
     ev.RunStopped: lambda event: f"run stopped: {event.reason}",
     ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
     ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",

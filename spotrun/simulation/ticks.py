@@ -22,7 +22,11 @@ Ticks = Sequence[Mapping[str, float]]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a job came to. `finished_s` is None where the market's record ended before the job did."""
+    """
+    What a job came to. `finished_s` is None where the market's record ended before the job did.
+
+    `losses` are the instances that the market took; `changeover_s` was paid without progress, `rework_s` done again.
+    """
 
     cost_usd: float
     finished_s: float | None
@@ -30,43 +34,56 @@ class Outcome(msgspec.Struct, frozen=True):
     on_demand_progress_s: float
     spot_progress_s: float
     places: tuple[str | None, ...] = ()
+    losses: int = 0
+    changeover_s: float = 0.0
+    rework_s: float = 0.0
 
     def missed(self, job: Job) -> bool:
         return self.finished_s is None or self.finished_s > job.deadline_s + ROUNDING_S * 1000
 
 
-def simulate(strategy: Strategy, job: Job, market: Ticks, first: int = 0, *, keep_places: bool = False) -> Outcome:
-    """Run `job` from tick `first` of `market` on, as `strategy` chooses."""
+def simulate(
+    strategy: Strategy, job: Job, market: Ticks, first: int = 0, *, keep_places: bool = False, rework_s: float = 0.0
+) -> Outcome:
+    """Run `job` from tick `first` of `market` on, as `strategy` chooses. A loss undoes `rework_s` at most."""
     tick_s, work_s, changeover_s, usd = job.tick_s, job.work_s, 0.0, 0.0
     running: str | None = None
-    starts, progress = 0, {True: 0.0, False: 0.0}
+    starts, progress, kept_s = 0, {True: 0.0, False: 0.0}, 0.0
+    losses, paid_changeover_s, redone_s = 0, 0.0, 0.0
     places: list[str | None] = []
+    finished_s: float | None = None
     history = MarketHistory()
     choose = strategy.choose
     for number in range(first, len(market)):
         spot = market[number]
         elapsed_s = (number - first) * tick_s
         history = history.observed(spot, elapsed_s)
-        if running != ON_DEMAND and running not in spot:
+        if running is not None and running != ON_DEMAND and running not in spot:
+            undone_s = min(rework_s, kept_s)
+            losses, work_s, redone_s = losses + 1, work_s + undone_s, redone_s + undone_s
             running = None
         place = choose(Situation(job, elapsed_s, work_s, running, changeover_s <= 0, spot, history))
         if keep_places:
             places.append(place)
         if place != running:
             starts += place is not None
-            running, changeover_s = place, job.changeover_s
+            running, changeover_s, kept_s = place, job.changeover_s, 0.0
         if running is None:
             continue
         price = job.on_demand_usd_per_hour if running == ON_DEMAND else spot[running]
         busy_s = min(tick_s, changeover_s + work_s)
         usd += price * busy_s / SECONDS_PER_HOUR
         done_s = max(0.0, busy_s - changeover_s)
+        paid_changeover_s += busy_s - done_s
         changeover_s = max(0.0, changeover_s - busy_s)
         work_s -= done_s
+        kept_s += done_s
         progress[running == ON_DEMAND] += done_s
         if work_s <= ROUNDING_S and changeover_s <= 0:
-            return Outcome(usd, elapsed_s + busy_s, starts, progress[True], progress[False], tuple(places))
-    return Outcome(usd, None, starts, progress[True], progress[False], tuple(places))
+            finished_s = elapsed_s + busy_s
+            break
+    sums = (losses, paid_changeover_s, redone_s)
+    return Outcome(usd, finished_s, starts, progress[True], progress[False], tuple(places), *sums)
 
 
 def on_demand_bill(job: Job) -> float:

@@ -18,7 +18,10 @@ class SafetyNet(msgspec.Struct, frozen=True):
         waiting a tick         needs  s >= d + g + m    (then on-demand can still be started)
         starting anew on spot  needs  s >= 2 d + m      (it may be lost after its changeover, and on-demand needs one)
 
-    and running on without a start uses no slack. So s >= d + m whenever nothing runs, and a job that on-demand alone
+        running on on spot     needs  s >= d + m        (it may be lost now, and on-demand needs a changeover)
+
+    A steady job uses no slack while it runs, so the third holds by itself after a start; it bites where the work turns
+    out longer, or a changeover takes too long. So s >= d whenever nothing runs, and a job that on-demand alone
     could finish at its start is never late, whatever the market does. It implies the usual R < C + 2d + g: that keeps
     one more d for a strategy which, after a wait, wants another try at spot.
     """
@@ -27,13 +30,11 @@ class SafetyNet(msgspec.Struct, frozen=True):
 
     def choose(self, situation: Situation) -> Choice:
         wanted = self.inner.choose(situation)
-        if wanted == situation.running and wanted is not None:
-            return wanted
         return wanted if wanted == ON_DEMAND or situation.slack_s >= slack_needed(wanted, situation) else ON_DEMAND
 
 
 def slack_needed(choice: Choice, situation: Situation) -> float:
-    """The least slack with which nothing but on-demand can be left to run, for a wait or a start on spot."""
+    """The least slack with which on-demand can still be started after a wait, or a loss of spot at the worst moment."""
     job = situation.job
-    needed = job.changeover_s + (job.tick_s if choice is None else job.changeover_s)
-    return needed + job.margin_s - ROUNDING_S
+    next_loss_s = job.tick_s if choice is None else 0.0 if choice == situation.running else job.changeover_s
+    return job.changeover_s + next_loss_s + job.margin_s - ROUNDING_S

@@ -1,0 +1,33 @@
+"""What a decision asks the runner to do. Each action is safe to repeat."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun import events as ev
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Write this event, unless the run has changed since it was decided."""
+
+    event: ev.AnyEvent
+
+
+class Execute(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask the cloud for the instance of this launch; harmless to repeat."""
+
+    launch: int
+
+
+class Terminate(msgspec.Struct, frozen=True, kw_only=True):
+    instance_id: str
+    reason: str
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing can be launched now, for a reason worth telling."""
+
+    reason: str
+
+
+Action = Append | Execute | Terminate | Wait

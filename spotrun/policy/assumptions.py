@@ -1,0 +1,21 @@
+"""What is believed about a run before it was measured. Every assumed figure of a deadline is here, and nowhere else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+CHANGEOVER = timedelta(minutes=6)
+"""From asking for an instance to its first new step: boot, set-up and restore."""
+CHANGEOVER_DOUBT = 1.2
+"""The next changeover may take so many times the longest that was measured."""
+COMMIT = timedelta(seconds=60)
+"""From a snapshot to its commit, before one was made."""
+STALL = timedelta(seconds=1)
+WORK_DOUBT = 0.25
+"""What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""
+WORK_DOUBT_MIN = 0.03
+"""However even the pace was: an epoch may end with more validation than the last one did."""
+STEPS_MIN = 5
+"""Fewer measured steps say nothing."""
+STRETCHES_MIN = 3
+"""Fewer stretches between checkpoints do not show how much the pace varies."""

@@ -1,0 +1,143 @@
+"""
+What a run with a deadline asks for: its strategy decides, in the words that simulated jobs are decided in.
+
+A strategy sees every spot pool that may be asked as one that can be had; whether it can, the launch shows. A pool that
+refuses rests, and the strategy is asked again without it. So probing for spot is asking for an instance to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from spotrun import events as ev
+from spotrun.events import Cause
+from spotrun.market import World
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.actions import Action, Wait
+from spotrun.policy.money import intend, nearly_over
+from spotrun.policy.places import just_lost_pools, on_demand_now, spot_launches, spot_now
+from spotrun.policy.situation import name_of, situation
+from spotrun.policy.workload import workload
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, Launch, RunState
+from spotrun.strategies.baselines import OnDemandOnly
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.port import ON_DEMAND, Choice, Strategy
+
+NO_ON_DEMAND = Wait(reason="no on-demand capacity in any zone just now")
+WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
+
+
+def towards_deadline(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+    """What to launch now, nothing being under way."""
+    running = _kept(state, now)
+    spot = _spot_to_ask(state, spec, world, now, running)
+    place = _choice(state, spec, world, now, running, spot)
+    if running is not None and place in (None, _choice_of(running)):
+        return
+    offering = _offering(place, spot, on_demand_now(state, spec, world, now))
+    if isinstance(offering, Wait):
+        yield offering
+    elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
+        yield from intend(state, spec, world, now, offering, _reason(state, running, offering))
+
+
+def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
+    """Whether a spot launch that is under way would now leave no time to finish on demand."""
+    if pending.intent.offering.capacity_type is not CapacityType.SPOT:
+        return False
+    running = _kept(state, now) or pending
+    if _choice_of(running) == ON_DEMAND:
+        return False
+    return _choice(state, spec, world, now, running, []) == ON_DEMAND
+
+
+def give_up(pending: Launch) -> ev.LaunchClosed:
+    detail = "the deadline leaves no more time for spot"
+    return ev.LaunchClosed(launch=pending.number, cause=Cause.REPLACED, detail=detail)
+
+
+def out_of_reach(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.DeadlineOutOfReach | None:
+    """The news that the deadline cannot be met, once that is certain; None before, and where it was told."""
+    assert state.created is not None
+    deadline_at = state.created.deadline_at
+    if deadline_at is None or state.deadline_lost is not None:
+        return None
+    work = workload(state, spec, world, now)
+    left_s, doubt_s = (0.0, 0.0) if work is None else (work.left_s, work.doubt_s)
+    if now + timedelta(seconds=left_s - min(doubt_s, left_s)) <= deadline_at:
+        return None
+    expected_at = now + timedelta(seconds=left_s)
+    return ev.DeadlineOutOfReach(deadline_at=deadline_at, expected_at=expected_at, work_left_s=left_s)
+
+
+def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
+    """Why a run cannot be done in `time_left`, as far as that is known before its launch."""
+    if spec.policy.deadline is None:
+        return None
+    work = spec.policy.expected_work or timedelta()
+    if work + spec.local.boot < time_left:
+        return None
+    return "the deadline cannot be met even on demand: to boot and to train takes longer"
+
+
+def _kept(state: RunState, now: datetime) -> Launch | None:
+    """The launch of what trains, unless it has to be replaced anyway."""
+    current = state.current
+    if current is None or current.leaving or nearly_over(state, current, now):
+        return None
+    return state.launch_of(current)
+
+
+def _choice(
+    state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None, spot: list[Offering]
+) -> Choice:
+    strategy: Strategy = STRATEGIES[spec.policy.strategy]
+    if spec.resources.spot_policy == "on-demand":
+        strategy = OnDemandOnly()
+    return strategy.choose(situation(state, spec, world, now, running, spot))
+
+
+def _choice_of(launch: Launch) -> Choice:
+    offering = launch.intent.offering
+    return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
+
+
+def _spot_to_ask(state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None) -> list[Offering]:
+    """While something runs, spot is asked for only now and then; and what was just lost only where nothing else is."""
+    if running is not None and not (spec.policy.return_to_spot and _cooled_down(state, spec, now)):
+        return []
+    spot = spot_now(state, spec, world, now)
+    lost = just_lost_pools(state, now)
+    return [found for found in spot if found.pool not in lost] or spot
+
+
+def _cooled_down(state: RunState, spec: RunSpec, now: datetime) -> bool:
+    return all(now - launch.intended_at >= spec.policy.return_cooldown for launch in spot_launches(state))
+
+
+def _offering(place: Choice, spot: list[Offering], on_demand: list[Offering]) -> Offering | Wait:
+    """On-demand that cannot be had is no reason to leave spot alone."""
+    if place is None:
+        return WAIT_FOR_SPOT
+    if place == ON_DEMAND:
+        return next(iter([*on_demand, *spot]), NO_ON_DEMAND)
+    return next(found for found in spot if name_of(found.pool) == place)
+
+
+def _reason(state: RunState, running: Launch | None, offering: Offering) -> str:
+    if running is not None:
+        to_spot = offering.capacity_type is CapacityType.SPOT
+        return _reason_to_move(running) if to_spot else "the deadline leaves no time for another loss"
+    return _reason_to_replace(state, state.current)
+
+
+def _reason_to_move(running: Launch) -> str:
+    return "return to spot" if _choice_of(running) == ON_DEMAND else "cheaper spot"
+
+
+def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
+    if current is None:
+        return "replacement" if state.attempts else "first launch"
+    return "standby: the instance is leaving" if current.leaving else "standby: the time-to-live is nearly over"

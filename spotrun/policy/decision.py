@@ -1,0 +1,46 @@
+"""
+What to do next: one pure decision over the state of a run, the world around it, and the time.
+
+`decide` returns actions for the runner to carry out in order. Each is safe to repeat, and each event is checked again
+when it is folded, so two runners that decide the same do no harm.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spotrun.market import World
+from spotrun.policy.actions import Action, Append, Terminate
+from spotrun.policy.capacity import keep_going
+from spotrun.policy.deadline import out_of_reach
+from spotrun.policy.ending import hopeless, leave, overdue, stop
+from spotrun.policy.housekeeping import clean_up, record
+from spotrun.spec import RunSpec
+from spotrun.state import RunState
+
+
+def decide(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
+    """Everything to be done now, in order. An event that changes what follows is the last of its list."""
+    housekeeping = [*record(state, world), *clean_up(state, spec, world, now)]
+    if any(not isinstance(action, Terminate) for action in housekeeping):
+        return housekeeping
+    return housekeeping + _next_step(state, spec, world, now)
+
+
+def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
+    if state.terminal is not None:
+        return []
+    if state.stop_requested:
+        return list(stop(state, now))
+    if overdue(state, spec, now):
+        return list(leave(state, "max_duration is over"))
+    if state.current is None and (failure := hopeless(state)) is not None:
+        return [Append(event=failure)]
+    lost = out_of_reach(state, spec, world, now)
+    news: list[Action] = [] if lost is None else [Append(event=lost)]
+    return news + list(keep_going(state, spec, world, now))
+
+
+def finished(state: RunState, world: World) -> bool:
+    """Nothing is left to do for this run, and nothing of it is left running."""
+    return state.terminal is not None and not any(instance.alive for instance in world.instances)

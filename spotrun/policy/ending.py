@@ -1,0 +1,84 @@
+"""Whether a run is to end, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import takewhile
+
+from spotrun import events as ev
+from spotrun.events import Cause
+from spotrun.instance import EndedBy
+from spotrun.policy.actions import Action, Append
+from spotrun.policy.patience import age, at_least_real, opened_at, since_opened
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, Launch, RunState
+
+STOP_GRACE = timedelta(minutes=10)
+STILLBORN_MAX = 3
+"""Instances in a row that ended by themselves before an attempt: the fourth would too."""
+FRUITLESS_MAX = 5
+"""Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
+
+
+def overdue(state: RunState, spec: RunSpec, now: datetime) -> bool:
+    return spec.max_duration is not None and age(state, now) > spec.max_duration
+
+
+def stop(state: RunState, now: datetime) -> Iterator[Action]:
+    current = state.current
+    if current is None:
+        yield Append(event=ev.RunStopped(reason="stop requested"))
+        return
+    assert state.stop_requested_at is not None
+    if now - state.stop_requested_at > at_least_real(STOP_GRACE, state) and state.launch_of(current).condemned is None:
+        detail = "it did not stop when asked"
+        yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.STOPPED, detail=detail))
+
+
+def leave(state: RunState, reason: str) -> Iterator[Action]:
+    """End the run by our own decision: drain what trains, then stop."""
+    if state.current is None:
+        yield Append(event=ev.RunStopped(reason=reason))
+    elif state.current.drain is None:
+        yield Append(event=ev.DrainRequested(attempt=state.current.number, reason=reason))
+
+
+def hopeless(state: RunState) -> ev.RunFailed | None:
+    """Why another launch could not help."""
+    launches = since_opened(state)
+    newest = launches[-1].closed if launches else None
+    if newest is not None and newest.cause is Cause.ACCESS:
+        return ev.RunFailed(cause=Cause.ACCESS, detail=newest.detail)
+    last = next(reversed(list(state.attempts.values())), None)
+    if last is not None and last.end is not None and last.end.gave_up and last.started_at >= opened_at(state):
+        return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
+    first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
+    stillborn = list(takewhile(_stillborn, (launch for launch in first_choices if not refused(launch))))
+    if len(stillborn) >= STILLBORN_MAX:
+        detail = f"{len(stillborn)} instances in a row ended before the agent took over"
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
+    fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
+    if len(fruitless) >= FRUITLESS_MAX:
+        detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
+    return None
+
+
+def refused(launch: Launch) -> bool:
+    """The cloud had nothing to give: that says nothing about our code."""
+    return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
+
+
+def _stillborn(launch: Launch) -> bool:
+    if launch.closed is not None:
+        return launch.closed.cause is Cause.EXTERNAL
+    return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
+
+
+def _fruitless(attempt: Attempt, state: RunState) -> bool:
+    """It ended for no reason that the market gives, and left nothing behind; since the run was opened last."""
+    if attempt.end is None or attempt.started_at < opened_at(state):
+        return False
+    committed = any(commit.event.attempt == attempt.number for commit in state.commits)
+    return attempt.end.cause in (Cause.EXTERNAL, Cause.HANG) and not committed

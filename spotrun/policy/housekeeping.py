@@ -1,0 +1,152 @@
+"""What the cloud says, taken down for the bill; and the end of what should not be running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from spotrun import events as ev
+from spotrun.events import Cause
+from spotrun.instance import EndedBy, Instance
+from spotrun.market import World
+from spotrun.policy.actions import Action, Append, Execute, Terminate
+from spotrun.policy.patience import at_least_real
+from spotrun.policy.places import within_price
+from spotrun.spec import RunSpec
+from spotrun.state import Launch, RunState
+
+POWER_OFF_GRACE = timedelta(minutes=3)
+"""An instance whose attempt is over powers itself off; after so long a runner does it."""
+SILENCE = timedelta(minutes=10)
+"""A heartbeat unchanged for so long, while our own reads succeed, is evidence that its agent is gone (protocol 16)."""
+MUTE_MAX = timedelta(minutes=30)
+"""An instance that runs for so long without a word from its agent is given up."""
+FORGOTTEN_AFTER = timedelta(minutes=10)
+
+
+def record(state: RunState, world: World) -> Iterator[Action]:
+    """Facts for the bill: which instances exist, since when they are charged, and which are gone."""
+    for instance in world.instances:
+        launch = state.launches.get(instance.launch)
+        if launch is None or launch.gone is not None:
+            continue
+        if not instance.alive:
+            yield Append(event=_gone(launch, instance))
+        elif launch.recorded is None and instance.billed_from is not None:
+            yield Append(event=_recorded(launch, instance, instance.billed_from))
+
+
+def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.LaunchRecorded:
+    return ev.LaunchRecorded(
+        launch=launch.number, instance_id=instance.instance_id, billed_from=billed_from, prices=instance.prices
+    )
+
+
+def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
+    assert instance.ended_at is not None
+    assert instance.ended_by is not None
+    return ev.InstanceGone(
+        launch=launch.number,
+        instance_id=instance.instance_id,
+        billed_from=instance.billed_from,
+        ended_at=instance.ended_at,
+        ended_by=instance.ended_by,
+        prices=instance.prices,
+        evidence=f"the cloud's record: ended by {instance.ended_by}",
+    )
+
+
+def clean_up(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+    """End what should not be running, and give up what did not come to be."""
+    for instance in world.instances:
+        if instance.alive and (reason := _reason_to_end(state, instance, now)):
+            yield Terminate(instance_id=instance.instance_id, reason=reason)
+    listed = {instance.launch for instance in world.instances}
+    for launch in state.launches.values():
+        if launch.gone is None and launch.number not in listed:
+            yield from _not_listed(launch, state, spec, world, now)
+    pending = state.pending_launch
+    if pending is not None and (state.terminal is not None or state.stop_requested):
+        yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.STOPPED, detail="the run ends"))
+    yield from _condemn_silent(state, world)
+    if pending is not None and (detail := _mute(pending, state, world, now)):
+        yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.EXTERNAL, detail=detail))
+
+
+def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | None:
+    launch = state.launches.get(instance.launch)
+    if launch is None:
+        return "no launch of this run"
+    if launch.closed is not None:
+        return "its launch is closed"
+    if launch.condemned is not None:
+        return "condemned"
+    if launch.gone is not None:
+        return "its end is recorded"
+    if launch.attempt is None or launch.attempt == state.current_attempt:
+        return None
+    end = state.attempts[launch.attempt].end
+    over = end is not None and now - end.known_at > POWER_OFF_GRACE
+    return "its attempt is over" if over else None
+
+
+def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+    if launch.recorded is not None:
+        wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
+        lives = wanted and world.silent.get(launch.number, timedelta()) < SILENCE
+        if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
+            yield Append(event=_forgotten(launch, now))
+    elif launch.closed is not None or state.terminal is not None or state.stop_requested:
+        return
+    elif launch.attempt is None and now < launch.intent.not_after:
+        if (reason := forbidden(launch.intent, spec, world)) is None:
+            yield Execute(launch=launch.number)
+        else:
+            yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail=reason))
+    elif launch.attempt is None:
+        yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
+
+
+def forbidden(intent: ev.LaunchIntended, spec: RunSpec, world: World) -> str | None:
+    """Why an intent must not be executed, whoever wrote it (protocol 10). Caps and budget the fold has checked."""
+    wanted = [found for found in within_price(spec, world) if found.pool == intent.offering.pool]
+    policy = spec.resources.spot_policy
+    if not wanted or policy not in ("auto", intent.offering.capacity_type.replace("_", "-")):
+        return f"{intent.offering} is not among what the spec allows now"
+    if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
+        return f"{intent.offering} costs more now than was reserved for it"
+    return None
+
+
+def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
+    assert launch.recorded is not None
+    return ev.InstanceGone(
+        launch=launch.number,
+        instance_id=launch.recorded.instance_id,
+        billed_from=launch.recorded.billed_from,
+        ended_at=now,
+        ended_by=EndedBy.FAULT,
+        prices=launch.recorded.prices,
+        evidence="the cloud's list no longer has it",
+    )
+
+
+def _mute(pending: Launch, state: RunState, world: World, now: datetime) -> str | None:
+    """Why the agent of a launch that has not taken over is given up."""
+    if world.silent.get(pending.number, timedelta()) >= at_least_real(SILENCE, state):
+        return "its agent is silent"
+    recorded = pending.recorded
+    mute = pending.number not in world.silent and recorded is not None
+    if mute and recorded is not None and now - recorded.billed_from > at_least_real(MUTE_MAX, state):
+        return "its agent never spoke"
+    return None
+
+
+def _condemn_silent(state: RunState, world: World) -> Iterator[Action]:
+    current = state.current
+    if current is None or world.silent.get(current.launch, timedelta()) < at_least_real(SILENCE, state):
+        return
+    if state.launch_of(current).condemned is None:
+        silence = world.silent[current.launch]
+        detail = f"its heartbeat has not changed for {silence.total_seconds():.0f} s"
+        yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.HANG, detail=detail))

@@ -1,0 +1,102 @@
+"""What a launch may cost, and so how long its instance may live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from spotrun import events as ev
+from spotrun.billing import SECONDS_PER_HOUR, ZERO
+from spotrun.market import World, on_demand_price
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.actions import Action, Append, Wait
+from spotrun.policy.ending import refused
+from spotrun.policy.patience import age
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, RunState
+
+INTENT_LIFETIME = timedelta(minutes=10)
+"""How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
+TIME_TO_LIVE = timedelta(hours=24)
+TIME_TO_LIVE_MIN = timedelta(minutes=10)
+"""A shorter life does not pay for its boot."""
+HANDOVER_BEFORE_END = timedelta(minutes=15)
+"""So long before an instance's time-to-live a standby is launched for it."""
+
+
+def intend(
+    state: RunState, spec: RunSpec, world: World, now: datetime, offering: Offering, reason: str
+) -> Iterator[Action]:
+    on_demand = on_demand_price(offering, world.offerings)
+    ceiling = price_ceiling(offering, on_demand, spec.resources.max_price)
+    life = time_to_live(state, spec, ceiling, now)
+    if life is None:
+        yield from _out_of_budget(state)
+        return
+    intent = ev.LaunchIntended(
+        offering=offering,
+        time_to_live_s=life.total_seconds(),
+        price_ceiling_usd_per_hour=ceiling,
+        on_demand_usd_per_hour=on_demand,
+        not_after=now + INTENT_LIFETIME,
+        reason=reason,
+        standby_for=state.current_attempt,
+    )
+    yield Append(event=intent)
+
+
+def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
+    """The most an hour may come to be: a spot price floats, up to max_price or the on-demand price."""
+    if offering.capacity_type is CapacityType.ON_DEMAND:
+        return offering.price_usd_per_hour
+    return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
+
+
+def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime) -> timedelta | None:
+    """
+    How long a new instance may live, or None where the budget allows too little to be worth a boot.
+
+    With a budget, half of what is left is kept for its standby while that leaves a useful life.
+    """
+    assert state.created is not None
+    life = TIME_TO_LIVE
+    if spec.max_duration is not None:
+        life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
+    budget = state.created.budget_usd
+    if budget is not None and ceiling > 0:
+        hours = (budget - state.reserved_usd() - storage_reserve(state, spec)) / ceiling
+        affordable_life = timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
+        half = affordable_life / 2
+        life = min(life, half if half >= TIME_TO_LIVE_MIN * 3 else affordable_life)
+    return life if life >= TIME_TO_LIVE_MIN else None
+
+
+def life_left(state: RunState, current: Attempt, now: datetime) -> timedelta:
+    """Until its time-to-live ends the instance of an attempt."""
+    launch = state.launch_of(current)
+    began = current.booted_at if launch.recorded is None else min(current.booted_at, launch.recorded.billed_from)
+    return began + timedelta(seconds=launch.intent.time_to_live_s) - now
+
+
+def nearly_over(state: RunState, current: Attempt, now: datetime) -> bool:
+    """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
+    life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
+    return life_left(state, current, now) < min(HANDOVER_BEFORE_END, life / 4)
+
+
+def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
+    """A month of the checkpoints that are kept, at the size of the newest."""
+    latest = state.latest_commit()
+    if latest is None or state.created is None:
+        return ZERO
+    kept_gb = Decimal(latest.event.size_bytes * (spec.checkpoint.keep_last + 1)) / 10**9
+    return kept_gb * state.created.storage.usd_per_gb_month
+
+
+def _out_of_budget(state: RunState) -> Iterator[Action]:
+    held = any(launch.gone is None and not refused(launch) for launch in state.launches.values())
+    if state.current is None and not held:
+        yield Append(event=ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
+    else:
+        yield Wait(reason="the budget is reserved until the instance before has ended")

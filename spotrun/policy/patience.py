@@ -1,0 +1,47 @@
+"""How old a run is and how long it is waited for: pauses do not count, and patience never runs faster than a disk."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from spotrun.state import Launch, RunState
+
+REAL_PATIENCE = timedelta(seconds=90)
+"""System time: a slow disk is no evidence, however fast run time passes."""
+
+TICK_S = 2.0
+"""Run time between two looks: each second that a notice is found late is one less to boot a standby in."""
+TICK_SYSTEM_MIN_S = 0.1
+"""System time: however fast run time passes, looking costs something."""
+
+
+def tick(state: RunState) -> timedelta:
+    """The run time between two decisions."""
+    assert state.created is not None
+    return timedelta(seconds=tick_s(state.created.time_scale))
+
+
+def tick_s(time_scale: float) -> float:
+    """The same in seconds, for a clock of that scale."""
+    return max(TICK_S, TICK_SYSTEM_MIN_S * time_scale)
+
+
+def at_least_real(patience: timedelta, state: RunState) -> timedelta:
+    """A patience in run time that is never less than `REAL_PATIENCE` on the wall, however fast run time passes."""
+    assert state.created is not None
+    return max(patience, REAL_PATIENCE * state.created.time_scale)
+
+
+def age(state: RunState, now: datetime) -> timedelta:
+    """How long the run has been open; while it was stopped or failed its clock stood still."""
+    assert state.created_at is not None
+    return now - state.created_at - sum((pause.until - pause.since for pause in state.pauses), timedelta())
+
+
+def opened_at(state: RunState) -> datetime:
+    assert state.opened_at is not None
+    return state.opened_at
+
+
+def since_opened(state: RunState) -> list[Launch]:
+    return [launch for launch in state.launches.values() if launch.intended_at >= opened_at(state)]

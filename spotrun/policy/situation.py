@@ -1,0 +1,126 @@
+"""A run with a deadline, as its strategy is asked about it: the same Situation that simulated jobs are decided in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from spotrun.events import Cause
+from spotrun.instance import EndedBy
+from spotrun.market import World, on_demand_price
+from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.policy import assumptions
+from spotrun.policy.patience import tick
+from spotrun.policy.workload import Workload, workload
+from spotrun.spec import RunSpec
+from spotrun.state import Launch, RunState
+from spotrun.strategies.history import MarketHistory
+from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
+
+TICKS_TO_LAUNCH = 3
+"""A refusal is found out at the third: the launch is intended, asked for, and given up."""
+
+
+def name_of(pool: Pool) -> str:
+    """What a strategy calls a spot pool: its zones are our pools."""
+    return f"{pool.zone}/{pool.instance_type}"
+
+
+def situation(
+    state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None, spot: Iterable[Offering]
+) -> Situation:
+    """
+    This moment for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
+
+    As long as the work left is unknown, it is taken for all that could still be done in time: then there is nothing
+    to spare for a wait or for spot.
+    """
+    assert state.created is not None
+    assert state.created.deadline_at is not None
+    assert state.created_at is not None
+    elapsed_s = (now - state.created_at).total_seconds()
+    deadline_s = (state.created.deadline_at - state.created_at).total_seconds()
+    changeover_s = changeover(state)
+    known = workload(state, spec, world, now)
+    work = known or Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
+    tick_s = tick(state).total_seconds()
+    job = Job(
+        work_s=work.done_s + work.left_s,
+        deadline_s=deadline_s,
+        changeover_s=changeover_s,
+        tick_s=tick_s,
+        on_demand_usd_per_hour=float(_on_demand_price(world)),
+        margin_s=work.doubt_s + work.rework_s + TICKS_TO_LAUNCH * tick_s,
+    )
+    prices = {name_of(found.pool): float(found.price_usd_per_hour) for found in spot}
+    place = _place(running)
+    if place not in (None, ON_DEMAND) and running is not None:
+        offered = next((found for found in world.offerings if found.pool == running.intent.offering.pool), None)
+        prices.setdefault(str(place), float((offered or running.intent.offering).price_usd_per_hour))
+    settled = running is not None and _settled(state, running)
+    return Situation(job, elapsed_s, work.left_s, place, settled, prices, market_history(state))
+
+
+def changeover(state: RunState) -> float:
+    """Seconds from asking for an instance to its first new step: a little more than the longest one measured."""
+    measured = [
+        (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
+        for attempt in state.attempts.values()
+        if attempt.trainers
+        and attempt.trainers[0].started_at is not None
+        and state.launch_of(attempt).intent.standby_for is None  # a standby also waits until it is wanted
+    ]
+    if not measured:
+        return assumptions.CHANGEOVER.total_seconds()
+    return max(measured) * assumptions.CHANGEOVER_DOUBT
+
+
+def _on_demand_price(world: World) -> float:
+    """Of the cheapest on-demand offering; where there is none, what spot would be compared with."""
+    prices = [found.price_usd_per_hour for found in world.offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    fallback = [on_demand_price(found, world.offerings) for found in world.offerings]
+    return float(min(prices or fallback, default=0))
+
+
+def _place(running: Launch | None) -> Choice:
+    if running is None:
+        return None
+    offering = running.intent.offering
+    return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
+
+
+def _settled(state: RunState, running: Launch) -> bool:
+    if running.attempt is None:
+        return False
+    trainers = state.attempts[running.attempt].trainers
+    return bool(trainers) and trainers[-1].started_at is not None
+
+
+# -- what this run has seen of the market ----------------------------------------------------------------------------
+
+
+def market_history(state: RunState) -> MarketHistory:
+    """Which pools could be had, were lost, or refused, in seconds since the run's creation."""
+    history, up = MarketHistory(), frozenset[str]()
+    for at_s, pool, has in sorted(_sightings(state)):
+        up = up | {pool} if has else up - {pool}
+        if not has and pool not in history.records:
+            history = history.observed(up | {pool}, at_s)  # a refusal of the unknown counts, as a loss does
+        history = history.observed(up, at_s)
+    return history
+
+
+def _sightings(state: RunState) -> Iterator[tuple[float, str, bool]]:
+    """When a spot pool showed that it can be had (True) or that it cannot."""
+    assert state.created_at is not None
+    for launch in state.launches.values():
+        offering = launch.intent.offering
+        if offering.capacity_type is not CapacityType.SPOT:
+            continue
+        pool, asked_s = name_of(offering.pool), (launch.intended_at - state.created_at).total_seconds()
+        if launch.closed is not None and launch.closed.cause in (Cause.CAPACITY, Cause.QUOTA):
+            yield asked_s, pool, False
+        elif launch.recorded is not None:
+            yield asked_s, pool, True
+        if launch.gone is not None and launch.gone.ended_by is EndedBy.CLOUD:
+            yield (launch.gone.ended_at - state.created_at).total_seconds(), pool, False

@@ -1,0 +1,128 @@
+"""
+How much work is left, by what was measured: the pace of the steps so far, and the steps that remain.
+
+A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
+snapshots, and what its agent said last. So validation, checkpoints and slow spells count as what they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from math import sqrt
+
+import msgspec
+
+from spotrun.intervals import COMMIT_GAP, auto_interval
+from spotrun.market import World
+from spotrun.policy import assumptions
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, RunState, Trainer
+from spotrun.units import Steps
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """Seconds per step, and by which share of itself that may be wrong."""
+
+    step_s: float
+    doubt: float
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """
+    Training that is left, in seconds of training on one instance; `doubt_s` more at worst.
+
+    `done_s` is what was done already, `rework_s` the most that one loss without notice undoes.
+    """
+
+    left_s: float
+    doubt_s: float
+    done_s: float
+    rework_s: float
+
+
+def workload(state: RunState, spec: RunSpec, world: World, now: datetime) -> Workload | None:
+    """None while nothing is known: no step was measured, or the training does not say when it ends."""
+    measured = pace(state, world)
+    rework_s = _rework_s(state, spec, measured)
+    if measured is not None and world.steps_total is not None:
+        step = step_reached(state, world)
+        left_s = max(0.0, world.steps_total - step) * measured.step_s
+        return Workload(left_s, left_s * measured.doubt, step * measured.step_s, rework_s)
+    if spec.policy.expected_work is not None:
+        whole_s, done_s = spec.policy.expected_work.total_seconds(), _trained_s(state, world, now)
+        left_s = max(0.0, whole_s - done_s)
+        return Workload(left_s, whole_s * assumptions.WORK_DOUBT, done_s, rework_s)
+    return None
+
+
+def step_reached(state: RunState, world: World) -> int:
+    """The step of the trainer that runs; where none does, that of the checkpoint to go on from."""
+    latest = state.latest_commit()
+    committed = 0 if latest is None else latest.event.step
+    current, seen = state.current, world.step_seen
+    trains = current is not None and bool(current.trainers) and current.trainers[-1].started_at is not None
+    if trains and seen is not None and current is not None and seen.attempt == current.number:
+        return max(committed, seen.step)
+    return committed
+
+
+def pace(state: RunState, world: World) -> Pace | None:
+    """The mean over all stretches. Its doubt is twice the standard error of it, within the assumed bounds."""
+    stretches = list(_stretches(state, world))
+    steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
+    if steps < assumptions.STEPS_MIN or seconds <= 0:
+        return None
+    mean = seconds / steps
+    if len(stretches) < assumptions.STRETCHES_MIN:
+        return Pace(mean, assumptions.WORK_DOUBT)
+    spread = sqrt(sum(n * (s / n - mean) ** 2 for n, s in stretches) / steps)
+    error = 2 * spread / mean / sqrt(len(stretches))
+    return Pace(mean, max(error, assumptions.WORK_DOUBT_MIN))
+
+
+def _stretches(state: RunState, world: World) -> Iterator[tuple[int, float]]:
+    """Steps and seconds of each."""
+    for attempt in state.attempts.values():
+        for trainer in attempt.trainers:
+            for (step, at), (next_step, next_at) in pairwise(sorted(_marks(state, world, attempt, trainer))):
+                if next_step > step:
+                    yield next_step - step, max(0.0, (next_at - at).total_seconds())
+
+
+def _marks(state: RunState, world: World, attempt: Attempt, trainer: Trainer) -> Iterator[tuple[int, datetime]]:
+    if trainer.started_at is None:
+        return
+    yield trainer.step + 1, trainer.started_at
+    for commit in state.commits:
+        if (commit.event.attempt, commit.event.incarnation) == (attempt.number, trainer.incarnation):
+            yield commit.event.step, commit.event.taken_at
+    seen = world.step_seen
+    if seen is not None and seen.attempt == attempt.number and trainer is attempt.trainers[-1]:
+        yield seen.step, seen.at
+
+
+def _trained_s(state: RunState, world: World, now: datetime) -> float:
+    """What is kept of the time trained: up to the newest checkpoint, and since then by what trains now."""
+    kept = [commit for commit in state.commits if commit.usable]
+    measured = pace(state, world)
+    committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
+    current = state.current
+    if current is None or not current.trainers or current.trainers[-1].exited is not None:
+        return committed_s
+    begun = current.trainers[-1].started_at or current.trainers[-1].resumed_at
+    newest = max([begun, *(commit.event.taken_at for commit in kept)])
+    return committed_s + max(0.0, (now - newest).total_seconds())
+
+
+def _rework_s(state: RunState, spec: RunSpec, measured: Pace | None) -> float:
+    """From one commit to the next, and until that is durable."""
+    durable = [timedelta(seconds=commit.event.durable_s) for commit in state.commits]
+    stall = [timedelta(seconds=commit.event.stall_s) for commit in state.commits]
+    every = spec.checkpoint.every
+    if isinstance(every, Steps):
+        interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
+    else:
+        interval = every if isinstance(every, timedelta) else auto_interval(max([assumptions.STALL, *stall]))
+    return (max(interval, COMMIT_GAP) + max(durable, default=assumptions.COMMIT)).total_seconds()

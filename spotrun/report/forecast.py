@@ -1,0 +1,108 @@
+"""A forecast as a table, a picture of its costs, and JSON. Dollars and seconds are rounded; endless is null."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, short_duration
+from spotrun.simulation.forecast import Forecast
+from spotrun.simulation.plan import Plan
+from spotrun.units import format_duration
+
+PICTURE_WIDTH = 44
+
+
+def cost_table(plan: Plan) -> Table:
+    heading = f"{short_duration(plan.work)} of work, to be done in {short_duration(plan.time_left)}: what it costs"
+    table = figures_table(heading, "strategy", ["markets", "mean", "P50", "P95", "over", "epochs/$"])
+    for row in plan.forecasts:
+        per_usd = plan.epochs_per_usd(row)
+        amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
+        epochs = NOTHING if per_usd is None else f"{per_usd:.1f}"
+        add_row(table, [row.strategy, row.market, *map(_usd, amounts), _chance(row.budget_passed), epochs])
+    return table
+
+
+def time_table(plan: Plan) -> Table:
+    columns = ["markets", "P50", "P95", "late", "lost", "start", "redo", "wait"]
+    table = figures_table("When it is done, and what it stands still for", "strategy", columns)
+    for row in plan.forecasts:
+        ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
+        lost = f"{row.interruptions:.1f}"
+        cells = [row.strategy, row.market, *map(_time, ends), _chance(row.missed), lost, *map(_time, stood)]
+        add_row(table, cells)
+    return table
+
+
+def _usd(amount: float) -> str:
+    return dollars(Decimal(f"{amount:.4f}"))
+
+
+def _time(seconds: float) -> str:
+    return short_duration(timedelta(seconds=seconds)) if isfinite(seconds) else "never"
+
+
+def _chance(share: float | None) -> str:
+    """A chance that is there is never shown as none."""
+    return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
+
+
+def cost_picture(plan: Plan) -> str:
+    """Per row a line from P5 to P95 of the cost, with P50 marked, all to one scale that begins at zero."""
+    most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
+    label = max(len(f"{row.strategy}, {row.market}") for row in plan.forecasts)
+    lines = [f"{f'{row.strategy}, {row.market}':{label}} |{_bar(row, most)}" for row in plan.forecasts]
+    scale = f"{'':{label}} $0{_usd(most):>{PICTURE_WIDTH - 1}}"
+    return "\n".join(["Cost, P5 to P95, P50 as o:", *lines, scale])
+
+
+def _bar(row: Forecast, most: float) -> str:
+    low, middle, high = (
+        round(cost / most * (PICTURE_WIDTH - 1)) for cost in (row.cost_p5_usd, row.cost_p50_usd, row.cost_p95_usd)
+    )
+    bar = [" "] * low + ["="] * (high - low + 1)
+    bar[middle] = "o"
+    return "".join(bar)
+
+
+def for_machines(plan: Plan) -> dict[str, Any]:
+    return {
+        "work_s": plan.work.total_seconds(),
+        "time_left_s": plan.time_left.total_seconds(),
+        "epochs": plan.epochs,
+        "assumed": plan.assumed,
+        "forecasts": [{**_figures(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
+        "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
+    }
+
+
+def _figures(row: Forecast) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(row)
+    return {
+        name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value
+        for name, value in facts.items()
+    }
+
+
+def show(plan: Plan, *, known: bool) -> None:
+    """All of it on the terminal. `known`: the specification itself says how long the work takes."""
+    console = Console()
+    console.print(cost_table(plan))
+    print()
+    console.print(time_table(plan))
+    print()
+    print(cost_picture(plan))
+    print()
+    for each in plan.offerings:
+        print(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}")
+    print(plan.assumed)
+    if not known:
+        advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
+        print(f"A run that is not told how long it takes begins on demand; write {advice}")
