@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -293,6 +294,7 @@ def _fork(request: dict, fds: list[int], sock: socket.socket) -> int:
             os.dup2(log, 2)
             if request["link"]:
                 os.environ[trainer_link.AGENT_FD] = str(fds[0])
+            os.environ["SPOTRUN_RUN_UID"] = "of-these-tests"
             os.environ.pop("PL_GLOBAL_SEED", None)
             job = be_ranks(request["job"], fds[0]) if request["job"].get("ranks") else request["job"]
             train(job)
@@ -378,9 +380,40 @@ def _train(pl, job: dict) -> None:
     import numpy as np
     import torch
     from torch import nn
-    from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.data import (
+        BatchSampler,
+        DataLoader,
+        Dataset,
+        IterableDataset,
+        RandomSampler,
+        Sampler,
+        SubsetRandomSampler,
+        WeightedRandomSampler,
+    )
 
     samples, width = job.get("samples", 40), 6
+
+    class Jitter:
+        """A transform with a generator of its own."""
+
+        def __init__(self):
+            self.generator = torch.Generator().manual_seed(6)
+
+        def __call__(self, x):
+            return x + torch.rand(width, generator=self.generator)
+
+    class Shuffled(Sampler):
+        """A sampler with a generator of its own."""
+
+        def __init__(self):
+            self.generator = random.Random(4)
+
+        def __len__(self):
+            return samples
+
+        def __iter__(self):
+            return iter(self.generator.sample(range(samples), samples))
 
     class Noisy(Dataset):
         """Sample n is n's own vector plus noise from all three generators."""
@@ -388,6 +421,8 @@ def _train(pl, job: dict) -> None:
         def __init__(self, count, noisy):
             self.x = torch.randn(count, width, generator=torch.Generator().manual_seed(count))
             self.noisy = noisy
+            self.transforms = [Jitter()] if job.get("own_generators") else []
+            self.generator = np.random.default_rng(5)
 
         def __len__(self):
             return len(self.x)
@@ -396,6 +431,8 @@ def _train(pl, job: dict) -> None:
             x = self.x[index]
             if self.noisy:
                 x = x + torch.rand(width) * 0.1 + np.random.rand() * 0.1 + random.random() * 0.1
+            for transform in self.transforms:
+                x = transform(x) + self.generator.random()
             return int(index), x.float()
 
     class Stream(IterableDataset):
@@ -408,7 +445,8 @@ def _train(pl, job: dict) -> None:
             worker = torch.utils.data.get_worker_info()
             order = list(range(samples))[worker.id if worker else 0 :: worker.num_workers if worker else 1]
             random.shuffle(order)
-            return order
+            rank, ranks = int(os.environ.get("LOCAL_RANK", 0)), job.get("ranks", 1)
+            return order[rank::ranks]  # all ranks have to shuffle alike
 
         def __iter__(self):
             for index in self.order():
@@ -460,6 +498,11 @@ def _train(pl, job: dict) -> None:
                 import torchmetrics
 
                 self.running = torchmetrics.MeanMetric()
+            if job.get("usual"):
+                import torchmetrics
+
+                self.spread = torchmetrics.MeanMetric()
+            self.noise = np.random.RandomState(9)
             self.register_buffer("seen", torch.zeros(()), persistent=False)
 
         def training_step(self, batch, batch_idx):
@@ -468,11 +511,16 @@ def _train(pl, job: dict) -> None:
                 batch = [torch.cat(column) for column in zip(*parts, strict=True)]
             ids, x = batch
             self.seen += len(ids)
-            loss = nn.functional.mse_loss(self.net(x), x)
+            if job.get("own_generators"):
+                x = x + self.noise.rand()
+            y = checkpoint(self.net, x, use_reentrant=False) if job.get("usual") else self.net(x)
+            loss = nn.functional.mse_loss(y, x)
             self.log("train_loss", loss, on_step=True, on_epoch=True)
             if batch_idx == 0:
                 self.log("first_loss", loss, on_step=False, on_epoch=True)
             self.log("largest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+            if "TensorBoardLogger" in job.get("loggers", ()):
+                self.loggers[-1].experiment.add_scalars("curves", {"a": loss, "b": -loss}, self.global_step)
             if job.get("torchmetric"):
                 self.running.update(loss)
                 self.log("running", self.running, on_step=False, on_epoch=True)
@@ -500,11 +548,14 @@ def _train(pl, job: dict) -> None:
             time.sleep(job.get("slow_s", 0.003))  # the agent frees an arena meanwhile
             return loss
 
-        def validation_step(self, batch, batch_idx):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
             ids, x = batch
             assert not self.net.training
             loss = nn.functional.mse_loss(self.net(x + torch.rand(1)), x)
             self.log("val_loss", loss)
+            if job.get("usual"):
+                self.spread(loss)
+                self.log("spread", self.spread, on_step=True, on_epoch=True)
             if not self.trainer.sanity_checking:
                 here = self.current_epoch, batch_idx, self.global_step
                 write("validate", *here, sorted(ids.tolist()), loss.item().hex())
@@ -526,6 +577,17 @@ def _train(pl, job: dict) -> None:
                 optimizers = [torch.optim.AdamW(parameters[:2], lr=0.01), torch.optim.SGD(parameters[2:], 0.1, 0.9)]
                 return optimizers, [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5) for optimizer in optimizers]
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            if kind == "warmup":
+                biases, weights = (
+                    [p for p in self.parameters() if p.ndim == 1],
+                    [p for p in self.parameters() if p.ndim > 1],
+                )
+                groups = [{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 0.02}]
+                optimizer = torch.optim.AdamW(groups, lr=0.01)
+                warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (step + 1) / 5)
+                decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 19)
+                schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, decay], [5])
+                return [optimizer], [{"scheduler": schedule, "interval": "step"}]
             if kind == "onecycle":
                 steps = int(self.trainer.estimated_stepping_batches)
                 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps)
@@ -605,6 +667,10 @@ def _train(pl, job: dict) -> None:
 
                 return StatefulDataLoader(data, 5, collate_fn=mixup, **options)
             return DataLoader(data, 5, collate_fn=mixup, **options)
+        if kind == "stream and list":
+            return [DataLoader(Stream(), 5), DataLoader(dataset, 5)]
+        if kind == "endless":
+            return DataLoader(dataset, 5, sampler=itertools.cycle(range(samples)))
         if kind == "batches":
             return Batches()
         if job.get("torchdata"):
@@ -620,6 +686,12 @@ def _train(pl, job: dict) -> None:
             }
             combined = importlib.import_module(pl.__name__ + ".utilities.combined_loader").CombinedLoader
             return loaders if kind == "two" else combined(loaders, kind)
+        if kind == "own sampler":
+            return DataLoader(dataset, 5, sampler=Shuffled(), **options)
+        if kind == "batch sampler":
+            return DataLoader(
+                dataset, batch_sampler=BatchSampler(SubsetRandomSampler(range(samples)), 5, False), **options
+            )
         if kind == "weighted":
             sampler = WeightedRandomSampler(torch.arange(1.0, samples + 1), samples)
             return DataLoader(dataset, 5, sampler=sampler, **options)
@@ -666,6 +738,12 @@ def _train(pl, job: dict) -> None:
     checkpointing = bool(job.get("checkpoints") or job.get("exception_checkpoint"))
     options = {"max_epochs": 3, "enable_checkpointing": checkpointing} | job.get("trainer", {})
     folder = trace_path.parent / "logs"
+    if "logs_max_bytes" in job:
+        importlib.import_module("spotrun.lightning.connectors.logs").CARRIED_MAX_BYTES = job["logs_max_bytes"]
+    if "strategy" in job:
+        options["strategy"] = getattr(pl.strategies, job["strategy"])()
+    if "slow_events_s" in job:
+        slow_down(importlib.import_module("tensorboardX.event_file_writer").EventsWriter, job["slow_events_s"])
     loggers = [getattr(pl.loggers, name)(folder, name=name) for name in job.get("loggers", ())]
     trainer = pl.Trainer(
         logger=loggers,
@@ -678,10 +756,36 @@ def _train(pl, job: dict) -> None:
     )
     other = pl.Trainer(logger=False, enable_progress_bar=False, enable_checkpointing=False, enable_model_summary=False)
     val_loader = DataLoader(Noisy(11, noisy=True), 4, num_workers=job.get("val_workers", 0))
+    if job.get("validation_stream"):
+        workers = job.get("val_workers", 0)
+        data = {"stream": Stream, "stateful stream": StatefulStream}[job["validation_stream"]]()
+        val_loader = DataLoader(data, 5, num_workers=workers, persistent_workers=workers > 0)
     if job.get("validate_first"):
         other.validate(model, val_loader, verbose=False)
-    loader = None if job.get("loader") == "of the module" else train_loader()
-    trainer.fit(model, loader, val_loader, ckpt_path=job.get("ckpt_path"))
+
+    class Data(pl.LightningDataModule):
+        """Counts the times it was asked for its data, and keeps the count in checkpoints."""
+
+        asked = 0
+
+        def train_dataloader(self):
+            return train_loader()
+
+        def val_dataloader(self):
+            self.asked += 1
+            return [val_loader, DataLoader(Noisy(7, noisy=True), 4)]
+
+        def state_dict(self):
+            return {"asked": self.asked}
+
+        def load_state_dict(self, state):
+            self.asked = state["asked"]
+
+    if job.get("usual"):
+        trainer.fit(model, datamodule=Data())
+    else:
+        loader = None if job.get("loader") == "of the module" else train_loader()
+        trainer.fit(model, loader, val_loader, ckpt_path=job.get("ckpt_path"))
     if job.get("second_fit"):
         other.fit(model, train_loader())
     other.validate(model, val_loader, verbose=False)
@@ -705,6 +809,12 @@ def _train(pl, job: dict) -> None:
         "best": [float(cb.best_model_score).hex() for cb in trainer.checkpoint_callbacks if job.get("checkpoints")],
     }
     Path(job["result"]).write_text(json.dumps(result))
+
+
+def slow_down(writer, seconds: float) -> None:
+    """Each event reaches its file so much later than it was logged."""
+    write = writer.write_event
+    writer.write_event = lambda self, event: (time.sleep(seconds), write(self, event))
 
 
 def logged(folder: Path) -> dict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import platform
 import random
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import spotrun.lightning
+from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
 
 sys.path.append(str(Path(__file__).parent))
@@ -147,6 +149,14 @@ TRAININGS = {
     "overfit_batches": ({"trainer": {"overfit_batches": 4}}, ["batch:0:2", "batch:0:4", "start:1:0", "batch:2:3"]),
     "five interruptions in one epoch": ({}, ["batch:1:2", "batch:1:3", "start:1:4", "batch:1:6", "batch:1:7"]),
     "CSVLogger": ({"loggers": ["CSVLogger"], "trainer": {"val_check_interval": 0.5}}, SOME),
+    "TensorBoardLogger": (
+        {"loggers": ["TensorBoardLogger"], "slow_events_s": 0.005, "trainer": {"val_check_interval": 0.5}},
+        SOME,
+    ),
+    "CSVLogger and TensorBoardLogger, too large to be carried": (
+        {"loggers": ["CSVLogger", "TensorBoardLogger"], "logs_max_bytes": 0},
+        SOME,
+    ),
     "weights averaged by SWA": (
         {
             "callbacks": {"StochasticWeightAveraging": {"swa_lrs": 0.02, "swa_epoch_start": 2}},
@@ -193,6 +203,38 @@ TRAININGS = {
         {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}, "samples": 80},
         ["batch:0:3", "validation:0:8", "start:1:0", "batch:1:5", "train_end"],
     ),
+    "two processes, each of which shuffles a whole stream before it takes its share": (
+        {
+            "ranks": 2,
+            "trainer": {"devices": 2, "strategy": "ddp"},
+            "samples": 80,
+            "loader": "stream",
+            "scheduler": "epoch",
+        },
+        ["batch:0:3", "start:1:0", "batch:1:5"],
+    ),
+    "validation of a stream": ({"validation_stream": "stream"}, SOME[2:5]),
+    "validation of a stream in a persistent worker": (
+        {"validation_stream": "stream", "val_workers": 1, "trainer": {"val_check_interval": 0.5}},
+        ["batch:0:4", "validation:0:8", "batch:1:5"],
+    ),
+    "validation of a stream with a state, cut short": (
+        {"validation_stream": "stateful stream", "trainer": {"limit_val_batches": 3, "val_check_interval": 0.5}},
+        ["batch:0:3", "batch:0:5", "validation:0:8", "start:1:0", "validation:1:8", "batch:2:7"],
+    ),
+    "what many scripts have": (
+        {"usual": True, "loader": "batch sampler", "scheduler": "warmup", "trainer": {"gradient_clip_val": 0.5}},
+        SOME,
+    ),
+    "generators that the script keeps for itself": ({"own_generators": True, "loader": "own sampler"}, SOME),
+    "generators that the script keeps for itself, in workers": (
+        {"own_generators": True, "loader": "own sampler", "workers": 2, "persistent": True},
+        ["batch:0:3", "start:1:0", "batch:1:5"],
+    ),
+    "a stream with a generator of its own": (
+        {"own_generators": True, "loader": "stream", "scheduler": "epoch"},
+        ["batch:0:3", "start:1:0", "batch:1:5"],
+    ),
     "half precision": ({"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 0.1}}, SOME[:3]),
     "the callback in the script too": ({"explicit": True}, SOME[:3]),
     "another Trainer validates first": ({"validate_first": True}, SOME[:3]),
@@ -206,7 +248,8 @@ def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
         pytest.importorskip("torchdata.stateful_dataloader")
     agent, result = exact(zygote, tmp_path, job, kills)
     assert agent.attempts == len(kills) + 1
-    if "loader" not in job and not {"limit_train_batches", "overfit_batches"} & job.get("trainer", {}).keys():
+    cut_short = {"limit_train_batches", "overfit_batches"} & job.get("trainer", {}).keys()
+    if ("loader" not in job or "ranks" in job) and not cut_short:
         for epoch in range(result["epoch"]):
             ids = [n for line in trained(result) if line[1] == epoch for n in line[4]]
             whole = len(ids) == job.get("samples", 40)
@@ -222,6 +265,15 @@ def test_an_exception_is_survived_beside_the_users_own_checkpoint_of_it(zygote, 
         assert agent.attempt(kill=place) == "failed"
         assert (tmp_path / "failed" / "on_exception.ckpt").exists()
     assert_same(straight, agent.run())
+
+
+def test_logs_of_a_training_that_was_killed_before_its_first_snapshot_are_not_doubled(zygote, tmp_path):
+    job = {"loggers": ["CSVLogger", "TensorBoardLogger"]}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "killed")
+    killed = agent.run(["batch:1:3", "start:2:0"])
+    assert {message.final for message in agent.told(SnapshotTaken)} == {True}, "only the one at the end"
+    assert_same(straight, killed)
 
 
 def test_an_averaged_model_is_not_mistaken_for_the_trained_one(zygote, tmp_path):
@@ -485,6 +537,15 @@ REFUSED = {
     "max_time": ({"trainer": {"max_time": "00:01:00:00"}}, "clock"),
     "validation by the clock": ({"trainer": {"val_check_interval": "00:00:00:05"}}, "clock"),
     "a tuner": ({"callbacks": {"LearningRateFinder": {}}}, "tuner"),
+    "a stream among loaders that are cycled": (
+        {"loader": "stream and list", "scheduler": "epoch"},
+        "a loader without a length",
+    ),
+    "a sampler without a length": (
+        {"loader": "endless", "scheduler": "epoch", "trainer": {"limit_train_batches": 4}},
+        "no length",
+    ),
+    "a strategy that shards": ({"strategy": "ModelParallelStrategy"}, "spreads the state"),
     "both": (
         {"trainer": {"max_time": "00:01:00:00"}, "callbacks": {"LearningRateFinder": {}}},
         "max_time ends training by the clock; a tuner",
@@ -502,6 +563,33 @@ def test_what_cannot_be_exact_is_refused_before_the_first_step(zygote, tmp_path,
     assert refused.hint
     assert not [progress for progress in agent.told(Progress) if progress.batch or progress.step]
     assert "spotrun cannot resume this training exactly" in agent.log.read_text()
+
+
+def test_another_machine_is_said_in_a_line(zygote, tmp_path):
+    agent = Agent(zygote, {}, tmp_path, every_steps=1)
+    assert agent.attempt(kill="batch:2:4") == "killed"
+    state, meta = read_image(bytearray(agent.image))
+    assert meta["python"] == platform.python_version()
+    agent.image = image_bytes(state, meta | {"cpu": "Z80", "threads": 64, "python": "3.11.0"})
+    agent.run()
+    lines = [line for line in agent.log.read_text().splitlines() if line.startswith("spotrun: ")]
+    assert len(lines) == 1
+    assert lines[0].startswith("spotrun: equivalent from here on, not identical, as this differs: CPU (Z80, then ")
+    assert "thread count (64, then 1); python (3.11.0, then " in lines[0]
+
+
+def test_a_stream_without_a_state_is_said_to_be_read_again(zygote, tmp_path):
+    agent = Agent(zygote, {"loader": "stream", "scheduler": "epoch", "trainer": {"max_epochs": 1}}, tmp_path)
+    agent.run()
+    assert "spotrun: Stream has no state_dict, so a resume within an epoch reads" in agent.log.read_text()
+
+
+def test_another_number_of_processes_is_refused(zygote, tmp_path):
+    agent = Agent(zygote, {"samples": 80}, tmp_path, every_steps=1)
+    assert agent.attempt(kill="batch:2:4") == "killed"
+    agent.job = agent.job | {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}
+    assert agent.attempt() == "refused"
+    assert agent.told(Refused)[0].reason == "the checkpoint is of 1 processes, and the Trainer has 2"
 
 
 def test_a_second_fit_is_an_error(zygote, tmp_path):

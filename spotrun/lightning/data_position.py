@@ -15,10 +15,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from spotrun.lightning import seeds
+from spotrun.lightning import own_generators, seeds
+from spotrun.lightning.own_generators import Own
 from spotrun.lightning.stand import Stand
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
@@ -64,25 +64,30 @@ class ExactDataset(Stand):
         if type(index) is not Keyed:
             return self._inner[index]
         with _untouched():
-            seeds.seed_cpu(seeds.derive(index.seed, 0))
+            _seed(self._own(), index.seed, 0)
             return Read(self._inner[index.indices], index.seed)
 
     def __getitems__(self, indices: Any) -> Any:
         if type(indices) is not KeyedBatch:
             return self._read_batch(indices)
         with _untouched():
-            seeds.seed_cpu(seeds.derive(indices.seed, 0))
-            return Read(self._read_batch(indices, indices.seed), indices.seed)
+            own = self._own()
+            _seed(own, indices.seed, 0)
+            return Read(self._read_batch(indices, own, indices.seed), indices.seed)
 
-    def _read_batch(self, indices: Sequence[Any], seed: int | None = None) -> Any:
+    def _read_batch(self, indices: Sequence[Any], own: Own | None = None, seed: int = 0) -> Any:
         if getattr(self._inner, "__getitems__", None):
             return self._inner.__getitems__(list(indices))
         samples = []
         for place, index in enumerate(indices):
-            if seed is not None:
-                seeds.seed_cpu(seeds.derive(seed, place))
+            if own is not None:
+                _seed(own, seed, place)
             samples.append(self._inner[index])
         return samples
+
+    def _own(self) -> Own:
+        """Looked for at each batch: a dataset may make its generators when the first sample is read in a worker."""
+        return own_generators.kept_by(dataset=self._inner)
 
 
 class ExactCollate(Stand):
@@ -92,8 +97,14 @@ class ExactCollate(Stand):
         if type(read) is not Read:
             return self._inner(read)
         with _untouched():
-            seeds.seed_cpu(seeds.derive(read.seed, "collate"))
+            _seed(own_generators.kept_by(collate=self._inner), read.seed, "collate")
             return self._inner(read.samples)
+
+
+def _seed(own: Own, seed: int, place: object) -> None:
+    number = seeds.derive(seed, place)
+    seeds.seed_cpu(number)
+    own_generators.seed(own, number)
 
 
 class ExactOrder:
@@ -105,7 +116,7 @@ class ExactOrder:
     def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
         self._batched = loader.batch_sampler is not None
         self._inner: Any = loader.batch_sampler if self._batched else loader.sampler
-        self._generators = generators(loader)
+        self._own = generators(loader)
         self._seed = seed
         self._rank = rank
         self._position = position
@@ -136,8 +147,7 @@ class ExactOrder:
         seed = seeds.derive(self._seed, *key, "order")
         with seeds.kept():
             seeds.seed_cpu(seed)
-            for generator in self._generators:
-                generator.manual_seed(seed)
+            own_generators.seed(self._own, seed)
             for sampler in {id(s): s for s in (self._inner, getattr(self._inner, "sampler", None))}.values():
                 if callable(set_epoch := getattr(sampler, "set_epoch", None)):
                     set_epoch(key[1])
@@ -149,10 +159,11 @@ class ExactOrder:
             yield kind(order[number], seeds.derive(self._seed, *key, self._rank, "batch", number))
 
 
-def generators(loader: DataLoader[Any]) -> list[torch.Generator]:
-    holders = (loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    found = (getattr(holder, "generator", None) for holder in holders)
-    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+def generators(loader: object) -> Own:
+    """Those that decide about the order of the data, and about the seeds of workers."""
+    if not isinstance(loader, DataLoader):
+        return own_generators.kept_by(loader=loader)
+    return own_generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
 
 
 def _untouched() -> Any:

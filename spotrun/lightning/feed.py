@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from spotrun.lightning import data_position, seeds, streams
+from spotrun.lightning import data_position, own_generators, seeds, streams
 from spotrun.lightning.stand import Stand
 
 KEPT_STATES = 3
@@ -69,7 +69,11 @@ class Passes:
         self.begun: Where | None = None
         self.order: data_position.ExactOrder | None = None
         self._stream: streams.Stream | None = None
-        self._generators = data_position.generators(loader) if isinstance(loader, DataLoader) else []
+        self._own = (
+            data_position.generators(loader)
+            if isinstance(loader, DataLoader)
+            else own_generators.kept_by(loader=loader)
+        )
         self._loader: Any
         if is_indexed(loader):
             self._loader = data_position.exact_loader(loader, seed, rank, lambda: (("train", *self._key), self._first))
@@ -98,13 +102,19 @@ class Passes:
         if self._stream is None or self._current is None:
             return None
         if epoch_ended:
-            return {"epoch": epoch + 1, "batch": 0, "ended": False, "state": self._state_between(self._stream)}
+            return {"epoch": epoch + 1, "batch": 0, "ended": False, "state": self.state_between()}
         if self._current.ended and self._current.number == batch:
-            return {"epoch": epoch, "batch": batch, "ended": True, "state": self._state_between(self._stream)}
+            return {"epoch": epoch, "batch": batch, "ended": True, "state": self.state_between()}
         return {"epoch": epoch, "batch": batch, "ended": False, "state": self._current.states.get(batch)}
 
-    def _state_between(self, stream: streams.Stream) -> Any:
-        return streams.state_of(stream.between) if stream.between is not None else None
+    def state_between(self) -> Any:
+        """The state of a stream between two passes, None where it has none."""
+        between = self._stream.between if self._stream else None
+        return streams.state_of(between) if between is not None else None
+
+    def load_between(self, state: Any) -> None:
+        if self._stream is not None and state is not None:
+            self._load(self._stream.between, state)
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of the current epoch hold; 0 where that is unknown."""
@@ -117,21 +127,20 @@ class Passes:
         where = self.begun = self._where(self)
         self._count_cycle(where)
         self._key = (where.epoch, where.number, self._cycle)
-        root = seeds.derive(self._seed, "pass", *self._key, self._rank)
+        root = seeds.derive(self._seed, "pass", *self._key)
         with seeds.kept():
             seeds.seed_cpu(root)
-            for generator in self._generators:
-                generator.manual_seed(root)
+            own_generators.seed(self._own, root)
             self._current = self._begin_stream(self._stream, root) if self._stream else _Pass(iter(self._loader))
         return self._current
 
     def _count_cycle(self, where: Where) -> None:
-        if self._epoch == where.epoch and self._current is not None and self._current.ended:
-            self._cycle, self._first = self._cycle + 1, 0
-        elif where.cycling and where.batch:
-            self._cycle, self._first = divmod(where.batch, len(self._loader))
-        else:
+        if not where.cycling:
             self._cycle, self._first = 0, where.batch
+        elif self._epoch == where.epoch and self._current is not None and self._current.ended:
+            self._cycle, self._first = self._cycle + 1, 0
+        else:
+            self._cycle, self._first = divmod(where.batch, len(self._loader)) if where.batch else (0, 0)
         self._epoch = where.epoch
 
     def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
@@ -142,14 +151,14 @@ class Passes:
         state = resumed.get("state")
         if resumed.get("ended"):
             self._load(stream.between, state)
-            return _StreamPass(iter(()), root, None, number=self._first)
+            return _StreamPass(iter(()), root, self._rank, None, number=self._first)
         if state is None:
-            begun = _StreamPass(iter(self._loader), root, stream.inside, number=0)
+            begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
             for _ in range(self._first):
                 next(begun, None)
             return begun
         self._load(stream.inside if self._first else stream.between, state)
-        return _StreamPass(iter(self._loader), root, stream.inside, number=self._first)
+        return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
 
     def _load(self, holder: Any, state: Any) -> None:
         if holder is not None:
@@ -182,8 +191,9 @@ class _StreamPass(_Pass):
     has the state of `holder` after each of the last batches.
     """
 
-    def __init__(self, batches: Iterator[Any], root: int, holder: Any, number: int) -> None:
+    def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
         super().__init__(batches)
+        self._rank = rank
         self._root = root
         self._holder = holder
         self.number = number
@@ -191,7 +201,8 @@ class _StreamPass(_Pass):
 
     def _read(self) -> Any:
         with seeds.kept():
-            seeds.seed_cpu(seeds.derive(self._root, self.number))
+            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
             batch = super()._read()
         self.number += 1
         self._keep_state()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from spotrun.errors import SpotrunError
+from spotrun.lightning.connectors import names
 from spotrun.lightning.session import Agent
 from spotrun.trainer_link import Refused
 
@@ -63,6 +65,25 @@ _RULES: tuple[Rule, ...] = (
 )
 
 
-def unsupported(trainer: Any) -> list[tuple[str, str]]:
-    """(reason, hint) for everything about this Trainer that keeps a resumed run from being bit-identical."""
-    return [(reason, hint) for applies, reason, hint in _RULES if applies(trainer)]
+def check_trainer(trainer: Any, agent: Agent) -> None:
+    """
+    Raises:
+        TrainingRefused: for everything about this Trainer that keeps a resumed run from being bit-identical.
+    """
+    if moved := names.moved(trainer):
+        refuse(
+            agent,
+            f"Lightning {names.version(trainer)} has moved {', '.join(moved)}",
+            "install pytorch-lightning 2.6.6, or a newer spotrun",
+        )
+    if problems := [(reason, hint) for applies, reason, hint in _RULES if applies(trainer)]:
+        refuse(agent, "; ".join(reason for reason, _ in problems), "; ".join(hint for _, hint in problems))
+
+
+def check_step(module: Any, agent: Agent) -> None:
+    """
+    Raises:
+        TrainingRefused: the step takes its batches itself.
+    """
+    if any("dataloader_iter" in name for name in inspect.signature(module.training_step).parameters):
+        refuse(agent, "training_step takes dataloader_iter", "take batch and batch_idx")

@@ -17,8 +17,6 @@ the one at the very end of training, which is the final one.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ from typing import Any
 
 from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.lightning import machine, module_state, refusal, seeds, session, tensors
+from spotrun.lightning import machine, module_state, own_generators, refusal, seeds, session, tensors
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
@@ -39,6 +37,7 @@ from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import Finished, Resume
 
 FINAL_ARENA_WAIT_S = 600.0
+RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
 class Run:
@@ -53,19 +52,22 @@ class Run:
         self._resumed: dict[str, Any] | None = state.pop(KEY) if state else None
         self._own: dict[str, Any] = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         # What the user seeded decides too, so that --seed 2 is another training.
-        self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, _user_seed())
+        self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, seeds.of_user())
         if state is None and start_file.VARIABLE in os.environ:
             lightning_state.load_file(trainer, os.environ[start_file.VARIABLE])
         self._story = Story(trainer, agent)
-        self._data = TrainingData(trainer, agent, self._seed, self._own["data"] if self._own else [])
+        self._data = TrainingData(trainer, agent, self._seed, self._own.get("data"))
         self.snapshots = Snapshots(
             trainer, agent, ranks, self._data, self._loops, seed=self._seed, every_steps=resume.every_steps
         )
+        self._generators: own_generators.Own = {}
         self._before_validation: BeforeValidation | None = None
         self._trained = False
         self._finished = False
         if state:
             self._load(state)
+        elif RUN_UID_VARIABLE in os.environ:
+            logs.begin(trainer, os.environ[RUN_UID_VARIABLE])
         self._data.open()
         self._loops.open()
 
@@ -76,10 +78,10 @@ class Run:
         agent = _claim() if ranks.rank == 0 else Follower()
         if not ranks.agree(agent is not None) or agent is None:
             return None
-        _refuse_unsupported(trainer, agent)
+        refusal.check_trainer(trainer, agent)
         resume, image = None, None
         if isinstance(agent, session.Session):
-            resume, image = agent.begin(f"{type(trainer).__module__.partition('.')[0]} {_lightning_version(trainer)}")
+            resume, image = agent.begin(f"{names.package(trainer)} {names.version(trainer)}")
         resume = ranks.share(resume)
         assert resume is not None
         if resume.size_bytes:
@@ -96,7 +98,7 @@ class Run:
                 f"the checkpoint is of {len(state[KEY]['ranks'])} processes, and the Trainer has {self._ranks.size}",
                 f"Trainer(devices={len(state[KEY]['ranks'])}), as before",
             )
-        if changed := machine.differences(meta, machine.facts() | {"lightning": _lightning_version(self._trainer)}):
+        if changed := machine.differences(meta, machine.facts() | {"lightning": names.version(self._trainer)}):
             print(
                 f"spotrun: equivalent from here on, not identical, as this differs: {'; '.join(changed)}",
                 file=sys.stderr,
@@ -139,8 +141,7 @@ class Run:
     def start(self) -> None:
         """on_train_start."""
         self._data.check()
-        if any("dataloader_iter" in name for name in _step_arguments(self._trainer.lightning_module)):
-            refuse(self._agent, "training_step takes dataloader_iter", "take batch and batch_idx")
+        refusal.check_step(self._trainer.lightning_module, self._agent)
         if self._resumed is not None:
             module_state.load_gradients(self._trainer.lightning_module, self._own["module"])
             averaging.load(self._trainer, self._resumed["averaging"])
@@ -148,6 +149,7 @@ class Run:
             self._trainer.accumulate_grad_batches = self._resumed["accumulate_grad_batches"]
             self._loops.enter(mid_epoch=not self._resumed["place"]["epoch_ended"])
         self._data.begin_here()
+        self._generators = own_generators.kept_by_modules(self._trainer.lightning_module)
         size_bytes = self._size_bytes()  # refuses what cannot be saved, before the first step
         if self._resumed is not None:
             self._agent.want_arenas(size_bytes)
@@ -162,7 +164,12 @@ class Run:
 
     def _seed_here(self, what: str) -> None:
         here = self._here()
-        seeds.seed_process(seeds.derive(self._seed, what, here.epoch, here.batch, self._ranks.rank))
+        self._seed_at(what, here.epoch, here.batch, self._ranks.rank)
+
+    def _seed_at(self, *place: object) -> None:
+        seed = seeds.derive(self._seed, *place)
+        seeds.seed_process(seed)
+        own_generators.seed(self._generators, seed)
 
     # --- the loops' tap
 
@@ -173,7 +180,7 @@ class Run:
             yield
 
     def epoch_begins(self) -> None:
-        seeds.seed_process(seeds.derive(self._seed, "epoch begins", position.epoch(self._trainer)))
+        self._seed_at("epoch begins", position.epoch(self._trainer))
 
     def batch_begins(self) -> None:
         self._seed_here("batch")
@@ -194,7 +201,7 @@ class Run:
 
     def epoch_closes(self) -> None:
         self._before_validation = None
-        seeds.seed_process(seeds.derive(self._seed, "epoch ends", position.epoch(self._trainer)))
+        self._seed_at("epoch ends", position.epoch(self._trainer))
 
     def epoch_ends(self) -> None:
         epoch, batches = position.epoch(self._trainer) - 1, position.batches_done(self._trainer)
@@ -246,29 +253,3 @@ def _claim() -> session.Session | None:
             "a second fit() in one process cannot be resumed exactly",
             hint="split the script, one fit() in each; validate() and test() are free",
         ) from None
-
-
-def _refuse_unsupported(trainer: Any, agent: session.Agent) -> None:
-    if moved := names.moved(trainer):
-        refuse(
-            agent,
-            f"Lightning {_lightning_version(trainer)} has moved {', '.join(moved)}",
-            "install pytorch-lightning 2.6.6, or a newer spotrun",
-        )
-    if problems := refusal.unsupported(trainer):
-        refuse(agent, "; ".join(reason for reason, _ in problems), "; ".join(hint for _, hint in problems))
-
-
-def _user_seed() -> int:
-    """What the user gave to `seed_everything`, else 0."""
-    text = os.environ.get("PL_GLOBAL_SEED", "0")
-    return int(text) if text.isdecimal() else 0
-
-
-def _lightning_version(trainer: Any) -> str:
-    package = type(trainer).__module__.partition(".")[0]
-    return str(getattr(importlib.import_module(package), "__version__", "?"))
-
-
-def _step_arguments(module: Any) -> list[str]:
-    return list(inspect.signature(module.training_step).parameters)

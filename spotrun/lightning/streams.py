@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from spotrun.lightning import seeds
+from spotrun.lightning import own_generators, seeds
 from spotrun.lightning.data_position import changed
 from spotrun.lightning.stand import Stand
 
@@ -32,24 +32,28 @@ class SeededStream(Stand):
     `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one.
     """
 
-    def __init__(self, inner: Any, seed: int, place: Tensor) -> None:
+    def __init__(self, inner: Any, seed: int, rank: int, place: Tensor) -> None:
         super().__init__(inner)
+        object.__setattr__(self, "_rank", rank)
         object.__setattr__(self, "_root", seed)
         object.__setattr__(self, "_place", place)
         object.__setattr__(self, "_given", 0)
 
     def __reduce__(self) -> Any:
-        return type(self), (self._inner, self._root, self._place)
+        return type(self), (self._inner, self._root, self._rank, self._place)
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         place = self._place.tolist()
         root = seeds.derive(self._root, *place, worker.id if worker else 0)
         given = self._first(place)
-        seeds.seed_cpu(seeds.derive(root, "begins"))
+        own = own_generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
-            seeds.seed_cpu(seeds.derive(root, given))
+            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            seed = seeds.derive(root, given, self._rank if given else 0)
+            seeds.seed_cpu(seed)
+            own_generators.seed(own, seed)
             try:
                 sample = next(samples)
             except StopIteration:
@@ -104,7 +108,7 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
         state = loader if has_state(loader) else None
         return Stream(loader, place, inside=state, between=state)
     kind = SeededStatefulStream if has_state(loader.dataset) else SeededStream
-    dataset = kind(loader.dataset, seeds.derive(seed, rank), place)
+    dataset = kind(loader.dataset, seed, rank, place)
     exact = changed(loader, {"dataset": dataset, "_iterator": None})
     here = dataset if isinstance(dataset, SeededStatefulStream) and not loader.num_workers else None
     return Stream(exact, place, inside=exact if has_state(exact) else here, between=here)

@@ -26,6 +26,11 @@ def train_loaders(trainer: Any) -> list[Any]:
     return list(combined.flattened) if combined is not None else []
 
 
+def validation_loaders(trainer: Any) -> list[Any]:
+    combined = trainer.fit_loop.epoch_loop.val_loop._combined_loader
+    return list(combined.flattened) if combined is not None else []
+
+
 def mode(trainer: Any) -> str:
     """How the training loaders are combined: "min_size", "max_size", "max_size_cycle"."""
     return str(trainer.fit_loop._combined_loader._mode)

@@ -50,6 +50,7 @@ PRIVATE_NAMES = (
     "fit_loop.epoch_loop.max_steps",
     "fit_loop.epoch_loop.on_advance_end",
     "fit_loop.epoch_loop.reset_restart_stage",
+    "fit_loop.epoch_loop.val_loop._combined_loader",
     "fit_loop.epoch_loop.val_loop._last_val_dl_reload_epoch",
     "fit_loop.epoch_loop.val_loop.restarting",
     "fit_loop.epoch_loop.val_loop.setup_data",
@@ -74,6 +75,15 @@ def moved(trainer: Any) -> list[str]:
     for logger in logs.file_loggers(trainer):
         missing += [f"{type(logger).__name__}.{name}" for name in logs.PRIVATE_NAMES if not hasattr(logger, name)]
     return missing
+
+
+def package(trainer: Any) -> str:
+    """Which Lightning: "pytorch_lightning" or "lightning"."""
+    return type(trainer).__module__.partition(".")[0]
+
+
+def version(trainer: Any) -> str:
+    return str(getattr(importlib.import_module(package(trainer)), "__version__", "?"))
 
 
 def _has(root: object, name: str) -> bool:

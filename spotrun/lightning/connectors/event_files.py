@@ -1,0 +1,64 @@
+"""
+What a SummaryWriter was given and has not written yet.
+
+`flush()` of tensorboardX flushes its files, and forgets the events that are still on their way through the queue of
+each file's thread. So a marker is sent after them: when it comes out of the queue, they are in the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import threading
+from typing import Any
+
+from spotrun.errors import SpotrunError
+
+ARRIVES_WITHIN_S = 60.0
+
+_numbers = itertools.count()
+_waiting: dict[int, threading.Event] = {}
+
+
+def flush(writer: Any) -> None:
+    """
+    Everything that `writer`, a SummaryWriter of tensorboardX or torch, was given is in its files.
+
+    Raises:
+        SpotrunError: its thread takes nothing any more.
+    """
+    if type(writer).__module__.startswith("tensorboardX."):
+        for file_writer in (writer.all_writers or {}).values():
+            _wait_for_queue(file_writer)
+    writer.flush()
+
+
+def _wait_for_queue(file_writer: Any) -> None:
+    number = next(_numbers)
+    arrived = _waiting[number] = threading.Event()
+    try:
+        file_writer.event_writer.add_event(_Marker(number))
+        if not arrived.wait(ARRIVES_WITHIN_S):
+            raise SpotrunError(
+                f"TensorBoard's writer of {file_writer.get_logdir()} writes nothing any more",
+                hint="is the disk full, or the folder gone?",
+            )
+    finally:
+        del _waiting[number]
+
+
+class _Marker:
+    """An event for the queue, which pickles what is put into it: it is made by `_arrive` where it comes out."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __reduce__(self) -> Any:
+        return _arrive, (self._number,)
+
+
+def _arrive(number: int) -> Any:
+    """On the thread that writes the file, which has written all that came before. It writes an empty event too."""
+    if number in _waiting:
+        _waiting[number].set()
+    return importlib.import_module("tensorboardX.proto.event_pb2").Event()
