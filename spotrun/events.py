@@ -159,11 +159,16 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
-    """Irrevocably: no attempt will start from this launch, and every runner terminates its instance."""
+    """
+    Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
+
+    `refused`: the cloud has said no, so there is no instance. Without its answer there may be one that nobody has seen.
+    """
 
     launch: int
     cause: Cause
     detail: str = ""
+    refused: bool = False
 
 
 class DrainRequested(Event, frozen=True, kw_only=True):

@@ -202,10 +202,10 @@ class Runner:
         except AccessDenied as error:
             self._close(number, Cause.ACCESS, error.message)
         except LaunchTokenSpent as error:
-            self._close(number, Cause.EXTERNAL, error.message)
+            self._close(number, Cause.EXTERNAL, error.message, refused=False)
 
-    def _close(self, number: int, cause: Cause, detail: str) -> None:
-        self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail))
+    def _close(self, number: int, cause: Cause, detail: str, *, refused: bool = True) -> None:
+        self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=refused))
 
     def _request(self, number: int) -> LaunchRequest:
         state = self._ledger.state

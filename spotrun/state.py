@@ -49,10 +49,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return Meter(rule, prices, billed_from, gone.ended_at, gone.ended_by if spot else EndedBy.USER)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
-        """What this launch may cost in all: the final bill once it is gone, the whole time-to-live until then."""
+        """
+        What this launch may cost in all: the final bill once it is gone, nothing where the cloud refused it, the whole
+        time-to-live until then.
+        """
         if self.gone is not None:
             return self.meter(rule).cost_until(self.gone.ended_at)
-        if self.closed is not None and self.recorded is None:
+        if self.closed is not None and self.closed.refused and self.recorded is None:
             return ZERO
         return reservation_usd(self.intent)
 

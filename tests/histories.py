@@ -130,8 +130,10 @@ class History:
     def _price(self, launch: int) -> Decimal:
         return self.state.launches[launch].intent.offering.price_usd_per_hour
 
-    def close(self, launch: int, cause: Cause = Cause.CAPACITY) -> None:
-        self.write(ev.LaunchClosed(launch=launch, cause=cause))
+    def close(self, launch: int, cause: Cause = Cause.CAPACITY, answered: bool = True) -> None:
+        """`answered`: the cloud said that there is no instance, unless the cause lies elsewhere."""
+        by_cloud = cause in (Cause.CAPACITY, Cause.QUOTA, Cause.ACCESS)
+        self.write(ev.LaunchClosed(launch=launch, cause=cause, refused=answered and by_cloud))
 
     def gone(
         self,

@@ -218,6 +218,19 @@ def test_a_reservation_that_is_still_held_is_waited_for() -> None:
     assert asked(decided(history)) is not None
 
 
+def test_what_was_closed_unanswered_is_reserved_until_the_cloud_has_shown_nothing_for_long() -> None:
+    history = History(budget_usd=Decimal("0.9"))
+    (intent,) = events_of(decided(history))
+    launch = history.write(intent)
+    history.close(launch, answered=False)
+    assert isinstance(decided(history)[0], Wait), "another life may not fit beside it"
+    history.after(20 * 60 + 1)
+    (gone, *_) = events_of(decided(history))
+    assert isinstance(gone, ev.InstanceGone)
+    history.write(gone)
+    assert asked(decided(history)) is not None
+
+
 def test_max_duration_drains_and_then_stops_and_pauses_do_not_count() -> None:
     history, wanted = History(), spec(max_duration="8h")
     here = trains(history)

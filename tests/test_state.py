@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -115,6 +115,30 @@ def test_an_instance_of_a_closed_launch_is_still_billed() -> None:
     history.record(launch)
     history.after(3600).gone(launch, EndedBy.USER)
     assert history.state.reserved_usd() == Decimal("0.36")
+
+
+def test_a_launch_that_was_closed_without_an_answer_stays_reserved_until_nothing_was_found() -> None:
+    """A runner asked, heard nothing, and another closed the launch: a day of somebody's instance may come to light."""
+    history = History(budget_usd=Decimal(100))
+    unanswered = history.launch(on_demand="3.00")
+    history.close(unanswered, answered=False)
+    assert history.state.reserved_usd() == Decimal(72)
+    history.write(nothing_was_seen(unanswered, history.now))
+    assert history.state.reserved_usd() == 0
+    history.close(history.launch(on_demand="3.00"))
+    assert history.state.reserved_usd() == 0, "the cloud refused it"
+
+
+def nothing_was_seen(launch: int, at: datetime) -> ev.InstanceGone:
+    return ev.InstanceGone(
+        launch=launch,
+        instance_id="",
+        billed_from=None,
+        ended_at=at,
+        ended_by=EndedBy.FAULT,
+        prices=(),
+        evidence="the cloud never showed an instance of it",
+    )
 
 
 def test_no_launch_is_dearer_than_the_price_cap() -> None:

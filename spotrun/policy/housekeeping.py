@@ -96,7 +96,10 @@ def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, no
         lives = wanted and world.silent.get(launch.number, timedelta()) < SILENCE
         if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
             yield Append(event=_forgotten(launch, now))
-    elif launch.closed is not None or state.terminal is not None or state.stop_requested:
+    elif launch.closed is not None:
+        if not launch.closed.refused and now - launch.intent.not_after > FORGOTTEN_AFTER:
+            yield Append(event=_never_seen(launch))
+    elif state.terminal is not None or state.stop_requested:
         return
     elif launch.attempt is None and now < launch.intent.not_after:
         if (reason := forbidden(launch.intent, spec, world)) is None:
@@ -128,6 +131,19 @@ def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
         ended_by=EndedBy.FAULT,
         prices=launch.recorded.prices,
         evidence="the cloud's list no longer has it",
+    )
+
+
+def _never_seen(launch: Launch) -> ev.InstanceGone:
+    """Nobody asks for it any more, and the cloud has had time to show what was asked for: its reservation ends."""
+    return ev.InstanceGone(
+        launch=launch.number,
+        instance_id="",
+        billed_from=None,
+        ended_at=launch.intent.not_after,
+        ended_by=EndedBy.FAULT,
+        prices=(),
+        evidence="the cloud never showed an instance of it",
     )
 
 

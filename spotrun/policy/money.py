@@ -11,7 +11,6 @@ from spotrun.billing import SECONDS_PER_HOUR, ZERO
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
-from spotrun.policy.ending import refused
 from spotrun.policy.patience import age
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
@@ -95,7 +94,9 @@ def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:
-    held = any(launch.gone is None and not refused(launch) for launch in state.launches.values())
+    assert state.created is not None
+    rule = state.created.billing
+    held = any(launch.gone is None and launch.reserved_usd(rule) for launch in state.launches.values())
     if state.current is None and not held:
         yield Append(event=ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
     else:

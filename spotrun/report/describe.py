@@ -55,7 +55,8 @@ def _closed(event: ev.LaunchClosed) -> str:
 
 
 def _gone(event: ev.InstanceGone) -> str:
-    return f"instance {event.instance_id} is gone: {event.evidence}"
+    whose = f"instance {event.instance_id}" if event.instance_id else f"launch {event.launch}"
+    return f"{whose} is gone: {event.evidence}"
 
 
 def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
