@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import defaultdict, deque
 from pathlib import Path
 
 from spotrun import trainer_link
@@ -502,6 +503,8 @@ def _train(pl, job: dict) -> None:
                 import torchmetrics
 
                 self.spread = torchmetrics.MeanMetric()
+            self.outputs, self.counts, self.last, self.given = [], defaultdict(int), deque(maxlen=3), set()
+            self.total = torch.zeros(())
             self.noise = np.random.RandomState(9)
             self.register_buffer("seen", torch.zeros(()), persistent=False)
 
@@ -513,6 +516,12 @@ def _train(pl, job: dict) -> None:
             self.seen += len(ids)
             if job.get("own_generators"):
                 x = x + self.noise.rand()
+            if job.get("usual"):
+                self.outputs.append({"ids": ids, "mean": x.mean()})
+                self.counts["train"] += 1
+                self.last.append(batch_idx)
+                self.given.update(ids.tolist())
+                self.total += 1
             y = checkpoint(self.net, x, use_reentrant=False) if job.get("usual") else self.net(x)
             loss = nn.functional.mse_loss(y, x)
             self.log("train_loss", loss, on_step=True, on_epoch=True)
@@ -554,6 +563,7 @@ def _train(pl, job: dict) -> None:
             loss = nn.functional.mse_loss(self.net(x + torch.rand(1)), x)
             self.log("val_loss", loss)
             if job.get("usual"):
+                self.counts["validate"] += 1
                 self.spread(loss)
                 self.log("spread", self.spread, on_step=True, on_epoch=True)
             if not self.trainer.sanity_checking:
@@ -561,6 +571,22 @@ def _train(pl, job: dict) -> None:
                 write("validate", *here, sorted(ids.tolist()), loss.item().hex())
                 kill(f"validation:{self.current_epoch}:{self.trainer.fit_loop.batch_idx + 1}")
                 time.sleep(job.get("slow_validation_s", 0))
+
+        def on_train_epoch_end(self):
+            if job.get("usual"):
+                means = torch.stack([output["mean"] for output in self.outputs])
+                self.log("mean", means.mean())
+                write(
+                    "outputs",
+                    len(means),
+                    means.sum().item().hex(),
+                    self.counts,
+                    list(self.last),
+                    len(self.given),
+                    self.total.item(),
+                )
+                self.given.clear()
+                self.outputs.clear()
 
         def on_train_epoch_start(self):
             write("epoch starts", self.current_epoch, torch.rand(1).item(), random.random())

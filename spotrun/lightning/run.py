@@ -26,6 +26,7 @@ from typing import Any
 from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.lightning import machine, module_state, own_generators, refusal, seeds, session, tensors
+from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
@@ -127,6 +128,7 @@ class Run:
 
     def restore(self) -> None:
         """on_fit_start: after Lightning has put weights and callbacks back, and reset its metrics."""
+        self.snapshots.attributes = Attributes(self._trainer.lightning_module)
         if self._resumed is None:
             return
         lightning_state.load_metrics(self._trainer, self._own["metrics"])
@@ -153,7 +155,7 @@ class Run:
         size_bytes = self._size_bytes()  # refuses what cannot be saved, before the first step
         if self._resumed is not None:
             self._agent.want_arenas(size_bytes)
-        self._resumed, self._own = None, {}
+        self._resumed = None
 
     def _size_bytes(self) -> int:
         return self.snapshots.plan(self.snapshots.state(self._here())).size_bytes
@@ -180,6 +182,9 @@ class Run:
             yield
 
     def epoch_begins(self) -> None:
+        if self._own:  # only now, as on_train_start of the module may set them
+            self.snapshots.attributes.load(self._own["attributes"])
+            self._own = {}
         self._seed_at("epoch begins", position.epoch(self._trainer))
 
     def batch_begins(self) -> None:

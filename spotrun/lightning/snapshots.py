@@ -18,6 +18,7 @@ import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import Plan, plan_image
 from spotrun.lightning import machine, module_state, tensors
+from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
@@ -83,6 +84,7 @@ class Snapshots:
         self._every_steps = every_steps
         self._step = trainer.global_step
         self.loss: Any = None
+        self.attributes: Attributes
 
     def resumed_at(self, step: int) -> None:
         """The snapshot of `step` is there already."""
@@ -183,6 +185,7 @@ class Snapshots:
             "metrics": lightning_state.dump_metrics(trainer),
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
             "module": module_state.dump(module),
+            "attributes": self.attributes.changed(),
             "callbacks": [module_state.dump(kept) for kept in module_state.of_callbacks(trainer.callbacks)],
             # Ranks have running statistics of their own; those of rank 0 are in the weights.
             "buffers": dict(module.named_buffers()) if self._ranks.rank else {},
