@@ -18,8 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -41,10 +41,13 @@ STARTS_IN_VAIN_MAX = 3
 @dataclass(frozen=True)
 class Result:
     """
-    One training. `lost` counts checkpoints that were said to be saved and that no resume found again; `ended` is False
-    where the script could not be started any more.
+    One training, by `who`. `in_saves` counts the kills that hit while a checkpoint was being saved; `lost` counts
+    checkpoints that were said to be saved and that no resume found again; `ended` is False where the script could not
+    be started any more.
     """
 
+    who: str
+    seed: int
     kills: int
     in_saves: int
     harm: Harm
@@ -54,14 +57,22 @@ class Result:
 
 
 class Stock:
-    """A plain Lightning training in a folder, with its checkpoints at `uri`."""
+    """A plain Lightning training in a folder, with its checkpoints at `uri`; nothing of it outlives the block."""
 
     def __init__(self, folder: Path, uri: str, step_s: float) -> None:
         folder.mkdir(parents=True)
         self.folder, self.trace = folder, folder / "trace.txt"
         self._uri, self._step_s = uri, step_s
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def __enter__(self) -> Stock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        self._mark.unlink(missing_ok=True)  # whoever was killed while it saved has left it
         paths = os.pathsep.join([str(PEERS), str(JOBS)])
         environment = os.environ | {
             "PYTHONPATH": paths,
@@ -72,11 +83,30 @@ class Stock:
         flags = {"--epochs": chaos.EPOCHS, "--step-s": self._step_s, "--every": EVERY_STEPS, "--to": self._uri}
         command = [sys.executable, str(JOBS / "stock.py"), *(str(word) for pair in flags.items() for word in pair)]
         with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def ends_well(self) -> bool:
+        """Wait for the end."""
+        assert self._process is not None
+        return self._process.wait(chaos.RUN_WITHIN_S) == 0
 
     @property
     def saving(self) -> bool:
-        return (self.folder / "saving").exists()
+        """Whether it saves a checkpoint, or did when it was killed."""
+        return self._mark.exists()
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / "saving"
 
     @property
     def weights(self) -> str:
@@ -97,26 +127,19 @@ class Stock:
 
 def straight(folder: Path, uri: str) -> tuple[dict[int, set[str]], str]:
     """Trace and weights of a plain training that nothing disturbs."""
-    stock = Stock(folder, uri, 0)
-    process = stock.start()
-    if process.wait(chaos.RUN_WITHIN_S) != 0:
-        raise RuntimeError(f"plain Lightning does not train:\n{(folder / 'log').read_text()[-2000:]}")
-    return {int(line.split()[0]): {line} for line in stock.trace.read_text().splitlines()}, stock.weights
+    with Stock(folder, uri, 0) as stock:
+        stock.start()
+        if not stock.ends_well():
+            raise RuntimeError(f"plain Lightning does not train:\n{(folder / 'log').read_text()[-2000:]}")
+        return {int(line.split()[0]): {line} for line in stock.trace.read_text().splitlines()}, stock.weights
 
 
-def disturbed(folder: Path, uri: str, seed: int, trace: dict[int, set[str]], weights: str) -> Result:
-    stock = Stock(folder, uri, chaos.CHAOS_STEP_S)
-    process = stock.start()
-    done = []
-    for kill in chaos.plan(seed):
-        if not _reached(stock, process, kill):
-            break
-        process.kill()
-        process.wait()
-        done.append(kill)
-        process = stock.start()
-    ended = _goes_on_to_the_end(stock, process)
+def disturbed(stock: Stock, seed: int, trace: dict[int, set[str]], weights: str) -> Result:
+    done = list(_kills_done(stock, chaos.plan(seed)))
+    ended = _goes_on_to_the_end(stock)
     return Result(
+        who="Lightning",
+        seed=seed,
         kills=len(done),
         in_saves=sum(kill.in_upload for kill in done),
         harm=harm(stock.trace.read_text().splitlines(), trace, chaos.SAMPLES),
@@ -126,22 +149,31 @@ def disturbed(folder: Path, uri: str, seed: int, trace: dict[int, set[str]], wei
     )
 
 
-def _reached(stock: Stock, process: subprocess.Popen[bytes], kill: chaos.Kill) -> bool:
+def _kills_done(stock: Stock, planned: list[chaos.Kill]) -> Iterator[chaos.Kill]:
+    """Those that there was time for, and whether they hit a save. It runs again after each."""
+    stock.start()
+    for kill in planned:
+        if not _reached(stock, kill):
+            return
+        stock.kill()
+        yield replace(kill, in_upload=stock.saving)
+        stock.start()
+
+
+def _reached(stock: Stock, kill: chaos.Kill) -> bool:
     give_up_at = time.monotonic() + chaos.RUN_WITHIN_S
-    while process.poll() is None and time.monotonic() < give_up_at:
+    while stock.runs and time.monotonic() < give_up_at:
         if chaos.trained(stock.trace) >= kill.step and (not kill.in_upload or stock.saving):
             return True
         time.sleep(chaos.LOOK_EVERY_S)
     return False
 
 
-def _goes_on_to_the_end(stock: Stock, process: subprocess.Popen[bytes]) -> bool:
+def _goes_on_to_the_end(stock: Stock) -> bool:
     for _ in range(STARTS_IN_VAIN_MAX):
-        if process.wait(chaos.RUN_WITHIN_S) == 0:
+        if stock.ends_well():
             return True
-        process = stock.start()
-    process.kill()
-    process.wait()
+        stock.start()
     return False
 
 
@@ -149,7 +181,8 @@ def _goes_on_to_the_end(stock: Stock, process: subprocess.Popen[bytes]) -> bool:
 
 
 def plain(folder: Path, uri: str, seed: int, trace: dict[int, set[str]], weights: str) -> Result:
-    result = disturbed(folder, uri, seed, trace, weights)
+    with Stock(folder, uri, chaos.CHAOS_STEP_S) as stock:
+        result = disturbed(stock, seed, trace, weights)
     shutil.rmtree(folder)
     return result
 
@@ -157,6 +190,8 @@ def plain(folder: Path, uri: str, seed: int, trace: dict[int, set[str]], weights
 def ours(folder: Path, uri: str, seed: int, wanted: chaos.Straight) -> Result:
     outcome = chaos.one(folder, uri, seed, wanted)
     return Result(
+        who="spotrun",
+        seed=seed,
         kills=len(outcome.kills),
         in_saves=sum(kill.in_upload for kill in outcome.kills),
         harm=outcome.harm,
@@ -168,30 +203,41 @@ def ours(folder: Path, uri: str, seed: int, wanted: chaos.Straight) -> Result:
 
 def main(
     runs: Annotated[int, typer.Option(help="How many trainings of each.")] = 10,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
     jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
     if not PEERS.is_dir():
         sys.exit("error: the peers are not installed\n  try: make interruptions")
-    results: dict[str, list[Result]] = {"Lightning": [], "spotrun": []}
+    results: list[Result] = []
+    for result in _of_both(range(seed, seed + runs), jobs):
+        results.append(result)
+        print(f"{len(results):3}/{2 * runs}  {_line(result)}", flush=True)
+    show({who: [result for result in results if result.who == who] for who in ("Lightning", "spotrun")})
+    if json_to is not None:
+        json_to.write_text(json.dumps([asdict(result) for result in results], indent=1))
+
+
+def _of_both(seeds: range, jobs: int) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="spotrun-peers-") as name, chaos.stores(chaos.Kind.S3) as new_uri:
         folder = Path(name)
         trace, weights = straight(folder / "straight", new_uri())
         wanted = chaos.undisturbed(folder / "calm")
-        with ProcessPoolExecutor(jobs) as pool:
-            tasks = {}
-            for seed in range(first, first + runs):
-                one = pool.submit(plain, folder / f"plain-{seed}", new_uri(), seed, trace, weights)
-                other = pool.submit(ours, folder / f"ours-{seed}", new_uri(), seed, wanted)
-                tasks |= {one: ("Lightning", seed), other: ("spotrun", seed)}
-            for task in as_completed(tasks):
-                who, seed = tasks[task]
-                results[who].append(task.result())
-                print(f"{who}, seed {seed}: {task.result()}", flush=True)
-    show(results)
-    if json_to is not None:
-        json_to.write_text(json.dumps({who: [asdict(one) for one in all_] for who, all_ in results.items()}, indent=1))
+        tasks = (
+            task
+            for seed in seeds
+            for task in (
+                partial(plain, folder / f"plain-{seed}", new_uri(), seed, trace, weights),
+                partial(ours, folder / f"ours-{seed}", new_uri(), seed, wanted),
+            )
+        )
+        yield from chaos.side_by_side(jobs, tasks)
+
+
+def _line(result: Result) -> str:
+    verdict = "bit-identical" if result.identical else f"{result.harm.differ} of {chaos.STEPS} steps differ"
+    kills = f"{result.kills:2} kills, {result.in_saves:2} while it saved"
+    return f"{result.who:9}  seed {result.seed:4}  {kills}  {result.harm.redone:4} steps redone  {verdict}"
 
 
 def show(results: dict[str, list[Result]]) -> None:

@@ -2,14 +2,15 @@
 Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
 
     make chaos                                               200 runs on a real S3 server
-    python -m tests.chaos --runs 1 --first SEED --store s3   one of them again
+    python -m tests.chaos --runs 1 --seed SEED --store s3    one of them again
 
-Half of the kills hit while a checkpoint is being sent.
+Half of the kills wait until a checkpoint is being sent. Whether they hit it then is looked up, and counted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -19,11 +20,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -32,10 +34,10 @@ import pytest
 import typer
 
 from spotrun.events import ResumedFrom
-from tests.audit import Harm, books, harm, one_attempt_at_a_time
+from tests.audit import Harm, books, harm, one_attempt_at_a_time, samples_are_whole
 from tests.local_runs import Site, final_tensors
 from tests.object_stores import FakeGcs, SeaweedFS, running
-from tests.strikes import strike, uploading
+from tests.strikes import Uploads, strike
 
 EPOCHS, SAMPLES = 20, 96
 STEPS = EPOCHS * 12
@@ -45,6 +47,7 @@ VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runn
 LOOK_EVERY_S = 0.002
 """An upload lasts a tenth of a second."""
 RUN_WITHIN_S = 600
+PROGRAM = "quick.py"
 QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
 CHAOS_STEP_S = 0.02
 CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
@@ -52,7 +55,11 @@ CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
 
 @dataclass(frozen=True)
 class Kill:
-    """Of `victim`, once step `step` was trained, and then `in_upload` only while a checkpoint is being sent."""
+    """
+    Of `victim`, once step `step` was trained, and `in_upload` only while a checkpoint is being sent.
+
+    Of a kill that was done, `in_upload` says whether one was being sent when it hit.
+    """
 
     step: int
     victim: str
@@ -84,13 +91,13 @@ def plan(seed: int) -> list[Kill]:
     dice = random.Random(seed)
     count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 3)
     steps = sorted(dice.sample(range(4, STEPS - 24), count))
-    return [Kill(step, dice.choice(VICTIMS), number % 2 == 1) for number, step in enumerate(steps)]
+    return [Kill(step, dice.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
 def straight(site: Site) -> Straight:
-    site.call("launch", site.job("calm", args=QUIET_ARGS, scale=SCALE), "-y")
+    site.call("launch", site.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM), "-y")
     trace = site.trace_by_step()
-    site.trace.unlink()
+    assert samples_are_whole(trace, EPOCHS, SAMPLES)
     return Straight(trace, final_tensors(site.run("calm")))
 
 
@@ -98,31 +105,34 @@ def disturbed(site: Site, seed: int, wanted: Straight) -> Outcome:
     """One training through the kills of `seed`, compared with `wanted`."""
     began = time.monotonic()
     name = f"chaos-{seed}"
-    job = site.job(name, args=CHAOS_ARGS, scale=SCALE, extra="retry: {max_restarts: 40}\n")
-    runner = site.start("launch", job, "-y")
-    done = []
-    for kill in plan(seed):
-        if not _reached(site, runner, kill):
-            break
-        done.append(kill)
-        if kill.victim == "runner":
-            runner.send_signal(signal.SIGKILL)
-            runner = site.start("resume", name)
-        else:
-            strike(site, name, kill.victim)
+    job = site.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra="retry: {max_restarts: 40}\n")
+    runner, kills = _through_kills(site, name, site.start("launch", job, "-y"), plan(seed))
     output, _ = runner.communicate(timeout=RUN_WITHIN_S)
     wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
     wrong += _differences(site, name, wanted) if not wrong else []
-    return Outcome(
-        seed,
-        tuple(done),
-        harm(site.trace.read_text().splitlines(), wanted.trace, SAMPLES),
-        sum(
-            len(entry.event.skipped) for entry in site.run(name).ledger.entries if isinstance(entry.event, ResumedFrom)
-        ),
-        time.monotonic() - began,
-        tuple(wrong),
-    )
+    wrong += [] if len(kills) >= KILLS_MIN else [f"only {len(kills)} kills"]
+    found = harm(site.trace.read_text().splitlines(), wanted.trace, SAMPLES)
+    seconds = time.monotonic() - began
+    return Outcome(seed, tuple(kills), found, _unreadable_commits(site, name), seconds, tuple(wrong))
+
+
+def _through_kills(
+    site: Site, name: str, runner: subprocess.Popen[str], planned: list[Kill]
+) -> tuple[subprocess.Popen[str], list[Kill]]:
+    """The runner after the last of them, and the kills that there was time for."""
+    uploads, done = Uploads(site), []
+    for kill in planned:
+        if not _reached(site, runner, uploads, kill):
+            break
+        if kill.victim == "runner":
+            runner.send_signal(signal.SIGKILL)
+        else:
+            strike(site, kill.victim)
+        done.append(replace(kill, in_upload=uploads.under_way()))
+        uploads.settle()
+        if kill.victim == "runner":
+            runner = site.start("resume", name)
+    return runner, done
 
 
 def _unreadable_commits(site: Site, name: str) -> int:
@@ -131,12 +141,12 @@ def _unreadable_commits(site: Site, name: str) -> int:
     return sum(len(entry.event.skipped) for entry in run.ledger.entries if isinstance(entry.event, ResumedFrom))
 
 
-def _reached(site: Site, runner: subprocess.Popen[str], kill: Kill) -> bool:
+def _reached(site: Site, runner: subprocess.Popen[str], uploads: Uploads, kill: Kill) -> bool:
     """Wait for the moment of a kill; False when the run is over before it."""
     give_up_at = time.monotonic() + RUN_WITHIN_S
     while runner.poll() is None:
         assert time.monotonic() < give_up_at, f"step {kill.step} is not reached"
-        if trained(site.trace) >= kill.step and (not kill.in_upload or uploading(site)):
+        if trained(site.trace) >= kill.step and (not kill.in_upload or uploads.under_way()):
             return True
         time.sleep(LOOK_EVERY_S)
     return False
@@ -204,25 +214,41 @@ class Kind(StrEnum):
 
 def main(
     runs: Annotated[int, typer.Option(help="How many trainings.")] = 200,
-    first: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
     jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
     store: Annotated[Kind, typer.Option(help="Where the runs lie: SeaweedFS, fake-gcs-server, or a folder.")] = Kind.S3,
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
-    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name, stores(store) as new_uri:
-        folder = Path(name)
-        wanted = undisturbed(folder / "calm")
-        outcomes = []
-        with ProcessPoolExecutor(jobs) as pool:
-            seeds = range(first, first + runs)
-            tasks = [pool.submit(one, folder / str(seed), new_uri(), seed, wanted) for seed in seeds]
-            for future in as_completed(tasks):
-                outcomes.append(future.result())
-                print(f"{len(outcomes):3}/{runs}  {_line(outcomes[-1])}", flush=True)
-    print(_summary(outcomes))
+    began = time.monotonic()
+    outcomes = []
+    for outcome in _battery(range(seed, seed + runs), jobs, store):
+        outcomes.append(outcome)
+        print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
+    print(summary(outcomes, time.monotonic() - began))
     if json_to is not None:
         json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     sys.exit(any(outcome.wrong for outcome in outcomes))
+
+
+def _battery(seeds: range, jobs: int, store: Kind) -> Iterator[Outcome]:
+    """Each as it comes."""
+    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name, stores(store) as new_uri:
+        folder = Path(name)
+        wanted = undisturbed(folder / "calm")
+        yield from side_by_side(jobs, (partial(one, folder / str(seed), new_uri(), seed, wanted) for seed in seeds))
+
+
+def side_by_side(jobs: int, tasks: Iterable[Callable[[], Result]]) -> Iterator[Result]:
+    """What each gives, as it comes. None waits inside of the pool, where it would begin after a Ctrl-C."""
+    waiting = iter(tasks)
+    under_way: set[Future[Result]] = set()
+    with ProcessPoolExecutor(jobs) as pool:
+        while True:
+            under_way |= {pool.submit(task) for task in itertools.islice(waiting, jobs - len(under_way))}
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            yield from (task.result() for task in done)
 
 
 @contextlib.contextmanager
@@ -243,15 +269,19 @@ def _line(outcome: Outcome) -> str:
     return f"seed {outcome.seed:4}  {kills}  {outcome.harm.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
 
 
-def _summary(outcomes: list[Outcome]) -> str:
+def summary(outcomes: list[Outcome], seconds: float) -> str:
     kills = [kill for outcome in outcomes for kill in outcome.kills]
     victims = ", ".join(f"{count} {victim}" for victim, count in Counter(kill.victim for kill in kills).most_common())
-    same = sum(not outcome.wrong for outcome in outcomes)
-    return (
-        f"{same}/{len(outcomes)} bit-identical through {len(kills)} SIGKILLs ({victims}), "
-        f"{sum(kill.in_upload for kill in kills)} of them while a checkpoint was being sent; "
-        f"{sum(outcome.harm.redone for outcome in outcomes)} of {STEPS * len(outcomes)} steps redone"
-    )
+    in_upload = sum(kill.in_upload for kill in kills)
+    rows = {
+        "bit-identical": f"{sum(not outcome.wrong for outcome in outcomes)} of {len(outcomes)} trainings",
+        "SIGKILLs": f"{len(kills)}: {victims}",
+        "while a checkpoint was sent": f"{in_upload} ({in_upload / max(1, len(kills)):.0%})",
+        "commits that could not be read": str(sum(outcome.lost for outcome in outcomes)),
+        "steps done once more": f"{sum(outcome.harm.redone for outcome in outcomes)} of {STEPS * len(outcomes)}",
+        "took": f"{seconds:.0f} s",
+    }
+    return "\n".join(f"{name + ':':32} {figure}" for name, figure in rows.items())
 
 
 if __name__ == "__main__":

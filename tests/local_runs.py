@@ -36,11 +36,20 @@ class Site:
         monkeypatch.setenv("SPOTRUN_STORE", self.uri)
         monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def job(self, name: str, *, args: str = "", extra: str = "", script: str = "", scale: float = 30) -> Path:
-        """A YAML file for tests/jobs/tiny.py. `script` holds the market's steps, a line each."""
+    def job(
+        self,
+        name: str,
+        *,
+        args: str = "",
+        extra: str = "",
+        script: str = "",
+        scale: float = 30,
+        program: str = "tiny.py",
+    ) -> Path:
+        """A YAML file for `program` of tests/jobs. `script` holds the market's steps, a line each."""
         steps = "".join(f"\n    - {line}" for line in script.strip().splitlines())
         text = (
-            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: tiny.py, args: [{args}]}}\n"
+            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{args}]}}\n"
             f"envs: {{TRACE: '{self.trace}'}}\n"
             f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             f"resources: {{cloud: local, accelerators: 'V100:1'}}\n"

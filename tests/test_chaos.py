@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.agent.status import Status, Upload
 from tests import chaos
+from tests.local_runs import Site
 from tests.object_stores import RunningServer
+from tests.strikes import Uploads
 
 RUNS = 20
 
@@ -33,4 +36,27 @@ def test_a_training_through_kills_is_the_one_without(
     server.reach(monkeypatch)
     outcome = chaos.one(tmp_path / "site", server.new_prefix(), seed, wanted)
     assert outcome.wrong == ()
-    assert len(outcome.kills) >= chaos.KILLS_MIN
+
+
+def test_half_of_the_kills_wait_for_an_upload() -> None:
+    plans = [chaos.plan(seed) for seed in range(1, 201)]
+    kills = [kill for plan in plans for kill in plan]
+    assert {len(plan) for plan in plans} == set(range(chaos.KILLS_MIN, chaos.KILLS_MAX + 1))
+    assert 0.5 <= sum(kill.in_upload for kill in kills) / len(kills) < 0.6
+    assert {kill.victim for kill in kills} == set(chaos.VICTIMS)
+
+
+def test_what_a_killed_agent_said_last_is_no_upload(site: Site) -> None:
+    uploads = Uploads(site)
+    assert not uploads.under_way()
+    disk = site.folder / "cloud" / "instances" / "i-1"
+    disk.mkdir(parents=True)
+    status = Status(disk)
+    status.change(upload=Upload(1, 2))
+    assert uploads.under_way()
+    uploads.settle()
+    assert not uploads.under_way()
+    status.change(upload=Upload(2, 2))
+    assert uploads.under_way()
+    status.change(upload=None)
+    assert not uploads.under_way()

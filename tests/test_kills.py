@@ -38,7 +38,7 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(si
             runner.kill()
             runner = site.start("resume", "killed")
         else:
-            strike(site, "killed", victim)
+            strike(site, victim)
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 

@@ -48,7 +48,6 @@ def main() -> None:
     parser.add_argument("--every", type=int, required=True)
     parser.add_argument("--to", required=True)
     args = parser.parse_args()
-    (Told.folder / "saving").unlink(missing_ok=True)
     pl.seed_everything(7, verbose=False)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
