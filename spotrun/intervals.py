@@ -33,10 +33,17 @@ def checkpoint_interval(stall: timedelta, mean_time_between_interruptions: timed
 
 
 def auto_interval(
-    stall: timedelta, mean_time_between_interruptions: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
+    stall: timedelta,
+    mean_time_between_interruptions: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS,
+    saved: float = 0.0,
 ) -> timedelta:
-    """Young's interval, at most 10 min, and never so short that training stands still for more than 3.5 % of it."""
-    best = checkpoint_interval(stall, mean_time_between_interruptions)
+    """
+    Young's interval, at most 10 min, and never so short that training stands still for more than 3.5 % of it.
+
+    Only losses that undo steps count: of all, `saved` (0 to 1) do not, as their notice is used for one more commit.
+    """
+    undoing = mean_time_between_interruptions / max(1e-6, 1 - saved)
+    best = checkpoint_interval(stall, undoing)
     return max(min(best, INTERVAL_MAX), stall / STALL_SHARE_MAX, COMMIT_GAP)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.simulation.traces import read_json, read_windows
+from spotrun.simulation.traces import read_any, read_bamboo, read_counts, read_json, read_windows
 
 
 def test_the_same_numbers_mean_the_opposite_to_the_two_publishers(tmp_path: Path) -> None:
@@ -42,3 +42,25 @@ def test_windows_come_out_as_zones_with_prices(tmp_path: Path) -> None:
 def test_a_folder_without_the_windows_is_told(tmp_path: Path) -> None:
     with pytest.raises(SpotrunError, match="no market windows"):
         read_windows(tmp_path / "none.npz")
+
+
+def test_a_group_is_up_while_enough_of_its_nodes_run(tmp_path: Path) -> None:
+    path = tmp_path / "group.csv"
+    path.write_text("0,add,a\n60000,add,b\n180000,remove,a\n300000,remove,b\n")
+    pair, one = read_bamboo(path, 2, 1.0), read_bamboo(path, 1, 1.0)
+    assert pair.up[0, :, 0].tolist() == [False, True, True, False, False]
+    assert one.up.all()
+    assert pair.polarity == "at least 2 running = available"
+
+
+def test_counts_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
+    path = tmp_path / "count.txt"
+    path.write_text("2021-12-11, 11:02:00, 1\n2021-12-11, 11:00:00, 5\n2021-12-11, 11:04:00, 7\n")
+    assert read_counts(path, 3, 1.0).up[0, :, 0].tolist() == [True, True, False, False]
+
+
+def test_what_is_no_record_is_told_with_its_name(tmp_path: Path) -> None:
+    for name in ("a.json", "b.csv", "c.txt"):
+        (tmp_path / name).write_text("{}" if name == "a.json" else "hello")
+        with pytest.raises(SpotrunError, match="is no record of a market"):
+            read_any(tmp_path / name, "skypilot", 1, 1.0)

@@ -35,6 +35,7 @@ from spotrun.agent.trainer import Trainer
 from spotrun.checkpoint.restore import Found, Image, newest_readable
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.events import Cause, ResumedFrom
+from spotrun.hazard import observed_hazard
 from spotrun.state import RunState
 from spotrun.trainer_link import (
     ArenasWanted,
@@ -89,7 +90,8 @@ class AttemptLoop:
         """
         attempt = self._chronicle.take_over()
         self._node.status.change(phase="restore", attempt=attempt.number)
-        self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s())
+        hazard = observed_hazard(self._state, self._node.clock.now())
+        self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard)
         self._leave.read(self._state, attempt.number)
         self._begin(len(attempt.trainers), ready)
         while True:

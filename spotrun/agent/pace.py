@@ -10,6 +10,7 @@ from statistics import median
 from typing import Literal
 
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
+from spotrun.hazard import Hazard
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.trainer_link import Progress, Why
 from spotrun.units import Steps
@@ -24,10 +25,14 @@ Every = Literal["auto"] | timedelta | Steps
 
 
 class Pace:
-    """One attempt's. `committed_s` is the monotonic time of the run's newest commit, None where there is none."""
+    """
+    One attempt's. `committed_s` is the monotonic time of the run's newest commit, None where there is none; `hazard`
+    is what the run knew of losses when the attempt began.
+    """
 
-    def __init__(self, every: Every, committed_s: float | None) -> None:
+    def __init__(self, every: Every, committed_s: float | None, hazard: Hazard | None = None) -> None:
         self._every = every
+        self._hazard = hazard or Hazard()
         self._committed_s = committed_s
         self._snapshot_s: float | None = None
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
@@ -78,7 +83,7 @@ class Pace:
         if isinstance(self._every, timedelta):
             return self._every.total_seconds()
         stall = FIRST_STALL if self.stall_s is None else timedelta(seconds=self.stall_s)
-        return auto_interval(stall).total_seconds()
+        return auto_interval(stall, self._hazard.mean_time_between, self._hazard.saved).total_seconds()
 
     def snapshot_due(self, now_s: float) -> Why | None:
         facts = SnapshotFacts(

@@ -24,6 +24,7 @@ from spotrun.cli.plan import plan
 from spotrun.cli.reap import reap
 from spotrun.cli.report import report
 from spotrun.cli.resume import resume
+from spotrun.cli.simulate import simulate
 from spotrun.cli.status import status
 from spotrun.cli.stop import stop
 from spotrun.cli.tick import tick
@@ -44,6 +45,7 @@ app = typer.Typer(
 for verb in (
     launch,
     plan,
+    simulate,
     validate,
     status,
     logs,

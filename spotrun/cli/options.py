@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -28,3 +30,14 @@ def print_json(value: object) -> None:
     import json
 
     print(json.dumps(value, indent=2, default=str))
+
+
+@contextmanager
+def progress_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal while lifetimes are simulated."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        task = bar.add_task("simulating", total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar
 
 if TYPE_CHECKING:
     from spotrun.spec import RunSpec
@@ -64,7 +62,7 @@ def plan(
         raise SpecInvalid(reason, hint="give a later deadline")
     offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
     record = None if traces is None else (traces.name, read_windows(traces))
-    with _progress(quiet=as_json) as progressed:
+    with progress_bar(quiet=as_json) as progressed:
         found = forecast_of(
             spec,
             offerings,
@@ -103,14 +101,3 @@ def _work(spec: RunSpec, store: str | None) -> tuple[timedelta, int | None]:
             return summary.total.productive, len(summary.epochs)
     hint = "give --work 3h, or policy.expected_work; a completed run of this name would tell it too"
     raise SpecInvalid("nobody knows how long this training takes", hint=hint)
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal while lifetimes are simulated."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task("simulating", total=None)
-        yield lambda done, of: bar.update(task, completed=done, total=of)

@@ -14,6 +14,7 @@ from math import sqrt
 
 import msgspec
 
+from spotrun.hazard import observed_hazard
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market import World
 from spotrun.policy import assumptions
@@ -45,7 +46,7 @@ class Workload(msgspec.Struct, frozen=True):
 def workload(state: RunState, spec: RunSpec, world: World, now: datetime) -> Workload | None:
     """None while nothing is known: no step was measured, or the training does not say when it ends."""
     measured = pace(state, world)
-    rework_s = _rework_s(state, spec, measured)
+    rework_s = _rework_s(state, spec, measured, now)
     if measured is not None and world.steps_total is not None:
         step = step_reached(state, world)
         left_s = max(0.0, world.steps_total - step) * measured.step_s
@@ -116,7 +117,7 @@ def _trained_s(state: RunState, world: World, now: datetime) -> float:
     return committed_s + max(0.0, (now - newest).total_seconds())
 
 
-def _rework_s(state: RunState, spec: RunSpec, measured: Pace | None) -> float:
+def _rework_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
     """From one commit to the next, and until that is durable."""
     durable = [timedelta(seconds=commit.event.durable_s) for commit in state.commits]
     stall = [timedelta(seconds=commit.event.stall_s) for commit in state.commits]
@@ -124,5 +125,7 @@ def _rework_s(state: RunState, spec: RunSpec, measured: Pace | None) -> float:
     if isinstance(every, Steps):
         interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
     else:
-        interval = every if isinstance(every, timedelta) else auto_interval(max([assumptions.STALL, *stall]))
+        hazard = observed_hazard(state, now)
+        longest = auto_interval(max([assumptions.STALL, *stall]), hazard.mean_time_between, hazard.saved)
+        interval = every if isinstance(every, timedelta) else longest
     return (max(interval, COMMIT_GAP) + max(durable, default=assumptions.COMMIT)).total_seconds()

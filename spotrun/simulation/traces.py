@@ -4,11 +4,15 @@ Recorded spot markets. Which number means available differs between publishers, 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}, 1 = available
     adrs       the copies of them in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
+    bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least so many nodes run
+    counts     `date, time, running instances` (.txt): the same
 """
 
 from __future__ import annotations
 
+import csv
 import json
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -17,6 +21,8 @@ import numpy as np
 from spotrun.errors import SpotrunError
 
 AVAILABLE = {"skypilot": 1, "adrs": 0}
+COUNT_TICK_S = 60.0
+"""Records that say when a count changed are read at such moments."""
 
 
 class Windows(msgspec.Struct, frozen=True):
@@ -62,3 +68,57 @@ def read_json(path: Path, published_as: str, price_usd_per_hour: float) -> Windo
     return Windows(
         up, np.full(up.shape, price_usd_per_hour), (path.stem,), float(held["metadata"]["gap_seconds"]), polarity
     )
+
+
+def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
+    """A group of instances by who joined and left it, as one zone that is up while at least `nodes` are there."""
+    seen: list[tuple[float, int]] = []
+    running = 0
+    with path.open(newline="") as lines:
+        for at_ms, what, _ in csv.reader(lines):
+            running += 1 if what == "add" else -1
+            seen.append((float(at_ms) / 1000, running))
+    return _counted(path, seen, nodes, price_usd_per_hour)
+
+
+def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
+    """How many instances of a group ran, as one zone that is up while at least `nodes` did."""
+    with path.open(newline="") as lines:
+        rows = [
+            (datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)) for day, at, count in csv.reader(lines)
+        ]
+    first = min(at for at, _ in rows)
+    return _counted(
+        path, sorted(((at - first).total_seconds(), count) for at, count in rows), nodes, price_usd_per_hour
+    )
+
+
+def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_per_hour: float) -> Windows:
+    changes = np.array([at_s for at_s, _ in seen])
+    counts = np.array([count for _, count in seen])
+    moments = np.arange(changes[0], changes[-1], COUNT_TICK_S)
+    up = (counts[np.searchsorted(changes, moments, side="right") - 1] >= nodes)[None, :, None]
+    polarity = f"at least {nodes} running = available"
+    return Windows(up, np.full(up.shape, price_usd_per_hour), (path.stem,), COUNT_TICK_S, polarity)
+
+
+def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
+    """
+    A record in any of the formats above, by the ending of its name.
+
+    Raises:
+        SpotrunError: it is no such record.
+    """
+    try:
+        match path.suffix:
+            case ".npz":
+                return read_windows(path)
+            case ".json":
+                return read_json(path, published_as, price_usd_per_hour)
+            case ".csv":
+                return read_bamboo(path, nodes, price_usd_per_hour)
+            case _:
+                return read_counts(path, nodes, price_usd_per_hour)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        hint = "known are skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
+        raise SpotrunError(f"{path} is no record of a market: {error}", hint=hint) from error

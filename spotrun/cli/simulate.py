@@ -1,0 +1,83 @@
+"""`spotrun simulate`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import JsonOption, print_json, progress_bar
+
+STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
+
+
+def simulate(
+    traces: Annotated[Path, typer.Option("--traces", metavar="DIR", help="Recorded markets: a folder, or one file.")],
+    published_as: Annotated[
+        str, typer.Option("--published-as", metavar="skypilot|adrs", help="What 1 means in JSON: available, or not.")
+    ] = "skypilot",
+    strategy: Annotated[list[str] | None, typer.Option("--strategy", help="Only these; may be repeated.")] = None,
+    work: Annotated[list[str], typer.Option("--work", metavar="8h", help="May be repeated.")] = ["8h"],  # noqa: B006
+    deadline: Annotated[list[str], typer.Option("--deadline", metavar="12h", help="May be repeated.")] = ["12h"],  # noqa: B006
+    changeover: Annotated[list[str], typer.Option("--changeover", metavar="6m", help="May be repeated.")] = ["6m"],  # noqa: B006
+    on_demand: Annotated[float, typer.Option("--on-demand", min=0.01, help="Its price, in USD per hour.")] = 3.06,
+    price_ratio: Annotated[
+        float, typer.Option("--price-ratio", min=1.0, help="On-demand by spot price, where the record has no prices.")
+    ] = 3.0,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many must run, in records that count.")] = 1,
+    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Jobs per window, spread over it.")] = 4,
+    every: Annotated[int, typer.Option("--every", min=1, help="Only each Nth window, for a quick look.")] = 1,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Study strategies on recorded markets: what they cost, and how often they are late."""
+    from spotrun.report import study as shown
+    from spotrun.simulation.study import Options, records_in, study
+    from spotrun.simulation.traces import AVAILABLE
+
+    options = Options(
+        strategies=tuple(_known("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
+        works_s=_seconds("--work", work),
+        deadlines_s=_seconds("--deadline", deadline),
+        changeovers_s=_seconds("--changeover", changeover),
+        on_demand_usd_per_hour=on_demand,
+        price_ratio=price_ratio,
+        published_as=_known("--published-as", published_as, list(AVAILABLE)),
+        nodes=nodes,
+        starts=starts,
+        every=every,
+    )
+    with progress_bar(quiet=as_json or as_csv) as progressed:
+        found = study(records_in(traces), options, progressed)
+    if as_json:
+        print_json(shown.for_machines(found))
+    elif as_csv:
+        print(shown.as_csv(found), end="")
+    else:
+        shown.show(found)
+
+
+def _strategies() -> list[str]:
+    from spotrun.strategies.catalogue import STRATEGIES
+
+    return list(STRATEGIES)
+
+
+def _known(flag: str, word: str, words: list[str]) -> str:
+    from spotrun.errors import SpecInvalid
+
+    if word not in words:
+        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
+    return word
+
+
+def _seconds(flag: str, durations: list[str]) -> tuple[float, ...]:
+    from spotrun.errors import SpecInvalid
+    from spotrun.spec_values import read_positive_duration
+    from spotrun.units import Unreadable
+
+    try:
+        return tuple(read_positive_duration(text).total_seconds() for text in durations)
+    except Unreadable as error:
+        raise SpecInvalid(f"{flag}: {error.message}", hint=error.suggestion) from error

@@ -1,0 +1,72 @@
+"""A study of strategies on recorded markets, as a table, as CSV and as JSON. Costs are shares of the on-demand bill."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from datetime import timedelta
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from spotrun.report.tables import add_row, figures_table
+from spotrun.simulation.study import Case, Row, Study
+from spotrun.units import format_duration
+
+BAR_WIDTH = 20
+COLUMNS = (
+    *("strategy", "zones", "work_s", "deadline_s", "changeover_s"),
+    *("cost_share", "misses", "losses", "trials"),
+)
+
+
+def case_table(case: Case, rows: Iterable[Row]) -> Table:
+    """A line per strategy; the bar is the cost, full at the on-demand bill."""
+    work, due, start = (
+        format_duration(timedelta(seconds=seconds)) for seconds in (case.work_s, case.deadline_s, case.changeover_s)
+    )
+    title = f"{work} of work due in {due}, starts take {start}, {case.zones}"
+    table = figures_table(title, "strategy", ["cost", "", "late", "losses"])
+    for row in rows:
+        bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))
+        late = f"{row.misses}/{row.trials}"
+        add_row(table, [row.strategy, f"{row.cost_share:.3f}", f"{bar:{BAR_WIDTH}}", late, f"{row.losses:.1f}"])
+    return table
+
+
+def as_csv(found: Study) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_flat(row) for row in found.rows)
+    return text.getvalue()
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(row)
+    return {**facts.pop("case"), **facts}
+
+
+def for_machines(found: Study) -> dict[str, Any]:
+    return {
+        "records": msgspec.to_builtins(found.records),
+        "results": [_flat(row) for row in found.rows],
+        "sha256": found.digest,
+    }
+
+
+def show(found: Study) -> None:
+    for record in found.records:
+        extent = f"{record.windows} windows of {record.zones} zones" if record.zones > 1 else "1 zone"
+        short = "" if record.trials else "; shorter than every deadline, not studied"
+        facts = f"{record.polarity}, up {record.up_share:.0%}, tick {record.tick_s:g} s"
+        print(f"{record.name}: {extent}, {facts}{short}")
+    print("\nCosts are shares of the on-demand-only bill.\n")
+    for case, rows in groupby(found.rows, key=lambda row: row.case):
+        Console().print(case_table(case, rows))
+        print()
+    print(f"sha256 of all trials: {found.digest}")
