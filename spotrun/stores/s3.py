@@ -201,7 +201,9 @@ class S3Store:
         except _PASSING as error:
             hint = "check the network, and AWS_ENDPOINT_URL where it is set"
             raise StoreUnavailable(f"{what}: {error}", hint=hint) from error
-        except RuntimeError as error:  # of botocore/credentials.py: "… refreshed credentials are still expired."
+        except RuntimeError as error:
+            if "credentials are still expired" not in str(error):  # botocore's only word for it
+                raise
             raise StoreUnavailable(f"{what}: {error}", hint=_EXPIRED) from error
         except (sdk.BotoCoreError, Boto3Error) as error:
             raise StoreError(f"{what}: {error}", hint=_CREDENTIALS) from error
