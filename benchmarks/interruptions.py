@@ -210,12 +210,14 @@ def main(
     if not PEERS.is_dir():
         sys.exit("error: the peers are not installed\n  try: make interruptions")
     results: list[Result] = []
-    for result in _of_both(range(seed, seed + runs), jobs):
-        results.append(result)
-        print(f"{len(results):3}/{2 * runs}  {_line(result)}", flush=True)
-    show({who: [result for result in results if result.who == who] for who in ("Lightning", "spotrun")})
-    if json_to is not None:
-        json_to.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    try:
+        for result in _of_both(range(seed, seed + runs), jobs):
+            results.append(result)
+            print(f"{len(results):3}/{2 * runs}  {_line(result)}", flush=True)
+    finally:  # after a Ctrl-C too
+        show({who: [result for result in results if result.who == who] for who in ("Lightning", "spotrun")})
+        if json_to is not None:
+            json_to.write_text(json.dumps([asdict(result) for result in results], indent=1))
 
 
 def _of_both(seeds: range, jobs: int) -> Iterator[Result]:
@@ -264,8 +266,8 @@ def row_names() -> Iterable[str]:
 
 
 def figures_of(results: list[Result]) -> Iterator[str]:
-    steps = chaos.STEPS * len(results)
-    samples = chaos.EPOCHS * chaos.SAMPLES * len(results)
+    steps = chaos.STEPS * max(1, len(results))
+    samples = chaos.EPOCHS * chaos.SAMPLES * max(1, len(results))
     yield f"{sum(one.identical for one in results)} of {len(results)}"
     yield f"{sum(one.ended for one in results)} of {len(results)}"
     yield f"{sum(one.kills for one in results)} ({sum(one.in_saves for one in results)})"

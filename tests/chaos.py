@@ -220,13 +220,15 @@ def main(
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
     began = time.monotonic()
-    outcomes = []
-    for outcome in _battery(range(seed, seed + runs), jobs, store):
-        outcomes.append(outcome)
-        print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
-    print(summary(outcomes, time.monotonic() - began))
-    if json_to is not None:
-        json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in _battery(range(seed, seed + runs), jobs, store):
+            outcomes.append(outcome)
+            print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
+    finally:  # after a Ctrl-C too
+        print(summary(outcomes, time.monotonic() - began))
+        if json_to is not None:
+            json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
     sys.exit(any(outcome.wrong for outcome in outcomes))
 
 

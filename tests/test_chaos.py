@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ def test_half_of_the_kills_wait_for_an_upload() -> None:
     assert {len(plan) for plan in plans} == set(range(chaos.KILLS_MIN, chaos.KILLS_MAX + 1))
     assert 0.5 <= sum(kill.in_upload for kill in kills) / len(kills) < 0.6
     assert {kill.victim for kill in kills} == set(chaos.VICTIMS)
+
+
+def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:
+    results = chaos.side_by_side(2, (partial(Path.touch, tmp_path / str(number)) for number in range(10)))
+    next(results)
+    results.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
 
 
 def test_what_a_killed_agent_said_last_is_no_upload(site: Site) -> None:
