@@ -25,6 +25,10 @@ def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(sit
     assert bought == [CapacityType.ON_DEMAND, CapacityType.SPOT]
     assert site.left_running() == []
 
+    (row,) = site.call_json("status")
+    assert row["deadline_at"] == state.created.deadline_at.isoformat()
+    assert row["deadline_lost"] is False
+
     # A plan of the same job knows from this run how long the work is.
     plan = site.call_json("plan", job, "--deadline", "9h", "--lifetimes", "10")
     assert plan["epochs"] == EPOCHS

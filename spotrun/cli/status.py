@@ -9,6 +9,7 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun, Unreadable
+    from spotrun.state import RunState
 
 
 def status(store: StoreOption = None, as_json: JsonOption = False) -> None:
@@ -60,8 +61,16 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "cost_usd": str(total.cost_usd),
         "simulated": run.created.simulated,
         "voids": len(state.voids),
-        "detail": "" if state.terminal is None else plain(state.terminal.detail),
+        "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
+        "deadline_lost": state.deadline_lost is not None,
+        "detail": plain(_detail(state)),
     }
+
+
+def _detail(state: RunState) -> str:
+    if state.terminal is not None:
+        return state.terminal.detail
+    return "the deadline cannot be met" if state.deadline_lost is not None else ""
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:
