@@ -30,9 +30,10 @@ from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.due_validation import DueValidation
 from spotrun.lightning.ranks import Follower, Ranks
 from spotrun.lightning.refusal import TrainingRefused, refuse
-from spotrun.lightning.snapshots import KEY, BeforeValidation, Place, Snapshots
+from spotrun.lightning.snapshots import KEY, Place, Snapshots
 from spotrun.lightning.story import Story
 from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import Finished, Resume
@@ -62,7 +63,7 @@ class Run:
             trainer, agent, ranks, self._data, self._loops, seed=self._seed, every_steps=resume.every_steps
         )
         self._generators: own_generators.Own = {}
-        self._before_validation: BeforeValidation | None = None
+        self._validation = DueValidation(trainer, agent, ranks, self.snapshots)
         self._trained = False
         self._finished = False
         if state:
@@ -195,17 +196,17 @@ class Run:
         self._story.progress("train", always=last or not self._trained)
         self._trained = True
         if boundary and validation_due:
-            self._validation_comes()
+            self._validation.comes(self._here(validation_due=True))
         self._seed_here("batch ends")
 
     def step_ends(self) -> None:
-        self._before_validation = None
+        self._validation.is_over()
         if not self._agent.arenas_asked:  # only now optimizers have their state
             self._agent.want_arenas(self._size_bytes())
         self.snapshots.take_if_wanted(self._here())
 
     def epoch_closes(self) -> None:
-        self._before_validation = None
+        self._validation.is_over()
         self._seed_at("epoch ends", position.epoch(self._trainer))
 
     def epoch_ends(self) -> None:
@@ -232,22 +233,9 @@ class Run:
         """The exact step: one that fails twice ends the run."""
         self._story.progress("train", always=True)
 
-    # --- validation
-
-    def _validation_comes(self) -> None:
-        """Take what is wanted before a validation that may last; else keep what such a snapshot would have held."""
-        place = self._here(validation_due=True)
-        self.snapshots.take_if_wanted(place)
-        if self._ranks.size == 1:  # several would have to meet within the validation
-            self._before_validation = self.snapshots.before_validation(place)
-
     def validation_batch_ends(self) -> None:
         self._story.progress("validate")
-        before = self._before_validation
-        if before is None or not self.snapshots.wanted() or not self._agent.any_room():
-            return
-        if before.still_holds(self._trainer.lightning_module):
-            self.snapshots.take_if_wanted(before.place, before.state)
+        self._validation.batch_ends()
 
 
 def _claim() -> session.Session | None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from torch import Tensor
-
 import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import Plan, plan_image
@@ -190,28 +188,6 @@ class Snapshots:
             # Ranks have running statistics of their own; those of rank 0 are in the weights.
             "buffers": dict(module.named_buffers()) if self._ranks.rank else {},
         }
-
-    def before_validation(self, place: Place) -> BeforeValidation:
-        state = self.state(place)
-        # Metrics go on counting, in place, while the validation runs.
-        kept = state | {KEY: tensors.owned(state[KEY])}
-        return BeforeValidation(place, kept, tensors.norms(self._trainer.lightning_module))
-
-
-@dataclass(frozen=True)
-class BeforeValidation:
-    """
-    The state before a validation. Weights are the living ones: validation does not change them, which `norms`
-    verifies.
-    """
-
-    place: Place
-    state: State
-    norms: list[Tensor]
-
-    def still_holds(self, module: Any) -> bool:
-        """False where an averaging callback has swapped the weights for the validation."""
-        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module), strict=True))
 
 
 def _stand_still() -> NoReturn:
