@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import pytest
 
+from spotrun.clock import ScaledClock
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalCloud
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
-from tests import local_clouds
+from tests import ec2_server, local_clouds
+from tests.ec2_server import Ec2Account
 from tests.eventually import eventually
 
 
@@ -43,12 +47,33 @@ class LocalAccount:
         self._bench.close()
 
 
-@pytest.fixture(params=["local"])
+class AwsAccount:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = ScaledClock(datetime.now(UTC), 60.0)
+        self._server = Ec2Account(self._clock)
+        self._server.__enter__()
+        for name, text in self._server.environment.items():
+            monkeypatch.setenv(name, text)
+        self._server.furnish()
+        self._server.boots = True
+
+    def driver(self) -> CloudDriver:
+        types = tuple(ec2_server.TYPES)
+        config = AwsConfig(
+            regions=(ec2_server.REGION,), instance_types=types, image_parameter=ec2_server.IMAGE_PARAMETER
+        )
+        return AwsCloud(config, self._clock)
+
+    def close(self) -> None:
+        self._server.__exit__()
+
+
+@pytest.fixture(params=["local", "aws"])
 def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    assert request.param == "local"
-    account = LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch))
-    yield account
-    account.close()
+    local = request.param == "local"
+    bench = LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)) if local else AwsAccount(monkeypatch)
+    yield bench
+    bench.close()
 
 
 def offering(driver: CloudDriver, capacity_type: CapacityType = CapacityType.SPOT) -> Offering:

@@ -36,8 +36,8 @@ ONLY_IN = {
     "yaml": ("spec",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
-    "boto3": ("stores/s3",),
-    "botocore": ("stores/s3",),
+    "boto3": ("stores/s3", "clouds/aws/"),
+    "botocore": ("stores/s3", "clouds/aws/"),
     "google": ("stores/gcs.py",),
     "google_crc32c": ("stores/gcs.py",),
 }

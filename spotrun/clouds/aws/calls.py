@@ -1,0 +1,80 @@
+"""One region's API: every call is ours to retry, every list is read to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import boto3
+from botocore.config import Config
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws.refusals import translated
+from spotrun.errors import CloudUnavailable
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX = 4
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
+CONNECT_S, READ_S = 5.0, 30.0
+PRICING_REGION = "us-east-1"
+"""The price list is served from a few regions only; this one knows all the others' prices."""
+
+CONFIG = Config(
+    # botocore itself would retry 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded, and hide them
+    retries={"mode": "standard", "total_max_attempts": 1},
+    connect_timeout=CONNECT_S,
+    read_timeout=READ_S,
+    user_agent_extra="spotrun",
+)
+
+
+class Region:
+    """The calls of one region. What passes (throttling, 5xx, the network) is tried a few times, with jitter."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self._retrying = Retrying(
+            retry=retry_if_exception_type(CloudUnavailable),
+            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+            stop=stop_after_attempt(ATTEMPTS_MAX),
+            sleep=clock.sleep,
+            reraise=True,
+        )
+
+    @cached_property
+    def ec2(self) -> Any:
+        return boto3.Session().client("ec2", region_name=self.name, config=CONFIG)
+
+    @cached_property
+    def ssm(self) -> Any:
+        return boto3.Session().client("ssm", region_name=self.name, config=CONFIG)
+
+    @cached_property
+    def pricing(self) -> Any:
+        return boto3.Session().client("pricing", region_name=PRICING_REGION, config=CONFIG)
+
+    def ask(self, action: str, call: Callable[[], T]) -> T:
+        """
+        What `call` answers. It is repeated, so it must be harmless to repeat.
+
+        Raises:
+            CloudError: see CloudDriver.
+        """
+
+        def once() -> T:
+            with translated(action):
+                return call()
+
+        return self._retrying(once)
+
+    def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
+        """All items under `of` on all pages of an operation."""
+
+        def read() -> list[Any]:
+            found = client.get_paginator(operation).paginate(**parameters)
+            return [item for page in found for item in page[of]]
+
+        return self.ask(f"answer {operation} in {self.name}", read)

@@ -1,0 +1,155 @@
+"""What one region rents out, read seldom and kept for a while: types, zones, prices, image and network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.network import Image, Network, find_image, find_network
+from spotrun.clouds.aws.prices import SpotPool, on_demand_prices, spot_prices
+from spotrun.instance import PriceSegment
+from spotrun.offering import CapacityType, Offering, Pool
+
+T = TypeVar("T")
+
+TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
+SPOT_PRICES_FOR_S = 60.0
+SURROUNDINGS_FOR_S = 600.0
+MIB_PER_GIB = 1024
+
+
+class InstanceType(NamedTuple):
+    name: str
+    accelerators: str
+    cpus: int
+    memory_gib: int
+
+
+class Kept(Generic[T]):
+    """A fact that is read again once it is older than `for_s`."""
+
+    def __init__(self, clock: Clock, for_s: float, read: Callable[[], T]) -> None:
+        self._clock = clock
+        self._for_s = for_s
+        self._read = read
+        self._known: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        now_s = self._clock.monotonic()
+        if self._known is None or now_s - self._known[0] >= self._for_s:
+            self._known = (now_s, self._read())
+        return self._known[1]
+
+
+class Catalog:
+    """`unsupported` are the pools that EC2 has said it never has."""
+
+    def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
+        self._region = region
+        self._config = config
+        self._clock = clock
+        self.unsupported: set[Pool] = set()
+        self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
+        self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
+        self._price_list: Kept[dict[str, Decimal]] = Kept(clock, PRICE_LIST_FOR_S, self._read_price_list)
+        self._spot: Kept[dict[SpotPool, list[PriceSegment]]] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
+        self._history: tuple[float, datetime, dict[SpotPool, list[PriceSegment]]] | None = None
+        self._image: Kept[Image] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
+        self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
+
+    @property
+    def image(self) -> Image:
+        return self._image.get()
+
+    @property
+    def network(self) -> Network:
+        return self._network.get()
+
+    def offerings(self) -> Iterator[Offering]:
+        """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
+        for kind in self._types.get().values():
+            for zone in sorted(self._zones.get().get(kind.name, set()) & set(self.network.subnets)):
+                for capacity_type in CapacityType:
+                    price = self._price(kind.name, zone, capacity_type)
+                    if price is not None:
+                        yield from self._offered(kind, zone, capacity_type, price)
+
+    def spot_history(self, since: datetime) -> dict[SpotPool, list[PriceSegment]]:
+        """What spot cost from `since` on, for the bills of instances that have run since."""
+        now_s = self._clock.monotonic()
+        if self._history is not None:
+            read_s, from_then_on, history = self._history
+            if now_s - read_s < SPOT_PRICES_FOR_S and from_then_on <= since:
+                return history
+        history = spot_prices(self._region, self._config.instance_types, since)
+        self._history = (now_s, since, history)
+        return history
+
+    def _offered(
+        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal
+    ) -> Iterator[Offering]:
+        offering = Offering(
+            cloud="aws",
+            region=self._region.name,
+            zone=zone,
+            instance_type=kind.name,
+            capacity_type=capacity_type,
+            price_usd_per_hour=price,
+            accelerators=kind.accelerators,
+            cpus=kind.cpus,
+            memory_gib=kind.memory_gib,
+        )
+        if offering.pool not in self.unsupported:
+            yield offering
+
+    def _price(self, kind: str, zone: str, capacity_type: CapacityType) -> Decimal | None:
+        if capacity_type is CapacityType.ON_DEMAND:
+            return self._price_list.get().get(kind)
+        segments = self._spot.get().get(SpotPool(kind, zone))
+        return segments[-1].usd_per_hour if segments else None
+
+    def _read_types(self) -> dict[str, InstanceType]:
+        filters = [{"Name": "processor-info.supported-architecture", "Values": ["x86_64"]}]
+        if self._config.instance_types:
+            filters.append({"Name": "instance-type", "Values": list(self._config.instance_types)})
+        rows = self._region.pages(self._region.ec2, "describe_instance_types", "InstanceTypes", Filters=filters)
+        return {row["InstanceType"]: _instance_type(row) for row in rows}
+
+    def _read_zones(self) -> dict[str, set[str]]:
+        filters = []
+        if self._config.instance_types:
+            filters = [{"Name": "instance-type", "Values": list(self._config.instance_types)}]
+        rows = self._region.pages(
+            self._region.ec2,
+            "describe_instance_type_offerings",
+            "InstanceTypeOfferings",
+            LocationType="availability-zone",
+            Filters=filters,
+        )
+        zones: dict[str, set[str]] = {}
+        for row in rows:
+            zones.setdefault(row["InstanceType"], set()).add(row["Location"])
+        return zones
+
+    def _read_price_list(self) -> dict[str, Decimal]:
+        return on_demand_prices(self._region, self._config.instance_types)
+
+    def _read_spot(self) -> dict[SpotPool, list[PriceSegment]]:
+        return spot_prices(self._region, self._config.instance_types, self._clock.now())
+
+
+def _instance_type(row: dict[str, Any]) -> InstanceType:
+    gpus = row.get("GpuInfo", {}).get("Gpus", [])
+    count = sum(gpu["Count"] for gpu in gpus)
+    name = gpus[0]["Name"].replace(" ", "-") if gpus else ""
+    return InstanceType(
+        name=row["InstanceType"],
+        accelerators=f"{name}:{count}" if gpus else "",
+        cpus=row["VCpuInfo"]["DefaultVCpus"],
+        memory_gib=row["MemoryInfo"]["SizeInMiB"] // MIB_PER_GIB,
+    )

@@ -1,0 +1,25 @@
+"""What the EC2 driver is told about an account, as plain values."""
+
+from __future__ import annotations
+
+import msgspec
+
+DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
+"""The newest Deep Learning AMI: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html"""
+
+
+class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Where to rent, and with what around an instance.
+
+    `instance_types` narrows what is offered; empty is every x86_64 type, which takes EC2 a dozen pages to tell. The
+    security group is found by name; subnets are those of its network. `image_id` wins over `image_parameter`.
+    """
+
+    regions: tuple[str, ...]
+    instance_types: tuple[str, ...] = ()
+    security_group: str = "spotrun-node"
+    instance_profile: str = "spotrun-node"
+    image_id: str | None = None
+    image_parameter: str = DEEP_LEARNING_AMI
+    volume_gib: int = 100

@@ -1,0 +1,126 @@
+"""DescribeInstances to Instance: what EC2 says of a machine, in our words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from spotrun.clouds.aws import request as tag
+from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
+from spotrun.offering import CapacityType, Offering
+
+_STATES = {
+    "pending": InstanceState.PENDING,
+    "running": InstanceState.RUNNING,
+    "shutting-down": InstanceState.STOPPING,
+    "stopping": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPING,  # nothing of ours is ever started again, and its volume is still billed
+    "terminated": InstanceState.TERMINATED,
+}
+ENDED_BY = {
+    "Server.SpotInstanceTermination": EndedBy.CLOUD,
+    "Server.SpotInstanceShutdown": EndedBy.CLOUD,
+    "Client.UserInitiatedShutdown": EndedBy.USER,
+    "Client.InstanceTerminated": EndedBy.USER,
+    "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
+}
+"""StateReason: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html. Any other is a fault."""
+NEVER_RAN = {
+    *("Server.InsufficientInstanceCapacity", "Server.InternalError", "Client.InternalError"),
+    *("Client.VolumeLimitExceeded", "Client.InvalidSnapshot.NotFound"),
+}
+"""Reasons of an end during the launch: the meter never ran."""
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+
+
+def instance_of(found: dict[str, Any], region: str, prices: Sequence[PriceSegment], now: datetime) -> Instance:
+    """`prices` are those of its pool, oldest first; where there is none, the price in its tag counts."""
+    tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
+    state = _STATES[found["State"]["Name"]]
+    launched_at: datetime = found["LaunchTime"].astimezone(UTC)
+    ended = state is InstanceState.TERMINATED
+    ended_at = max(launched_at, _ended_at(found) or now) if ended else None
+    billed_from = None if state is InstanceState.PENDING or _never_ran(found) else launched_at
+    offering = _offering(found, region, tags)
+    return Instance(
+        instance_id=found["InstanceId"],
+        token=tags.get(tag.TOKEN, ""),
+        run_uid=tags.get(tag.RUN, ""),
+        launch=_number(tags.get(tag.LAUNCH)),
+        offering=offering,
+        state=state,
+        launched_at=launched_at,
+        billed_from=billed_from,
+        ended_at=ended_at,
+        ended_by=_ended_by(found, tags, launched_at, ended_at),
+        prices=() if billed_from is None else _charged(prices, offering, billed_from, ended_at),
+    )
+
+
+def _offering(found: dict[str, Any], region: str, tags: dict[str, str]) -> Offering:
+    spot = found.get("InstanceLifecycle") == "spot"
+    return Offering(
+        cloud="aws",
+        region=region,
+        zone=found["Placement"]["AvailabilityZone"],
+        instance_type=found["InstanceType"],
+        capacity_type=CapacityType.SPOT if spot else CapacityType.ON_DEMAND,
+        price_usd_per_hour=_price(tags.get(tag.PRICE)),
+        accelerators=tags.get(tag.ACCELERATORS, ""),
+        cpus=_number(tags.get(tag.CPUS)),
+        memory_gib=_number(tags.get(tag.MEMORY)),
+    )
+
+
+def _charged(
+    prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
+) -> tuple[PriceSegment, ...]:
+    """The prices in effect from `since` on: the one that already held then, and each change up to `until`."""
+    at_launch = PriceSegment(since=since, usd_per_hour=offering.price_usd_per_hour)
+    if offering.capacity_type is CapacityType.ON_DEMAND:
+        return (at_launch,)
+    before = [each for each in prices if each.since <= since]
+    first = PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour) if before else at_launch
+    later = [each for each in prices if each.since > since and (until is None or each.since < until)]
+    return (first, *later)
+
+
+def _ended_by(
+    found: dict[str, Any], tags: dict[str, str], launched_at: datetime, ended_at: datetime | None
+) -> EndedBy | None:
+    if ended_at is None:
+        return None
+    ended_by = ENDED_BY.get(_reason(found), EndedBy.FAULT)
+    lifetime = timedelta(seconds=_number(tags.get(tag.TIME_TO_LIVE)))
+    if ended_by is EndedBy.ITSELF and lifetime and ended_at - launched_at >= lifetime:
+        return EndedBy.TIME_TO_LIVE
+    return ended_by
+
+
+def _reason(found: dict[str, Any]) -> str:
+    return str(found.get("StateReason", {}).get("Code", ""))
+
+
+def _never_ran(found: dict[str, Any]) -> bool:
+    return _reason(found) in NEVER_RAN
+
+
+def _ended_at(found: dict[str, Any]) -> datetime | None:
+    """`User initiated (2026-11-21 10:00:00 GMT)`; some ends are told without a time."""
+    told = _WHEN.search(found.get("StateTransitionReason", ""))
+    return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+
+
+def _number(text: str | None) -> int:
+    """0 where somebody has changed the tag: that launch is in no ledger."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+
+
+def _price(text: str | None) -> Decimal:
+    try:
+        return Decimal(text or "0")
+    except InvalidOperation:
+        return Decimal(0)

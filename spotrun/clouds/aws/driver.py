@@ -1,0 +1,154 @@
+"""EC2 as a CloudDriver."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from datetime import timedelta
+from typing import Any
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws import request as tag
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.description import instance_of
+from spotrun.clouds.aws.prices import SpotPool
+from spotrun.clouds.aws.refusals import NoSuchInstance, TokenReused, Unsupported
+from spotrun.clouds.aws.request import run_instances
+from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
+from spotrun.instance import Instance, InstanceState, LaunchRequest
+from spotrun.offering import CapacityType, Offering
+
+SNAPSHOT_FOR_S = 1.0
+"""One look at a region serves all runs that ask within so long: the account has few Describe calls to spend (P15)."""
+QUOTA_HELD_FOR = timedelta(minutes=5)
+"""An instance that has just ended still counts against the quota (P5)."""
+_ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
+
+
+class AwsCloud:
+    """
+    Rents out EC2 instances in the regions of its configuration. See CloudDriver for what its five verbs promise.
+
+    It holds no run state: all that it knows of an instance comes from EC2, where the instance's tags say whose it is.
+    """
+
+    name = "aws"
+
+    def __init__(self, config: AwsConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._regions = {name: Region(name, clock) for name in config.regions}
+        self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
+        self._snapshots: dict[str, tuple[float, builtins.list[Instance]]] = {}
+
+    # -- CloudDriver -----------------------------------------------------------------------------------------
+
+    def offerings(self) -> builtins.list[Offering]:
+        return [offering for catalog in self._catalogs.values() for offering in catalog.offerings()]
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        region = self._region_of(request.offering)
+        try:
+            found = self._run(region, request)
+        except TokenReused as error:
+            return self._launched_before(region, request, error)
+        except Unsupported:
+            self._catalogs[region.name].unsupported.add(request.offering.pool)
+            raise
+        except QuotaExceeded as error:
+            raise self._quota_error(region, error) from error
+        finally:
+            self._snapshots.pop(region.name, None)
+        return instance_of(found, region.name, (), self._clock.now())
+
+    def describe(self, instance_id: str) -> Instance | None:
+        return next((each for each in self.list() if each.instance_id == instance_id), None)
+
+    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
+        seen = [instance for region in self._regions.values() for instance in self._snapshot(region)]
+        return [instance for instance in seen if run_uid in (None, instance.run_uid)]
+
+    def terminate(self, instance_id: str) -> None:
+        if _ID_PATTERN.fullmatch(instance_id) is None:
+            return
+        known = self.describe(instance_id)
+        regions = self._regions.values() if known is None else [self._regions[known.offering.region]]
+        for region in regions:
+            self._terminate_in(region, instance_id)
+
+    # -- the calls -------------------------------------------------------------------------------------------
+
+    def _region_of(self, offering: Offering) -> Region:
+        if offering.region not in self._regions:
+            raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
+        return self._regions[offering.region]
+
+    def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
+        """RunInstances; repeating it is harmless, because the token is in it."""
+        catalog = self._catalogs[region.name]
+        subnet = catalog.network.subnets.get(request.offering.zone)
+        if subnet is None:
+            raise Unsupported(f"no subnet in {request.offering.zone}", hint="make one, or name another zone")
+        parameters = run_instances(request, self._config, catalog.image, subnet, catalog.network.group)
+        answer = region.ask(f"launch {request.offering}", lambda: region.ec2.run_instances(**parameters))
+        found: dict[str, Any] = answer["Instances"][0]
+        return found
+
+    def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
+        """
+        The token's instance, where it is what was asked for. A newer image since the first call is no other launch:
+        only this run's token carries its name and number.
+        """
+        mine = [each for each in self._look(region) if each.token == request.token]
+        if not mine or any(each.offering.pool != request.offering.pool for each in mine):
+            raise error
+        if not mine[0].alive:
+            raise LaunchTokenSpent(f"{mine[0].instance_id}, the instance of launch {request.launch}, is terminated")
+        return mine[0]
+
+    def _quota_error(self, region: Region, error: QuotaExceeded) -> CloudError:
+        """Wait while an instance of ours that is ending may still hold the quota; else there is nothing to wait for."""
+        since = self._clock.now() - QUOTA_HELD_FOR
+        holding = [
+            each.instance_id
+            for each in self._look(region)
+            if each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since)
+        ]
+        if not holding:
+            return error
+        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+
+    def _terminate_in(self, region: Region, instance_id: str) -> None:
+        def call() -> Any:
+            return region.ec2.terminate_instances(InstanceIds=[instance_id])
+
+        try:
+            region.ask(f"terminate {instance_id}", call)
+        except NoSuchInstance:
+            return  # gone; or too new, then whoever lists it next ends it
+        finally:
+            self._snapshots.pop(region.name, None)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def _snapshot(self, region: Region) -> builtins.list[Instance]:
+        now_s = self._clock.monotonic()
+        known = self._snapshots.get(region.name)
+        if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:
+            known = self._snapshots[region.name] = (now_s, self._look(region))
+        return known[1]
+
+    def _look(self, region: Region) -> builtins.list[Instance]:
+        """All of ours in one batched call, whatever the number of runs; and one for what spot has cost them."""
+        filters = [{"Name": "tag-key", "Values": [tag.RUN]}]
+        reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)
+        rows = [row for reservation in reservations for row in reservation["Instances"]]
+        spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
+        history = self._catalogs[region.name].spot_history(min(spot)) if spot else {}
+        return [instance_of(row, region.name, history.get(_pool(row), ()), self._clock.now()) for row in rows]
+
+
+def _pool(row: dict[str, Any]) -> SpotPool:
+    return SpotPool(row["InstanceType"], row["Placement"]["AvailabilityZone"])

@@ -1,0 +1,77 @@
+"""What surrounds an instance: its image, its security group, and a subnet per zone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.errors import CloudError
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    image_id: str
+    root_device: str
+    volume_gib: int
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """`subnets` is zone -> subnet id; a zone without one cannot be used (failures.md P3)."""
+
+    group: str
+    subnets: dict[str, str]
+
+
+def find_image(region: Region, config: AwsConfig) -> Image:
+    """
+    The image named by id, or the newest one behind the parameter.
+
+    Raises:
+        CloudError: there is none, or it is not available any more.
+    """
+    image_id = config.image_id or _newest(region, config.image_parameter)
+    answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
+    if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
+        raise CloudError(f"image {image_id} is not available in {region.name}", hint="name another image")
+    found = answer["Images"][0]
+    root = found.get("RootDeviceName") or "/dev/sda1"
+    sizes = [
+        mapping["Ebs"].get("VolumeSize", 0)
+        for mapping in found.get("BlockDeviceMappings", [])
+        if mapping.get("DeviceName") == root and "Ebs" in mapping
+    ]
+    return Image(image_id=image_id, root_device=root, volume_gib=max(sizes, default=0))
+
+
+def _newest(region: Region, parameter: str) -> str:
+    answer = region.ask(f"read the parameter {parameter}", lambda: region.ssm.get_parameter(Name=parameter))
+    return str(answer["Parameter"]["Value"])
+
+
+def find_network(region: Region, config: AwsConfig) -> Network:
+    """
+    The security group of that name, and in its network the subnet of each zone that has most addresses left.
+
+    Raises:
+        CloudError: there is no such group, or it is not the only one.
+    """
+    named = [{"Name": "group-name", "Values": [config.security_group]}]
+    groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)
+    if len(groups) != 1:
+        raise CloudError(
+            f"{len(groups)} security groups in {region.name} are called {config.security_group}, not one",
+            hint="make one without any ingress rule: aws ec2 create-security-group",
+        )
+    inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
+    subnets = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
+    roomiest = sorted(subnets, key=_room)
+    return Network(
+        group=groups[0]["GroupId"],
+        subnets={subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in roomiest},
+    )
+
+
+def _room(subnet: dict[str, Any]) -> tuple[int, str]:
+    return subnet["AvailableIpAddressCount"], subnet["SubnetId"]

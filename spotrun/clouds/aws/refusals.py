@@ -1,0 +1,122 @@
+"""
+What EC2's error codes mean to a run: each is one of the errors of the CloudDriver port.
+
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; the sum of what went wrong with
+them elsewhere is in the rows P1 to P28 of the failure catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore import exceptions as sdk
+from botocore.parsers import ResponseParserError
+
+from spotrun.errors import (
+    AccessDenied,
+    CloudError,
+    CloudUnavailable,
+    InsufficientCapacity,
+    LaunchTokenSpent,
+    QuotaExceeded,
+)
+
+
+class Unsupported(InsufficientCapacity):
+    """This zone never has this type: asking again cannot help (P2)."""
+
+
+class TokenReused(CloudError):
+    """The launch token was used before with other parameters (P11)."""
+
+
+class NoSuchInstance(CloudError):
+    """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
+
+
+_OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
+_QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
+_CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
+_EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
+_IMAGE = "name an image that exists in this region and that you may use"
+
+REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
+    **dict.fromkeys(
+        (
+            *("InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity"),
+            *("InsufficientReservedInstanceCapacity", "UnfulfillableCapacity", "SpotMaxPriceTooLow"),
+            *("InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity"),
+        ),
+        (InsufficientCapacity, _OTHER_OFFERING),
+    ),
+    **dict.fromkeys(("Unsupported", "InvalidAvailabilityZone"), (Unsupported, _OTHER_OFFERING)),
+    **dict.fromkeys(
+        ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"),
+        (QuotaExceeded, _QUOTA),
+    ),
+    **dict.fromkeys(
+        (
+            *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AuthFailure", "OptInRequired"),
+            *("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
+            *("MissingAuthenticationToken", "PendingVerification", "Blocked"),
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+        ),
+        (AccessDenied, _CREDENTIALS),
+    ),
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
+        (CloudUnavailable, _EXPIRED),
+    ),
+    **dict.fromkeys(
+        (
+            *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
+            *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException"),
+            *("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+        ),
+        (CloudUnavailable, None),
+    ),
+    **dict.fromkeys(
+        ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable", "InvalidAMIID.Malformed", "ParameterNotFound"),
+        (CloudError, _IMAGE),
+    ),
+    "IdempotentParameterMismatch": (TokenReused, None),
+    "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
+    **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
+}
+"""Error code -> what a run does about it, and what its user can do."""
+
+_NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
+_PASSING = (
+    *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
+    *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, sdk.SSOError, sdk.TokenRetrievalError),
+)
+"""Credentials that cannot be renewed just now are among them: a runner goes blind and sees again later (P26)."""
+
+
+@contextmanager
+def translated(action: str) -> Iterator[None]:
+    """
+    What boto3 raises inside, as the errors of the CloudDriver port. `action` continues "EC2 refused to …".
+
+    Raises:
+        CloudError: of the class that REFUSALS has for the code; an unknown code is passing if its status is 5xx.
+    """
+    try:
+        yield
+    except sdk.ClientError as error:
+        raise of_answer(action, error) from error
+    except _NO_CREDENTIALS as error:
+        raise AccessDenied(f"cannot {action}: {error}", hint=_CREDENTIALS) from error
+    except _PASSING as error:
+        raise CloudUnavailable(f"EC2 cannot be reached to {action}: {error}") from error
+
+
+def of_answer(action: str, error: sdk.ClientError) -> CloudError:
+    """The error for one answer of EC2's, with its code and its own words, which may name zones that have capacity."""
+    code = str(error.response.get("Error", {}).get("Code", "unknown"))
+    words = error.response.get("Error", {}).get("Message", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    unlisted = (CloudUnavailable, None) if status >= 500 else (CloudError, None)
+    kind, hint = REFUSALS.get(code, unlisted)
+    return kind(f"EC2 refused to {action}: {code}: {words}", hint=hint)

@@ -1,0 +1,83 @@
+"""LaunchRequest to RunInstances: every fact in one call, so that nothing can fail between two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotrun.clouds.aws.bootstrap import user_data
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.network import Image
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType
+
+RUN, LAUNCH, TOKEN = "spotrun:run", "spotrun:launch", "spotrun:token"
+TIME_TO_LIVE, PRICE = "spotrun:time-to-live", "spotrun:usd-per-hour"
+ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:memory-gib"
+
+
+def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, subnet: str, group: str) -> dict[str, Any]:
+    """
+    The parameters of the one call. They follow from the arguments alone: a repeated call with the same token must be
+    the same call, or EC2 refuses it.
+    """
+    offering = request.offering
+    parameters: dict[str, Any] = {
+        "ClientToken": request.token,
+        "ImageId": image.image_id,
+        "InstanceType": offering.instance_type,
+        "MinCount": 1,
+        "MaxCount": 1,
+        "SubnetId": subnet,
+        "SecurityGroupIds": [group],
+        "IamInstanceProfile": {"Name": config.instance_profile},
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 1,
+            "InstanceMetadataTags": "disabled",
+        },
+        "BlockDeviceMappings": [_root_volume(config, image)],
+        "TagSpecifications": [_tagged(kind, request) for kind in _tagged_kinds(offering.capacity_type)],
+        "UserData": user_data(request),
+    }
+    if offering.capacity_type is CapacityType.SPOT:
+        # no MaxPrice: it only means more interruptions, never a smaller bill (failures.md B4)
+        options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+    return parameters
+
+
+def _root_volume(config: AwsConfig, image: Image) -> dict[str, Any]:
+    volume = {
+        "VolumeSize": max(config.volume_gib, image.volume_gib),
+        "VolumeType": "gp3",
+        "Encrypted": True,
+        "DeleteOnTermination": True,
+    }
+    return {"DeviceName": image.root_device, "Ebs": volume}
+
+
+def _tagged_kinds(capacity_type: CapacityType) -> tuple[str, ...]:
+    both = ("instance", "volume")
+    return (*both, "spot-instances-request") if capacity_type is CapacityType.SPOT else both
+
+
+def _tagged(kind: str, request: LaunchRequest) -> dict[str, Any]:
+    tags = {"Name": f"spotrun-{request.run_uid}-{request.launch}", **tags_of(request)}
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def tags_of(request: LaunchRequest) -> dict[str, str]:
+    """What an instance carries, so that any driver object can tell whose it is."""
+    offering = request.offering
+    return {
+        RUN: request.run_uid,
+        LAUNCH: str(request.launch),
+        TOKEN: request.token,
+        TIME_TO_LIVE: str(int(request.time_to_live.total_seconds())),
+        PRICE: str(offering.price_usd_per_hour),
+        ACCELERATORS: offering.accelerators,
+        CPUS: str(offering.cpus),
+        MEMORY: str(offering.memory_gib),
+    }

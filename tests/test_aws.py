@@ -1,0 +1,185 @@
+"""EC2: what one RunInstances says, what each error code means, and why an instance ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from botocore.exceptions import ClientError
+
+from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clouds.aws.bootstrap import USER_DATA_MAX_BYTES, user_data
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.refusals import REFUSALS, of_answer
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
+from spotrun.instance import EndedBy, InstanceState, LaunchRequest
+from spotrun.offering import CapacityType
+from tests import ec2_server
+from tests.ec2_server import Ec2Account
+
+CONFIG = AwsConfig(
+    regions=(ec2_server.REGION,),
+    instance_types=tuple(ec2_server.TYPES),
+    image_parameter=ec2_server.IMAGE_PARAMETER,
+)
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
+    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
+        for name, text in account.environment.items():
+            monkeypatch.setenv(name, text)
+        account.furnish()
+        yield account
+
+
+@pytest.fixture
+def cloud(account: Ec2Account) -> AwsCloud:
+    return AwsCloud(CONFIG, ManualClock(datetime.now(UTC)))
+
+
+def request(cloud: AwsCloud, capacity_type: CapacityType = CapacityType.SPOT, uri: str = "s3://b/r") -> LaunchRequest:
+    offering = next(each for each in cloud.offerings() if each.capacity_type is capacity_type)
+    return LaunchRequest(
+        token="0123456789-7",
+        run_uid="0123456789",
+        run_uri=uri,
+        launch=7,
+        offering=offering,
+        time_to_live=timedelta(hours=2),
+    )
+
+
+def launches(account: Ec2Account) -> list[dict[str, str]]:
+    return [asked for action, asked in account.calls if action == "RunInstances"]
+
+
+def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None:
+    cloud.launch(request(cloud))
+    (asked,) = launches(account)
+    assert asked["ClientToken"] == "0123456789-7"
+    assert asked["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert asked["MetadataOptions.HttpTokens"] == "required"
+    assert asked["MetadataOptions.HttpPutResponseHopLimit"] == "1"
+    assert asked["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
+    assert (
+        asked["BlockDeviceMapping.1.Ebs.Encrypted"] == asked["BlockDeviceMapping.1.Ebs.DeleteOnTermination"] == "true"
+    )
+    assert not [name for name in asked if "KeyName" in name or "MaxPrice" in name]
+    tagged = [text for name, text in asked.items() if name.endswith("ResourceType")]
+    assert set(tagged) == {"instance", "volume", "spot-instances-request"}
+    assert not [action for action, _ in account.calls if action == "CreateTags"]
+
+
+def test_on_demand_asks_for_no_spot(account: Ec2Account, cloud: AwsCloud) -> None:
+    cloud.launch(request(cloud, CapacityType.ON_DEMAND))
+    assert not [name for name in launches(account)[0] if "InstanceMarketOptions" in name]
+
+
+@pytest.mark.parametrize("uri", ["s3://b/r", 's3://b/$(touch x)";`id`', "s3://b/\n'quote'"])
+def test_user_data_is_small_and_holds_no_string_of_the_users(cloud: AwsCloud, uri: str) -> None:
+    text = user_data(request(cloud, uri=uri))
+    assert len(text.encode()) < USER_DATA_MAX_BYTES
+    assert uri not in text
+    assert text.split("\n")[5:] == user_data(request(cloud)).split("\n")[5:]
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_each_code_is_one_error_of_the_port_and_says_its_code(code: str) -> None:
+    answer = {"Error": {"Code": code, "Message": "words"}, "ResponseMetadata": {"HTTPStatusCode": 500}}
+    error = of_answer("launch", ClientError(answer, "RunInstances"))
+    assert type(error) is REFUSALS[code][0]
+    assert code in error.message
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, CloudError), (500, CloudUnavailable), (503, CloudUnavailable)])
+def test_an_unlisted_code_passes_only_with_a_status_of_the_servers(status: int, kind: type) -> None:
+    answer = {"Error": {"Code": "NeverHeardOf"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert type(of_answer("launch", ClientError(answer, "RunInstances"))) is kind
+
+
+def test_p1_no_capacity_is_told_at_once_and_not_tried_again(account: Ec2Account, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "InsufficientInstanceCapacity", 500)
+    with pytest.raises(InsufficientCapacity):
+        cloud.launch(asked)
+    assert len(launches(account)) == 1
+
+
+def test_p2_an_unsupported_pool_is_not_offered_again(account: Ec2Account, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "Unsupported", 400)
+    with pytest.raises(InsufficientCapacity):
+        cloud.launch(asked)
+    assert asked.offering.pool not in {each.pool for each in cloud.offerings()}
+
+
+def test_p4_a_quota_is_told_at_once(account: Ec2Account, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "VcpuLimitExceeded", 400)
+    with pytest.raises(QuotaExceeded):
+        cloud.launch(asked)
+
+
+def test_p5_a_quota_that_our_own_ended_instance_holds_is_waited_for(account: Ec2Account, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    cloud.terminate(cloud.launch(asked).instance_id)
+    account.refuse("RunInstances", "VcpuLimitExceeded", 400)
+    with pytest.raises(CloudUnavailable):
+        cloud.launch(asked)
+
+
+def test_p10_a_lost_answer_leaves_one_instance(account: Ec2Account, cloud: AwsCloud) -> None:
+    account.lose_answer("RunInstances")
+    instance = cloud.launch(request(cloud))
+    assert len(launches(account)) == 2
+    assert [each.instance_id for each in cloud.list()] == [instance.instance_id]
+
+
+def test_p15_throttling_is_tried_again_a_bounded_number_of_times(account: Ec2Account, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "RequestLimitExceeded", 503, times=10)
+    with pytest.raises(CloudUnavailable):
+        cloud.launch(asked)
+    assert len(launches(account)) == 4
+
+
+def test_p15_one_describe_serves_all_runs_that_ask_together(account: Ec2Account, cloud: AwsCloud) -> None:
+    cloud.launch(request(cloud))
+    account.calls.clear()
+    for run in range(20):
+        cloud.list(f"{run:010}")
+    assert [action for action, _ in account.calls].count("DescribeInstances") == 1
+
+
+def test_p15_looking_again_does_not_read_the_price_history_again(account: Ec2Account) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    cloud = AwsCloud(CONFIG, clock)
+    cloud.launch(request(cloud))
+    account.calls.clear()
+    for _ in range(5):
+        clock.advance(2)
+        cloud.list()
+    actions = [action for action, _ in account.calls]
+    assert (actions.count("DescribeInstances"), actions.count("DescribeSpotPriceHistory")) == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "ended_by"),
+    [
+        ("Server.SpotInstanceTermination", EndedBy.CLOUD),
+        ("Client.UserInitiatedShutdown", EndedBy.USER),
+        ("Client.InstanceInitiatedShutdown", EndedBy.ITSELF),
+        ("Server.ScheduledStop", EndedBy.FAULT),
+    ],
+)
+def test_who_ended_an_instance_comes_from_its_state_reason(
+    account: Ec2Account, cloud: AwsCloud, reason: str, ended_by: EndedBy
+) -> None:
+    instance = cloud.launch(request(cloud))
+    account.end(instance.instance_id, reason)
+    seen = cloud.describe(instance.instance_id)
+    assert seen is not None
+    assert (seen.state, seen.ended_by) == (InstanceState.TERMINATED, ended_by)
