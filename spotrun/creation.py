@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from spotrun import start_file, workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
 from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.race import race
@@ -66,8 +67,11 @@ def _try_out(store: Store) -> None:
     """What every run needs of its store, before anything is rented: `spotrun doctor` tries more."""
     try:
         race(store, TRIAL)
-    finally:
-        persist(lambda: store.delete(TRIAL))
+    except StoreError:
+        with contextlib.suppress(StoreError):  # the reason that comes first is the one to tell
+            store.delete(TRIAL)
+        raise
+    persist(lambda: store.delete(TRIAL))
 
 
 def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:

@@ -14,6 +14,7 @@ from spotrun.retrying import persist
 from spotrun.store import Store
 
 RACERS = 16
+START_WITHIN_S = 30.0
 
 
 def race(store: Store, key: str, racers: int = RACERS) -> None:
@@ -21,9 +22,12 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     Let writers race for `key`, and leave it there.
 
     Raises:
+        StoreUnavailable: nobody was answered.
         StoreError: two were told that they created it, or the winner's bytes are not what is there.
     """
     answers = _answers(store, key, racers)
+    if all(answer is None for answer in answers):
+        raise StoreUnavailable(f"{store.uri} answered none of {racers} writers", hint="try again, or `spotrun doctor`")
     won = [number for number, answer in enumerate(answers) if answer]
     if len(won) > 1:
         raise _unsafe(f"{len(won)} of {racers} writers were told that they created the same object")
@@ -38,7 +42,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
 
 def _answers(store: Store, key: str, racers: int) -> list[bool | None]:
     """What each writer was told; None: nothing that can be relied on."""
-    start = Barrier(racers)
+    start = Barrier(racers, timeout=START_WITHIN_S)
 
     def create(number: int) -> bool | None:
         start.wait()

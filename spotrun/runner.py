@@ -193,6 +193,8 @@ class Runner:
         return gone if hint is None or hint.attempt is None else replace(gone, last_step_seen=hint.step)
 
     def _execute(self, number: int) -> None:
+        if self._clock.now() >= self._ledger.state.launches[number].intent.not_after:
+            return  # this process slept between the decision and here (protocol 8)
         try:
             self._driver.launch(self._request(number))
         except InsufficientCapacity as error:

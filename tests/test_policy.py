@@ -467,6 +467,19 @@ def test_two_notices_in_a_row_are_one_standby_each() -> None:
         history.close(standby, Cause.EXTERNAL)
 
 
+def test_an_instance_at_the_end_of_its_life_goes_although_its_standby_is_not_ready() -> None:
+    history = History()
+    here = trains(history)
+    history.after(24 * 3600 - 600)
+    standby = history.write(events_of(decided(history, instances=[here]))[-1])
+    history.record(standby)
+    beside = instance(history, standby)
+    assert events_of(decided(history, instances=[here, beside])) == []
+    history.after(480)
+    (drain,) = events_of(decided(history, instances=[here, beside]))
+    assert isinstance(drain, ev.DrainRequested)
+
+
 def test_a_pending_launch_is_closed_when_the_run_is_stopped_and_its_instance_is_terminated() -> None:
     history = History()
     launch = history.launch()

@@ -100,13 +100,14 @@ def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
     raise CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
 
-def confirm(yes: bool) -> None:
+def confirm(yes: bool, question: str = "Launch?") -> None:
+    """Ask, unless the answer was given as a flag. Who says no ends the command with 1, and nothing is done."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise SpecInvalid("there is no terminal to ask for a yes", hint="add -y")
-    if not typer.confirm("Launch?", default=True):
-        raise typer.Exit(0)
+    if not typer.confirm(question, default=True):
+        raise typer.Exit(1)
 
 
 def leave_behind(run: OpenRun) -> None:

@@ -10,30 +10,34 @@ if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun
 
 DOWN_WITHIN_S = 60.0
+LOOK_AGAIN_S = 0.5
 """System time."""
 
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """End a run and its instances now, without a last checkpoint."""
+    import contextlib
     import time
 
     from spotrun.cli import attend
     from spotrun.cli.wiring import open_run
-    from spotrun.errors import CloudUnavailable, LedgerDamaged
+    from spotrun.errors import CloudUnavailable, StoreError
 
     opened = open_run(run, store)
-    attend.confirm(yes)
+    attend.confirm(yes, f"End {opened.id} and its instances now?")
     try:
         attend.request_stop(opened)
-    except LedgerDamaged:
-        _end_instances(opened)  # nobody may append, and nobody should pay for that
+    except StoreError:
+        _end_instances(opened)  # nobody can append, and nobody should pay for that
         raise
     deadline = time.monotonic() + DOWN_WITHIN_S
     while time.monotonic() < deadline:
-        _end_instances(opened)
+        with contextlib.suppress(CloudUnavailable):  # the next look tries again
+            _end_instances(opened)
         if opened.runner.tick().done:
             print(f"{opened.id} is down; nothing of it is left running")
             return
+        time.sleep(LOOK_AGAIN_S)
     raise CloudUnavailable(f"{opened.id} is not down after a minute", hint="repeat, or look at `spotrun events`")
 
 

@@ -25,7 +25,7 @@ def reap(store: StoreOption = None, yes: YesOption = False) -> None:
     if not unwanted:
         print("no instance is unwanted")
         return
-    attend.confirm(yes)
+    attend.confirm(yes, f"End {len(unwanted)}?")
     for instance in unwanted:
         cloud.terminate(instance.instance_id)
     print(f"ended {len(unwanted)}")

@@ -156,10 +156,10 @@ def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunSt
 def _last_step_reached(state: RunState) -> int:
     """The newest step known to have been done by the trainer before this one."""
     reached = [commit.event.step for commit in state.commits if not commit.cut_off]
-    ended = [attempt for attempt in state.attempts.values() if attempt.trainers]
-    if not ended:
+    trained = [attempt for attempt in state.attempts.values() if attempt.trainers]
+    if not trained:
         return 0
-    last = ended[-1]
+    last = trained[-1]
     trainer = last.trainers[-1]
     reached.append(trainer.step)
     if trainer.exited is not None:

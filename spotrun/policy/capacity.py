@@ -26,14 +26,14 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
     assert state.created is not None
     hurried = state.created.deadline_at is not None
     pending, current = state.pending_launch, state.current
+    if current is not None and not current.leaving and life_left(state, current, now) < LAST_MINUTES:
+        yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
+        return
     if pending is not None:
         if current is not None and not current.leaving and pending.number in world.ready:
             yield Append(event=ev.DrainRequested(attempt=current.number, reason=pending.intent.reason))
         elif hurried and too_late_for(pending, state, spec, world, now):
             yield Append(event=give_up(pending))
-        return
-    if current is not None and not current.leaving and life_left(state, current, now) < LAST_MINUTES:
-        yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))
         return
     if hurried:
         yield from towards_deadline(state, spec, world, now)

@@ -24,20 +24,24 @@ class ClockOrder(Sampler[int]):
         return iter(random.Random(time.time_ns()).sample(range(SAMPLES), SAMPLES))
 
 
+seen = 0
+"""How many batches this process has trained: a global, which is nobody's to save."""
+
+
 class Net(pl.LightningModule):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 1)
         self.how = how
-        self.batches_seen = 0
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        self.batches_seen += 1
+        global seen
+        seen += 1
         loss = self.layer(batch[0]).square().mean()
         if self.how == "entropy":
             return loss * random.SystemRandom().random()
         if self.how == "counter":
-            return loss * (1 + self.batches_seen / 1000)
+            return loss * (1 + seen / 1000)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
