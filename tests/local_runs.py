@@ -90,6 +90,10 @@ class Site:
             lines.setdefault(int(line.split()[0]), set()).add(line)
         return lines
 
+    def last_step(self) -> int:
+        """The newest step any trainer wrote down; -1 before the first, also while its file is there and still empty."""
+        return max(self.trace_by_step(), default=-1) if self.trace.exists() else -1
+
     def left_running(self) -> list[int]:
         """Processes of this site's instances that are still there."""
         folder = str(self.folder)

@@ -23,7 +23,7 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(site: Site, bucket: RunningSer
 
     uri = bucket.new_prefix()
     launch = site.start("launch", site.job("far", args=ARGS, scale=60, script=NOTICE), "-y", "--store", uri)
-    eventually(lambda: site.trace.exists() and max(site.trace_by_step()) >= 6, within_s=60)
+    eventually(lambda: site.last_step() >= 6, within_s=60)
     strike(site, "trainer")
     output, _ = launch.communicate(timeout=150)
     assert launch.returncode == 0, output
