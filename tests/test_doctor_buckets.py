@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,8 @@ def told(store: Store) -> dict[str, Finding]:
 def test_a_good_bucket_passes_and_nothing_is_left_in_it(bucket: RunningServer) -> None:
     store = open_store(bucket.new_prefix())
     found = tried(store)
-    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert {name for name, finding in found.items() if finding.verdict is not Verdict.OK} == {"protection"}
+    assert "could delete" in found["protection"].detail
     assert "one winner each" in found["creation"].detail
     assert store.list("") == []
     facts = told(store)
@@ -103,6 +105,38 @@ def test_a_key_that_may_only_read_is_refused_with_the_right_that_is_missing(
     assert list(found) == ["store"]
     assert found["store"].detail.startswith("cannot create an object: S3 answered 403 AccessDenied")
     assert "PutObject" in found["store"].hint
+
+
+def test_a_ledger_whose_entries_may_not_be_deleted_is_protected(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers("s3").reach(monkeypatch)
+    client, bucket = boto3.client("s3"), "doctor-protected"
+    client.create_bucket(Bucket=bucket)
+    rule = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": ["s3:DeleteObject"],
+        "Resource": [f"arn:aws:s3:::{bucket}/*/ledger/*"],
+    }
+    client.put_bucket_policy(Bucket=bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": [rule]}))
+    assert_protected(open_store(f"s3://{bucket}/runs"))
+
+    def fate(request: Request) -> faults.Fault:
+        of_an_entry = request.method == "DELETE" and "ledger" in request.path
+        return faults.refused(faults.GCS_DENIED) if of_an_entry else faults.none
+
+    gcs = servers("gs")
+    with FaultProxy(gcs.endpoint, fate) as line:
+        gcs.reach(monkeypatch, line.url)
+        assert_protected(open_store(gcs.new_prefix()))
+
+
+def assert_protected(store: Store) -> None:
+    found = tried(store)
+    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
+    assert "cannot delete" in found["protection"].detail
+    assert store.list("") == []
 
 
 def test_a_bucket_that_is_not_there_is_refused(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from functools import partial
 
 from spotrun.clock import Clock
 from spotrun.doctor.finding import Finding, ok, warned
-from spotrun.errors import ObjectMissing, StoreError
+from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.ledger import key_of
 from spotrun.race import RACERS, race
 from spotrun.retrying import persist
 from spotrun.store import Store
+from spotrun.stores.http import BucketStore
 
 RACES = 3
 SAMPLES = 5
@@ -74,6 +76,23 @@ class Trial:
             persist(lambda: self._store.delete(key))
             _require(not self._exists(key), "what was deleted is still there")
         yield ok("permissions", "objects can be created, read, listed, overwritten and deleted")
+        if isinstance(self._store, BucketStore):  # a folder belongs to one user, who may do everything in it
+            yield self._protection()
+
+    def _protection(self) -> Finding:
+        """
+        Whether an entry of a ledger could be deleted, asked of one that is not there: rights are looked at before that.
+
+        That others may be deleted was just seen, so a refusal is about the name.
+        """
+        try:
+            persist(lambda: self._store.delete(self._key(key_of(0))))
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return ok("protection", "these credentials cannot delete the entries of a ledger")
+        hint = "deny deletion of */ledger/* to what the instances log in as, so that no training code can end a record"
+        return warned("protection", "these credentials could delete the entries of a ledger; spotrun never does", hint)
 
     def _exists(self, key: str) -> bool:
         try:
