@@ -12,12 +12,11 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
 from spotrun import fold
 from spotrun.clock import Clock
 from spotrun.errors import LedgerDamaged, ObjectMissing, SpotrunError, StoreUnavailable
 from spotrun.events import ENTRY_SIZE_MAX, RESTORE, AnyEvent, Entry, decode_entry, encode_entry, is_whole, kind
+from spotrun.retrying import through_faults
 from spotrun.state import RunState
 from spotrun.store import Store, StoredObject
 
@@ -139,25 +138,22 @@ class Ledger:
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
         self._refuse_gap()
-        stored = self._settle(entry.number, data)
+        stored = through_faults(self._retry_for_s)(self._settle, entry.number, data)
         self._fold(entry.number, stored)
         settled = decode_entry(stored)
         return settled is not None and settled.nonce == entry.nonce
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """What stands under `number` after we tried to put `data` there, however often an answer was lost."""
-        for attempt in self._retrying():
-            with attempt:
-                try:
-                    if self._store.put_if_absent(key_of(number), data):
-                        return data
-                except StoreUnavailable:
-                    pass  # unknown, as any answer but success is: reading back decides
-                stored = self._get(number)
-                if stored is None:
-                    raise StoreUnavailable(f"ledger entry {number} could not be written")
-                return stored
-        raise AssertionError("unreachable")
+        """What stands under `number` after we tried to put `data` there, whether or not the answer was lost."""
+        try:
+            if self._store.put_if_absent(key_of(number), data):
+                return data
+        except StoreUnavailable:
+            pass  # unknown, as any answer but success is: reading back decides
+        stored = read_entry(self._store, number)
+        if stored is None:
+            raise StoreUnavailable(f"ledger entry {number} could not be written")
+        return stored
 
     def _refuse_gap(self) -> None:
         number = self._state.next_number
@@ -194,27 +190,10 @@ class Ledger:
             self._fold(number, data)
 
     def _list(self, after: str = "") -> list[StoredObject]:
-        for attempt in self._retrying():
-            with attempt:
-                return self._store.list(FOLDER, after)
-        raise AssertionError("unreachable")
+        return through_faults(self._retry_for_s)(self._store.list, FOLDER, after)
 
     def _read(self, number: int) -> bytes | None:
-        for attempt in self._retrying():
-            with attempt:
-                return self._get(number)
-        raise AssertionError("unreachable")
-
-    def _get(self, number: int) -> bytes | None:
-        return read_entry(self._store, number)
-
-    def _retrying(self) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_random_exponential(multiplier=0.05, max=5),
-            stop=stop_after_delay(self._retry_for_s),
-            reraise=True,
-        )
+        return through_faults(self._retry_for_s)(read_entry, self._store, number)
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:

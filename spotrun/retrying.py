@@ -1,29 +1,40 @@
-"""Trying again what a store could not do just now, for a person who waits."""
+"""Trying again what a store could not do just now. Only passing faults are worth it; what else it says is final."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
+from tenacity.stop import stop_base
 
 from spotrun.errors import StoreUnavailable
 
 TRIES = 8
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
+"""Short beside a notice of 30 s, which is when a lost pause costs most."""
 T = TypeVar("T")
+
+
+def through_faults(for_s: float) -> Retrying:
+    """Tries for so long, in system time, with growing random pauses; then the last StoreUnavailable is raised."""
+    return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    What `act` gives, tried again through passing faults: some seconds in all, and what it may take to fail so often.
+    What `act` gives, tried again for a person who waits: some seconds in all, and what it may take to fail so often.
 
     Raises:
         StoreUnavailable: the fault did not pass.
     """
-    retrying = Retrying(
+    return _until(stop_after_attempt(TRIES))(act)
+
+
+def _until(stop: stop_base) -> Retrying:
+    return Retrying(
         retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_random_exponential(multiplier=0.05, max=2),
-        stop=stop_after_attempt(TRIES),
+        wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+        stop=stop,
         reraise=True,
     )
-    return retrying(act)

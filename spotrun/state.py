@@ -25,7 +25,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     closed: ev.LaunchClosed | None = None
     condemned: ev.InstanceCondemned | None = None
     gone: ev.InstanceGone | None = None
-    gone_at: datetime | None = None
     attempt: int | None = None
 
     @property

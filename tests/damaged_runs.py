@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from spotrun import events as ev
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import newest_readable
 from spotrun.checkpoint.upload import SMALL_BYTES, upload
@@ -18,6 +17,7 @@ from spotrun.ledger import FOLDER, Ledger, key_of
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
+from tests.commits import committed
 from tests.histories import History
 
 HUGE_BYTES = 8 << 20
@@ -58,22 +58,8 @@ class SmallRun:
         prefix = f"checkpoints/{history.attempt}-0-{step}"
         image = self._image(step)
         uploaded = upload(self.store, prefix, memoryview(image), {"step": step})
-        committed = ev.CheckpointCommitted(
-            attempt=history.attempt,
-            incarnation=0,
-            prefix=prefix,
-            manifest_sha256=uploaded.manifest_sha256,
-            size_bytes=uploaded.size_bytes,
-            objects=uploaded.objects,
-            epoch=0,
-            batch=step,
-            step=step,
-            taken_at=history.now,
-            stall_s=0.01,
-            durable_s=1,
-            why="interval",
-        )
-        self.images[history.write(committed)] = image
+        entry = committed(history.attempt, prefix, step, history.now, uploaded, stall_s=0.01, durable_s=1)
+        self.images[history.write(entry)] = image
 
     def _image(self, step: int) -> bytes:
         """Large enough for four parts."""

@@ -19,6 +19,7 @@ from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.runner import Runner
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
+from tests.commits import committed
 from tests.histories import START, History
 from tests.worlds import MARKET, SPOT, FakeCloud, MemoryStore
 
@@ -86,21 +87,7 @@ class Trainee:
     def _commit(self, attempt: int, step: int) -> int:
         self._committed_s = self._world.clock.monotonic()
         return self._write(
-            ev.CheckpointCommitted(
-                attempt=attempt,
-                incarnation=0,
-                prefix=f"checkpoints/{attempt}-{step}-{self._committed_s}",
-                manifest_sha256="0" * 64,
-                size_bytes=1,
-                objects=1,
-                epoch=0,
-                batch=step,
-                step=step,
-                taken_at=self._world.clock.now(),
-                stall_s=0,
-                durable_s=0,
-                why="interval",
-            )
+            committed(attempt, f"checkpoints/{attempt}-{step}-{self._committed_s}", step, self._world.clock.now())
         )
 
     def _write(self, event: ev.AnyEvent) -> int:

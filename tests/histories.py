@@ -19,6 +19,7 @@ from spotrun.events import Cause, Entry
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering
 from spotrun.state import RunState
+from tests.commits import committed
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STORAGE = ev.StoragePrices(
@@ -204,20 +205,16 @@ class History:
         step: int | None = None,
     ) -> int:
         return self.write(
-            ev.CheckpointCommitted(
-                attempt=self.attempt,
+            committed(
+                self.attempt,
+                f"checkpoints/{self.state.next_number}",
+                self.step if step is None else step,
+                self.now - timedelta(seconds=taken_s_ago),
                 incarnation=self.incarnation,
-                prefix=f"checkpoints/{self.state.next_number}",
-                manifest_sha256="2" * 64,
                 size_bytes=size_bytes,
                 objects=3,
-                epoch=0,
-                batch=0,
-                step=self.step if step is None else step,
-                taken_at=self.now - timedelta(seconds=taken_s_ago),
                 stall_s=stall_s,
                 durable_s=taken_s_ago,
-                why="interval",
                 final=final,
                 suspect=suspect,
             )

@@ -35,6 +35,7 @@ from spotrun.state import Commit
 from spotrun.stores.local import LocalStore
 from spotrun.trainer_link import Progress
 from spotrun.units import Steps
+from tests.commits import saved
 from tests.eventually import eventually
 from tests.histories import History, offering
 
@@ -222,32 +223,12 @@ def store(tmp_path: Path) -> Shaky:
     return Shaky(tmp_path)
 
 
-def saved(store: LocalStore, number: int, image: bytes = IMAGE) -> Commit:
-    uploaded = upload(store, f"checkpoints/1-0-{number}", memoryview(image), {"step": number})
-    event = ev.CheckpointCommitted(
-        attempt=1,
-        incarnation=0,
-        prefix=f"checkpoints/1-0-{number}",
-        manifest_sha256=uploaded.manifest_sha256,
-        size_bytes=uploaded.size_bytes,
-        objects=uploaded.objects,
-        epoch=0,
-        batch=0,
-        step=number,
-        taken_at=datetime.now(UTC),
-        stall_s=0,
-        durable_s=0,
-        why="test",
-    )
-    return Commit(number=number, at=event.taken_at, event=event)
-
-
 def read(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
 def test_what_is_restored_is_what_was_saved(store: Shaky):
-    commit = saved(store, 1)
+    commit = saved(store, 1, IMAGE)
     image = fetch(store, commit)
     assert hashlib.sha256(read(image.fd)).digest() == hashlib.sha256(IMAGE).digest()
     verify(store, commit)
@@ -264,13 +245,13 @@ def test_passing_faults_do_not_matter(store: Shaky):
         return None
 
     store.fault = once
-    commit = saved(store, 1)
+    commit = saved(store, 1, IMAGE)
     seen.clear()
     fetch(store, commit).close()
 
 
 def test_one_mismatch_is_forgiven_and_two_condemn(store: Shaky):
-    commit = saved(store, 1)
+    commit = saved(store, 1, IMAGE)
     lies = iter([b"wrong"])
     store.fault = lambda verb, key: next(lies, None) if key.endswith("part-0002") else None
     fetch(store, commit).close()
@@ -280,7 +261,7 @@ def test_one_mismatch_is_forgiven_and_two_condemn(store: Shaky):
 
 
 def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky):
-    older, newer = saved(store, 1), saved(store, 2)
+    older, newer = saved(store, 1, IMAGE), saved(store, 2, IMAGE)
 
     def away(verb: str, key: str) -> bytes | None:
         if "1-0-2" in key:
@@ -318,7 +299,7 @@ def test_an_upload_can_be_called_off(store: Shaky):
 
 
 def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
-    commit = saved(store, 1)
+    commit = saved(store, 1, IMAGE)
     key = f"{commit.event.prefix}/manifest.json"
     data = store.get(key).replace(b'"part-0000"', b'"../../ledg"')
     store.put(key, data)

@@ -31,6 +31,7 @@ from spotrun.events import encode_entry, entry_json, seal
 from spotrun.ledger import Ledger, key_of
 from spotrun.spec import RunSpec
 from spotrun.stores.local import LocalStore
+from tests.commits import committed
 from tests.damaged_runs import SmallRun
 from tests.histories import History
 from tests.test_layout import HOSTILE, header, image_of
@@ -202,19 +203,12 @@ def written_by_an_adversary(text: str, workdir: str) -> History:
     history.training()
     history.write(ev.NoticeSeen(attempt=history.attempt, kind=text, deadline_at=None))
     history.write(
-        ev.CheckpointCommitted(
-            attempt=history.attempt,
-            incarnation=0,
-            prefix=text,
+        committed(
+            history.attempt,
+            text,
+            1,
+            history.now,
             manifest_sha256=text,
-            size_bytes=4,
-            objects=2,
-            epoch=0,
-            batch=1,
-            step=1,
-            taken_at=history.now,
-            stall_s=0,
-            durable_s=0,
             why=text,
             versions={text: text},
             metrics={text: 1.0},

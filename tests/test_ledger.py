@@ -24,6 +24,7 @@ from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.state import RunState
 from spotrun.store import Store, StoredObject
 from spotrun.stores.local import LocalStore
+from tests.commits import committed
 from tests.histories import History, offering
 from tests.worlds import LossyStore, MemoryStore
 
@@ -389,7 +390,7 @@ def test_ten_thousand_entries_are_read_in_seconds(tmp_path: Path) -> None:
     history.step = 1
     for entry in history.entries:
         LocalStore(tmp_path).put_hint(key_of(entry.number), encode_entry(entry))
-    commit = entry_json(history.entry(_commit(history, "PREFIX")))
+    commit = entry_json(history.entry(committed(history.attempt, "PREFIX", 1, history.now)))
     first = history.state.next_number
     for number in range(first, 10_000):
         data = commit.replace(b"PREFIX", b"%d" % number).replace(b'"number":%d' % first, b'"number":%d' % number, 1)
@@ -400,21 +401,3 @@ def test_ten_thousand_entries_are_read_in_seconds(tmp_path: Path) -> None:
     print(f"cold fold of 10,000 entries, {len(state.commits):,} of them checkpoints: {took_s:.2f} s")
     assert (state.next_number, len(state.commits), state.voids) == (10_000, 10_000 - first, ())
     assert took_s < 9, "3 s is the promise; this machine may be busy"
-
-
-def _commit(history: History, prefix: str) -> ev.CheckpointCommitted:
-    return ev.CheckpointCommitted(
-        attempt=history.attempt,
-        incarnation=0,
-        prefix=prefix,
-        manifest_sha256="2" * 64,
-        size_bytes=1,
-        objects=1,
-        epoch=0,
-        batch=0,
-        step=1,
-        taken_at=history.now,
-        stall_s=0,
-        durable_s=0,
-        why="interval",
-    )

@@ -23,6 +23,7 @@ from spotrun.events import Cause, Entry
 from spotrun.fold import apply
 from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.state import RunState
+from tests.commits import committed
 from tests.histories import SPOT, History, offering
 from tests.worlds import MemoryStore
 
@@ -120,21 +121,7 @@ class Actor:
             newest = state.latest_commit()
             chosen = None if newest is None else newest.number
             return ev.ResumedFrom(attempt=attempt, incarnation=0, commit=chosen, epoch=0, step=0)
-        return ev.CheckpointCommitted(
-            attempt=attempt,
-            incarnation=0,
-            prefix=f"{self.name}-{state.next_number}",
-            manifest_sha256="",
-            size_bytes=1,
-            objects=1,
-            epoch=0,
-            batch=1,
-            step=1,
-            taken_at=state.attempts[attempt].started_at,
-            stall_s=0,
-            durable_s=0,
-            why="interval",
-        )
+        return committed(attempt, f"{self.name}-{state.next_number}", 1, state.attempts[attempt].started_at)
 
 
 def intent(state: RunState) -> ev.LaunchIntended:

@@ -22,6 +22,7 @@ from spotrun.policy.housekeeping import SILENCE
 from spotrun.runner import Pass, Runner
 from spotrun.state import Attempt, RunState
 from tests import test_driver_contract as contract
+from tests.commits import committed
 from tests.histories import START, History
 from tests.test_policy import spec
 from tests.worlds import MARKET, SPOT, FakeCloud, MemoryStore, Watched
@@ -108,21 +109,7 @@ class Agent:
     def _commit(self, attempt: int) -> int:
         self._turns += 1
         return self._write(
-            ev.CheckpointCommitted(
-                attempt=attempt,
-                incarnation=0,
-                prefix=f"checkpoints/{attempt}-{self._turns}",
-                manifest_sha256="0" * 64,
-                size_bytes=1,
-                objects=1,
-                epoch=0,
-                batch=self._step,
-                step=self._step,
-                taken_at=self._town.clock.now(),
-                stall_s=0,
-                durable_s=0,
-                why="interval",
-            )
+            committed(attempt, f"checkpoints/{attempt}-{self._turns}", self._step, self._town.clock.now())
         )
 
     def _write(self, event: ev.AnyEvent) -> int:

@@ -12,7 +12,6 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from spotrun.ledger import Ledger, key_of
 from spotrun.state import Commit, RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
+from tests.commits import saved
 from tests.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.histories import History
 from tests.object_stores import RunningServer, SeaweedFS, running
@@ -171,30 +171,10 @@ def test_a_checkpoint_is_saved_and_restored_through_any_fault_that_passes(
     name: str, which: Callable[[Request], bool], bench: Bench
 ) -> None:
     bench.line.fate = Once(PASSING[bench.scheme][name], which, times=2)
-    commit = saved(bench.far)
+    commit = saved(bench.far, 1, IMAGE)
     assert restored(bench.near, commit) == IMAGE
     assert restored(bench.far, commit) == IMAGE
     assert bench.line.fate.left == 0, "the fault was met"
-
-
-def saved(store: Store) -> Commit:
-    uploaded = upload(store, "checkpoints/1-0-1", memoryview(IMAGE), {"step": 1})
-    event = ev.CheckpointCommitted(
-        attempt=1,
-        incarnation=0,
-        prefix="checkpoints/1-0-1",
-        manifest_sha256=uploaded.manifest_sha256,
-        size_bytes=uploaded.size_bytes,
-        objects=uploaded.objects,
-        epoch=0,
-        batch=0,
-        step=1,
-        taken_at=datetime.now(UTC),
-        stall_s=0,
-        durable_s=0,
-        why="test",
-    )
-    return Commit(number=1, at=event.taken_at, event=event)
 
 
 def restored(store: Store, commit: Commit) -> bytes:
@@ -303,7 +283,7 @@ def test_a_write_that_is_refused_while_reading_works_is_told_at_once(name: str, 
 @pytest.mark.parametrize("scheme", ["s3"])
 def test_a_key_that_may_only_read_saves_nothing_and_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning's own remote save returns without a word here (promises: traps)."""
-    commit = saved(bench.near)
+    commit = saved(bench.near, 1, IMAGE)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", SeaweedFS.READER_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SeaweedFS.READER_SECRET)
     reader = bench._replace(far=open_store(bench.far.uri))

@@ -24,7 +24,7 @@ from unittest import mock
 
 from spotrun import events as ev
 from spotrun.checkpoint.restore import fetch
-from spotrun.checkpoint.upload import Uploaded, upload
+from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.events import Entry, encode_entry
@@ -33,6 +33,7 @@ from spotrun.ledger import Ledger, key_of
 from spotrun.state import RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
+from tests.commits import committed
 from tests.fault_proxy import Fault, FaultProxy, Seeded
 from tests.histories import History
 from tests.object_stores import RunningServer, SeaweedFS, running
@@ -105,7 +106,12 @@ class _Writer:
         except StoreUnavailable:
             self.unknown += 1
             return
-        entry = self._write(lambda state: _committed(state, prefix, uploaded, step))
+
+        def entry_of(state: RunState) -> ev.CheckpointCommitted:
+            attempt = state.attempts[_attempt(state)]
+            return committed(attempt.number, prefix, step, attempt.started_at, uploaded)
+
+        entry = self._write(entry_of)
         if entry is not None:
             self.images[entry.number] = hashlib.sha256(image).hexdigest()
 
@@ -123,25 +129,6 @@ class _Writer:
 def _attempt(state: RunState) -> int:
     assert state.current_attempt is not None
     return state.current_attempt
-
-
-def _committed(state: RunState, prefix: str, uploaded: Uploaded, step: int) -> ev.CheckpointCommitted:
-    attempt = state.attempts[_attempt(state)]
-    return ev.CheckpointCommitted(
-        attempt=attempt.number,
-        incarnation=0,
-        prefix=prefix,
-        manifest_sha256=uploaded.manifest_sha256,
-        size_bytes=uploaded.size_bytes,
-        objects=uploaded.objects,
-        epoch=0,
-        batch=step,
-        step=step,
-        taken_at=attempt.started_at,
-        stall_s=0,
-        durable_s=0,
-        why="torture",
-    )
 
 
 def torture(server: RunningServer, *, appends: int, commits: int, seed: int, mix: dict[Fault, int] = MIX) -> Toll:

@@ -10,12 +10,11 @@ import signal
 import subprocess
 import threading
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
-
 from spotrun import start_file, workdir
 from spotrun.agent.node import Node
 from spotrun.agent.trainer import user_environment
-from spotrun.errors import SpotrunError, StoreUnavailable
+from spotrun.errors import SpotrunError
+from spotrun.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
 """System time."""
@@ -41,19 +40,16 @@ def prepare(node: Node) -> None:
     if done.exists():
         return
     node.status.change(phase="setup")
-    for attempt in Retrying(
-        retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_random_exponential(multiplier=0.2, max=10),
-        stop=stop_after_delay(FETCH_WITHIN_S),
-        reraise=True,
-    ):
-        with attempt:
-            workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
-            if node.created.start_sha256 is not None:
-                start_file.fetch(node.store, node.created.start_sha256, node.place.folder)
+    through_faults(FETCH_WITHIN_S)(_fetch, node)
     if node.spec.setup is not None:
         _run(node, node.spec.setup)
     done.touch()
+
+
+def _fetch(node: Node) -> None:
+    workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
+    if node.created.start_sha256 is not None:
+        start_file.fetch(node.store, node.created.start_sha256, node.place.folder)
 
 
 def _run(node: Node, command: str) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from spotrun.checkpoint.upload import Manifest, Part, manifest_key, part_key
-from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreUnavailable
+from spotrun.errors import CheckpointDamaged, ObjectMissing
 from spotrun.events import CheckpointCommitted
+from spotrun.retrying import through_faults
 from spotrun.state import Commit
 from spotrun.store import Store
 
@@ -145,13 +145,7 @@ def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, 
 
 
 def _get(store: Store, key: str, size_bytes: int, retry_for_s: float) -> bytes:
-    retrying = Retrying(
-        retry=retry_if_exception_type(StoreUnavailable),
-        wait=wait_random_exponential(multiplier=0.05, max=5),
-        stop=stop_after_delay(retry_for_s),
-        reraise=True,
-    )
     try:
-        return retrying(store.get, key, 0, size_bytes)
+        return through_faults(retry_for_s)(store.get, key, 0, size_bytes)
     except ObjectMissing as error:
         raise CheckpointDamaged(f"{key} is missing") from error

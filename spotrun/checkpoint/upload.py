@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from spotrun.checkpoint.layout import ALIGNMENT, aligned
 from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.retrying import through_faults
 from spotrun.store import Store
 
 PART_MAX_BYTES = 16 << 20
@@ -139,7 +139,7 @@ class _Sending:
     def put_verified(self, key: str, data: memoryview) -> str:
         """The sha256 of `data`, which is what the store holds now."""
         sha256 = hashlib.sha256(data).hexdigest()
-        for attempt in self._retrying():
+        for attempt in through_faults(self._retry_for_s):
             with attempt:
                 if self._cancelled.is_set():
                     raise Abandoned
@@ -150,14 +150,6 @@ class _Sending:
     def _read_back(self, key: str, sha256: str) -> None:
         if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:
             raise StoreUnavailable(f"{key} reads back otherwise than it was written")
-
-    def _retrying(self) -> Retrying:
-        return Retrying(
-            retry=retry_if_exception_type(StoreUnavailable),
-            wait=wait_random_exponential(multiplier=0.05, max=2),
-            stop=stop_after_delay(self._retry_for_s),
-            reraise=True,
-        )
 
 
 def discard(store: Store, prefix: str) -> None:

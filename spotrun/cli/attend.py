@@ -25,8 +25,9 @@ from spotrun.market import affordable, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.deadline import unreachable
 from spotrun.report import terminal
-from spotrun.report.live import View, view_for
+from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
+from spotrun.report.view import View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
 
@@ -181,7 +182,7 @@ def _undisturbed(act: Callable[[], object]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _show_or_go_on(view: View) -> Callable[[Pass], None]:
+def _show_or_go_on(view: View[Pass]) -> Callable[[Pass], None]:
     """A reader of our output that has left (`| head`) is no reason to leave the run."""
 
     def show(seen: Pass) -> None:

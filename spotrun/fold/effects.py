@@ -84,7 +84,7 @@ def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> Ru
 
 
 def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
-    state = _with_launch(state, event.launch, gone=event, gone_at=entry.at)
+    state = _with_launch(state, event.launch, gone=event)
     current = state.current
     if current is None or current.launch != event.launch:
         return state

@@ -41,9 +41,8 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
     reason = _reason_to_launch(state, spec, world, now)
     if reason is None:
         return
-    choice = choose_capacity(state, spec, world, now)
-    if current is not None and not current.leaving and reason == RETURN_TO_SPOT:
-        choice = _return_choice(state, spec, world, now)
+    choose = _return_choice if reason == RETURN_TO_SPOT else choose_capacity
+    choice = choose(state, spec, world, now)
     if isinstance(choice, Wait):
         yield choice
         return

@@ -17,7 +17,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.money import intend, nearly_over
 from spotrun.policy.places import just_lost_pools, on_demand_now, spot_launches, spot_now
-from spotrun.policy.situation import name_of, situation
+from spotrun.policy.situation import choice_of, name_of, situation
 from spotrun.policy.workload import workload
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, Launch, RunState
@@ -34,7 +34,7 @@ def towards_deadline(state: RunState, spec: RunSpec, world: World, now: datetime
     running = _kept(state, now)
     spot = _spot_to_ask(state, spec, world, now, running)
     place = _choice(state, spec, world, now, running, spot)
-    if running is not None and place in (None, _choice_of(running)):
+    if running is not None and place in (None, choice_of(running)):
         return
     offering = _offering(place, spot, on_demand_now(state, spec, world, now))
     if isinstance(offering, Wait):
@@ -48,7 +48,7 @@ def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, 
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
     running = _kept(state, now) or pending
-    if _choice_of(running) == ON_DEMAND:
+    if choice_of(running) == ON_DEMAND:
         return False
     return _choice(state, spec, world, now, running, []) == ON_DEMAND
 
@@ -99,11 +99,6 @@ def _choice(
     return strategy.choose(situation(state, spec, world, now, running, spot))
 
 
-def _choice_of(launch: Launch) -> Choice:
-    offering = launch.intent.offering
-    return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
-
-
 def _spot_to_ask(state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None) -> list[Offering]:
     """While something runs, spot is asked for only now and then; and what was just lost only where nothing else is."""
     if running is not None and not (spec.policy.return_to_spot and _cooled_down(state, spec, now)):
@@ -134,7 +129,7 @@ def _reason(state: RunState, running: Launch | None, offering: Offering) -> str:
 
 
 def _reason_to_move(running: Launch) -> str:
-    return "return to spot" if _choice_of(running) == ON_DEMAND else "cheaper spot"
+    return "return to spot" if choice_of(running) == ON_DEMAND else "cheaper spot"
 
 
 def _reason_to_replace(state: RunState, current: Attempt | None) -> str:

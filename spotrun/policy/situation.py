@@ -53,7 +53,7 @@ def situation(
         margin_s=work.doubt_s + work.rework_s + TICKS_TO_LAUNCH * tick_s,
     )
     prices = {name_of(found.pool): float(found.price_usd_per_hour) for found in spot}
-    place = _place(running)
+    place = None if running is None else choice_of(running)
     if place not in (None, ON_DEMAND) and running is not None:
         offered = next((found for found in world.offerings if found.pool == running.intent.offering.pool), None)
         prices.setdefault(str(place), float((offered or running.intent.offering).price_usd_per_hour))
@@ -82,10 +82,9 @@ def _on_demand_price(world: World) -> float:
     return float(min(prices or fallback, default=0))
 
 
-def _place(running: Launch | None) -> Choice:
-    if running is None:
-        return None
-    offering = running.intent.offering
+def choice_of(launch: Launch) -> Choice:
+    """Where an instance of it runs, in a strategy's words."""
+    offering = launch.intent.offering
     return ON_DEMAND if offering.capacity_type is CapacityType.ON_DEMAND else name_of(offering.pool)
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +18,7 @@ from spotrun.ledger import Ledger
 from spotrun.outcome import status_word
 from spotrun.report.describe import describe, span
 from spotrun.report.tables import plain
+from spotrun.report.view import Lines, Screen, View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
@@ -30,19 +28,7 @@ PLAIN_EVERY_S = 10.0
 """System time between two progress lines where nothing else happens."""
 
 
-class View(Protocol):
-    """Shows each pass of a runner; entered before the first, left after the last."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, seen: Pass) -> None: ...
-
-
-def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View:
+def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Pass]:
     """The live screen on a terminal, plain lines where output goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
@@ -56,28 +42,20 @@ class _Watching:
         self._run_id = run_id
 
 
-class PlainView(_Watching):
+class PlainView(_Watching, Lines[Pass]):
     """A line for each event, and one for the progress now and then."""
 
     _told = 0
     _progress_at = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-    def show(self, seen: Pass) -> None:
+    def show(self, news: Pass) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._told :]):
             print(event_line(entry), flush=True)
         self._told = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
             self._progress_at = time.monotonic()
-            print(self._progress(seen), flush=True)
+            print(self._progress(news), flush=True)
 
     def _progress(self, seen: Pass) -> str:
         summary = summarise(seen.state, self._clock.now())
@@ -87,29 +65,17 @@ class PlainView(_Watching):
         return f"{self._clock.now():%H:%M:%S}  ..  " + " | ".join(part for part in parts if part)
 
 
-class LiveView(_Watching):
+class LiveView(_Watching, Screen[Pass]):
     """One screen that is redrawn: progress, where it runs, the bill so far, and what happens."""
 
     def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
-        super().__init__(ledger, clock, spec, run_id)
-        self._live = Live(console=Console(), refresh_per_second=4, transient=False)
+        _Watching.__init__(self, ledger, clock, spec, run_id)
+        Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, seen: Pass) -> None:
-        self._live.update(self.render(seen))
-
-    def render(self, seen: Pass) -> RenderableType:
+    def render(self, news: Pass) -> RenderableType:
         """The screen for one pass."""
-        summary = summarise(seen.state, self._clock.now())
-        return Group(self._head(seen), self._bar(seen.hint), self._facts(seen, summary), self._events())
+        summary = summarise(news.state, self._clock.now())
+        return Group(self._head(news), self._bar(news.hint), self._facts(news, summary), self._events())
 
     def _head(self, seen: Pass) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""

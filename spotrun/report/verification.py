@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.spinner import Spinner
 
 from spotrun.exactness import Difference, Kind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
+from spotrun.report.view import Lines, Screen, View
 from spotrun.verify.rehearsal import Progress
 from spotrun.verify.verification import Verification
 
@@ -22,65 +21,32 @@ PLAIN_EVERY_S = 10.0
 """System time between two lines about the same training, where nothing was killed."""
 
 
-class View(Protocol):
-    """Told again and again how far a verification has come; on stderr, for stdout holds the answer."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, progress: Progress) -> None: ...
-
-
-def view() -> View:
-    """One line that changes on a terminal, plain lines elsewhere."""
+def view() -> View[Progress]:
+    """One line that changes on a terminal, plain lines elsewhere; on stderr, for stdout holds the answer."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
-class PlainView:
+class PlainView(Lines[Progress]):
     """A line when a training begins, at each kill, and now and then."""
 
     def __init__(self) -> None:
         self._told: tuple[str, int] | None = None
         self._told_at = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return
-
-    def show(self, progress: Progress) -> None:
-        now = (progress.name, progress.kills)
+    def show(self, news: Progress) -> None:
+        now = (news.name, news.kills)
         if now == self._told and time.monotonic() - self._told_at < PLAIN_EVERY_S:
             return
         self._told, self._told_at = now, time.monotonic()
-        print(progress_line(progress), file=sys.stderr, flush=True)
+        print(progress_line(news), file=sys.stderr, flush=True)
 
 
-class LiveView:
+class LiveView(Screen[Progress]):
     def __init__(self) -> None:
-        self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+        super().__init__(Console(stderr=True), refresh_per_second=8, transient=True)
 
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, progress: Progress) -> None:
-        self._live.update(_spinning(progress))
-
-
-def _spinning(progress: Progress) -> RenderableType:
-    return Spinner("dots", text=progress_line(progress))
+    def render(self, news: Progress) -> RenderableType:
+        return Spinner("dots", text=progress_line(news))
 
 
 def progress_line(progress: Progress) -> str:

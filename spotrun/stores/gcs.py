@@ -25,8 +25,18 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from spotrun.address import BucketAddress
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store import StoredObject, StoreFacts, Unsaid, checked_key, is_key
-from spotrun.stores.http import CONNECT_S, NO_STORE, READ_S, passes
+from spotrun.store import StoredObject, StoreFacts, Unsaid, checked_key
+from spotrun.stores.http import (
+    CONNECT_S,
+    NO_STORE,
+    READ_S,
+    BeyondTheEnd,
+    BucketStore,
+    Exists,
+    folders_named,
+    listed,
+    passes,
+)
 from spotrun.stores.lifecycle import gcs_expiries
 
 _TIMEOUT = (CONNECT_S, READ_S)
@@ -45,7 +55,7 @@ _HINTS = {
 }
 
 
-class GcsStore:
+class GcsStore(BucketStore):
     """
     Keys are the names of objects below the prefix.
 
@@ -59,21 +69,7 @@ class GcsStore:
             self._client = _client(os.getpid(), _settings())
             self._bucket = self._client.bucket(address.bucket)
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        try:
-            self._put(key, data, if_generation_match=_ABSENT)
-        except _Exists:
-            return False
-        return True
-
-    def put(self, key: str, data: bytes | memoryview) -> bool:
-        return self._put(key, bytes(data))
-
-    def put_hint(self, key: str, data: bytes) -> None:
-        self._put(key, data)
-
-    def _put(self, key: str, data: bytes, **condition: int) -> bool:
-        """Whether GCS has said that the checksum of what it stored is that of `data`."""
+    def _put(self, key: str, data: bytes, if_absent: bool = False) -> bool:
         blob = self._blob(key)
         blob.cache_control = NO_STORE
         with self._translated("upload", key):
@@ -83,7 +79,7 @@ class GcsStore:
                 checksum="crc32c",
                 timeout=_SEND_TIMEOUT,
                 retry=None,
-                **condition,
+                if_generation_match=_ABSENT if if_absent else None,
             )
         if blob.crc32c is None:
             return False
@@ -100,21 +96,20 @@ class GcsStore:
                     start=start or None, end=end, timeout=_TIMEOUT, retry=None, single_shot_download=True
                 )
                 return data[:size]
-        except _BeyondTheEnd:
+        except BeyondTheEnd:
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
         start = {"start_offset": self._root + after} if after else {}
         with self._translated("list", prefix):
             found = [self._stored(blob) for blob in self._blobs(prefix=self._root + prefix, **start)]
-        return [stored for stored in found if stored.key > after and not stored.key.endswith("/")]
+        return listed(found, after)
 
     def folders(self) -> tuple[str, ...]:
         with self._translated("list", ""):
             pages = self._blobs(prefix=self._root, delimiter="/").pages
             names = [name for page in pages for name in page.prefixes]
-        folders = sorted({name.removeprefix(self._root).removesuffix("/") for name in names})
-        return tuple(folder for folder in folders if is_key(folder))
+        return folders_named(names, self._root)
 
     def delete(self, key: str) -> None:
         blob = self._blob(key)
@@ -164,14 +159,6 @@ def _crc32c(data: bytes) -> str:
     return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()  # type: ignore[no-untyped-call]
 
 
-class _Exists(StoreError):
-    """A conditional write found an object of that name."""
-
-
-class _BeyondTheEnd(StoreError):
-    """A read begins where the object has ended."""
-
-
 def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
     status = int(error.code or 0)
     text = f"GCS answered {status} to {what}"
@@ -179,9 +166,9 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
     if isinstance(error, api.NotFound) and of_an_object:
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
     if isinstance(error, api.PreconditionFailed):
-        return _Exists(text)
+        return Exists(text)
     if isinstance(error, api.RequestRangeNotSatisfiable):
-        return _BeyondTheEnd(text)
+        return BeyondTheEnd(text)
     if passes(status):
         return StoreUnavailable(text)
     return StoreError(text, hint=_HINTS.get(status, "check checkpoint.uri"))

@@ -28,8 +28,18 @@ from urllib3.exceptions import HTTPError as BrokenBody
 
 from spotrun.address import BucketAddress
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store import StoredObject, StoreFacts, checked_key, is_key
-from spotrun.stores.http import CONNECT_S, NO_STORE, READ_S, passes
+from spotrun.store import StoredObject, StoreFacts, checked_key
+from spotrun.stores.http import (
+    CONNECT_S,
+    NO_STORE,
+    READ_S,
+    BeyondTheEnd,
+    BucketStore,
+    Exists,
+    folders_named,
+    listed,
+    passes,
+)
 from spotrun.stores.s3_facts import facts_of
 
 _CONNECTIONS = 32
@@ -96,7 +106,7 @@ _PASSING = (
 """The last two: an answer whose dates or numbers are none, or that lacks what S3 always tells, was damaged."""
 
 
-class S3Store:
+class S3Store(BucketStore):
     """
     Keys are the names of objects below the prefix.
 
@@ -111,21 +121,7 @@ class S3Store:
         with self._translated("open", ""):
             self._client = _client(os.getpid(), _settings())
 
-    def put_if_absent(self, key: str, data: bytes) -> bool:
-        try:
-            self._put(key, data, IfNoneMatch="*")
-        except _Exists:
-            return False
-        return True
-
-    def put(self, key: str, data: bytes | memoryview) -> bool:
-        return self._put(key, bytes(data))
-
-    def put_hint(self, key: str, data: bytes) -> None:
-        self._put(key, data)
-
-    def _put(self, key: str, data: bytes, **condition: str) -> bool:
-        """Whether S3 has said that the checksum of what it stored is that of `data`."""
+    def _put(self, key: str, data: bytes, if_absent: bool = False) -> bool:
         name = self._name(key)
         sha256 = base64.b64encode(hashlib.sha256(data).digest()).decode()
         with self._translated("PutObject", key):
@@ -135,7 +131,7 @@ class S3Store:
                 Body=data if len(data) < _PAYLOAD_BYTES else io.BytesIO(data),
                 CacheControl=NO_STORE,
                 ChecksumSHA256=sha256,
-                **condition,
+                **({"IfNoneMatch": "*"} if if_absent else {}),
             )
         computed = answer.get("ChecksumSHA256")
         if computed not in (None, sha256):
@@ -149,23 +145,21 @@ class S3Store:
                 answer = self._client.get_object(Bucket=self._bucket, Key=name, **_range(start, size))
                 data: bytes = answer["Body"].read()
                 return data[:size]
-        except _BeyondTheEnd:
+        except BeyondTheEnd:
             return b""
 
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
         start = {"StartAfter": self._root + after} if after else {}
         with self._translated("ListObjectsV2", prefix):
             pages = self._pages(Prefix=self._root + prefix, **start)
-            found = [self._stored(item) for page in pages for item in page.get("Contents", ()) if self._is_ours(item)]
-        # S3 lists by the bytes of whole keys; SeaweedFS lists folder by folder, so b/1 comes before b-1.
-        return sorted((stored for stored in found if stored.key > after), key=lambda stored: stored.key)
+            found = [self._stored(item) for page in pages for item in page.get("Contents", ())]
+        return listed(found, after)
 
     def folders(self) -> tuple[str, ...]:
         with self._translated("ListObjectsV2", ""):
             pages = self._pages(Prefix=self._root, Delimiter="/")
             names = [found["Prefix"] for page in pages for found in page.get("CommonPrefixes", ())]
-        folders = sorted(name.removeprefix(self._root).removesuffix("/") for name in names)
-        return tuple(folder for folder in folders if is_key(folder))
+        return folders_named(names, self._root)
 
     def delete(self, key: str) -> None:
         name = self._name(key)
@@ -181,10 +175,6 @@ class S3Store:
 
     def _name(self, key: str) -> str:
         return self._root + checked_key(key)
-
-    def _is_ours(self, item: dict[str, Any]) -> bool:
-        """Some tools mark a folder by an empty object of its name."""
-        return not item["Key"].endswith("/")
 
     def _stored(self, item: dict[str, Any]) -> StoredObject:
         return StoredObject(
@@ -209,14 +199,6 @@ class S3Store:
             raise StoreError(f"{what}: {error}", hint=_CREDENTIALS) from error
 
 
-class _Exists(StoreError):
-    """A conditional write found an object of that name."""
-
-
-class _BeyondTheEnd(StoreError):
-    """A read begins where the object has ended."""
-
-
 def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = error.response.get("Error", {}).get("Code", "")
@@ -224,9 +206,9 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     if code == "NoSuchKey":
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
     if status == _PRECONDITION_FAILED:
-        return _Exists(text)
+        return Exists(text)
     if status == _BEYOND:
-        return _BeyondTheEnd(text)
+        return BeyondTheEnd(text)
     if code not in _HINTS and (code in _PASSING_CODES or passes(status)):
         return StoreUnavailable(text, hint=_FULL_TOO if status == _INTERNAL else None)
     if _is_vague(status, code):

@@ -7,7 +7,6 @@ from spotrun.strategies.port import Strategy
 from spotrun.strategies.reserve import Reserve
 from spotrun.strategies.safety_net import SafetyNet
 
-DEFAULT = "ours"
 STRATEGIES: dict[str, Strategy] = {
     "ours": SafetyNet(Reserve()),
     "on_demand_only": OnDemandOnly(),

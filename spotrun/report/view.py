@@ -1,0 +1,51 @@
+"""What somebody watches while work goes on: one screen that is redrawn on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+News = TypeVar("News")
+
+
+class View(AbstractContextManager["View[News]"], Generic[News]):
+    """Entered before the work begins, told of it again and again, and left after it."""
+
+    @abstractmethod
+    def show(self, news: News) -> None: ...
+
+
+class Lines(View[News]):
+    """Where output goes to a file or a pipe."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class Screen(View[News]):
+    """`transient`: it is wiped in the end."""
+
+    def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
+        self._live = Live(console=console, refresh_per_second=refresh_per_second, transient=transient)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, news: News) -> None:
+        self._live.update(self.render(news))
+
+    @abstractmethod
+    def render(self, news: News) -> RenderableType: ...

@@ -1,0 +1,31 @@
+"""Entries about checkpoints, for tests that care for some of their fields only."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from spotrun import events as ev
+from spotrun.checkpoint.upload import Uploaded, upload
+from spotrun.state import Commit
+from spotrun.store import Store
+
+NOTHING_SENT = Uploaded(manifest_sha256="0" * 64, size_bytes=1, objects=1)
+
+
+def committed(
+    attempt: int, prefix: str, step: int, taken_at: datetime, uploaded: Uploaded = NOTHING_SENT, **fields: Any
+) -> ev.CheckpointCommitted:
+    """That a checkpoint of `step` lies at `prefix`. `fields` are any others of the entry, as it names them."""
+    others: dict[str, Any] = {"incarnation": 0, "epoch": 0, "batch": step, "stall_s": 0, "durable_s": 0, "why": "test"}
+    others |= msgspec.structs.asdict(uploaded)
+    return ev.CheckpointCommitted(attempt=attempt, prefix=prefix, step=step, taken_at=taken_at, **(others | fields))
+
+
+def saved(store: Store, number: int, image: bytes) -> Commit:
+    """A commit whose bytes are in `store`, but for which no ledger has an entry."""
+    prefix = f"checkpoints/1-0-{number}"
+    event = committed(1, prefix, number, datetime.now(UTC), upload(store, prefix, memoryview(image), {"step": number}))
+    return Commit(number=number, at=event.taken_at, event=event)
