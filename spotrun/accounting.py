@@ -121,6 +121,16 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     )
 
 
+def bill_course(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
+    """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
+    assert state.created_at is not None
+    horizon = _horizon(state, now)
+    books = Books(state, timeline(state, now), horizon)
+    whole = horizon - state.created_at
+    moments = [*(state.created_at + whole * n / (points - 1) for n in range(points - 1)), horizon]
+    return [(moment, books.until(moment)) for moment in moments]
+
+
 def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> Account:
     return Account(
         epoch=epoch,

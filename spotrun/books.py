@@ -38,6 +38,10 @@ class Bill:
     interruptions: int
     steps_redone: int
 
+    @property
+    def cost_usd(self) -> Decimal:
+        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd
+
     def __sub__(self, other: Bill) -> Bill:
         return Bill(
             spot_usd=self.spot_usd - other.spot_usd,

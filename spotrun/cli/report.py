@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,17 +15,36 @@ def report(
     store: StoreOption = None,
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per epoch.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.accounting import summarise
     from spotrun.cli.wiring import open_run
     from spotrun.report import machine, terminal
+    from spotrun.report.html.page import page
 
     opened = open_run(run, store)
-    summary = summarise(opened.ledger.refresh(), opened.clock.now())
+    state, now = opened.ledger.refresh(), opened.clock.now()
+    summary = summarise(state, now)
+    if html is not None:
+        _write(html, page(state, opened.ledger.entries, now))
+        if not (as_json or csv):
+            print(f"wrote {html}")
+            return
     if as_json:
         print_json(machine.report(summary))
     elif csv:
         print(machine.report_csv(summary), end="")
     else:
         terminal.show(summary)
+
+
+def _write(path: Path, text: str) -> None:
+    from spotrun.errors import SpotrunError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpotrunError(
+            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that you may write"
+        ) from error

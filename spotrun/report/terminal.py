@@ -20,18 +20,18 @@ def show(summary: RunSummary, console: Console | None = None) -> None:
 
 def report(summary: RunSummary) -> RenderableType:
     return Group(
-        Text(_headline(summary), style="bold"),
+        Text(headline(summary), style="bold"),
         Text(),
         cost_table(summary),
         Text(),
         time_table(summary),
         Text(),
-        Text(_verdict(summary)),
+        Text(verdict(summary)),
         Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
     )
 
 
-def _headline(summary: RunSummary) -> str:
+def headline(summary: RunSummary) -> str:
     prices = ", simulated prices" if summary.simulated else ""
     return f"{plain(summary.run)}: {summary.state}{prices}"
 
@@ -87,7 +87,7 @@ def _empty(account: Account) -> bool:
     return not account.cost_usd and not account.wall
 
 
-def _verdict(summary: RunSummary) -> str:
+def verdict(summary: RunSummary) -> str:
     """The one sentence that people came for."""
     total = summary.total
     if total.savings is None:

@@ -1,0 +1,55 @@
+"""Style and script of the page, and the policy that lets these two in and nothing else."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c8ccd1;--soft:#5a6370}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--paper:#14171b;--line:#3b424b;--soft:#a0a9b5}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0 auto;max-width:70rem;
+padding:1rem;overflow-wrap:anywhere}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)}
+.wide{overflow-x:auto}.wide>svg{min-width:44rem;width:100%;display:block}
+svg text{fill:var(--ink);font-size:13px}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-align:left;color:var(--soft)}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td:first-child,.words td,.words th{text-align:left}
+.words td:last-child{white-space:normal;min-width:16rem}
+th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
+:focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0}.swatch{width:12px;margin-right:.4rem}
+.spot,.productive{fill:#2a9d6f}.on_demand{fill:#d9822b}.storage{fill:#7c6fd1}.wait{fill:#9aa3ae}.detect{fill:#6b7480}
+.boot{fill:#5aa9e6}.setup{fill:#3d7fc1}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#d6a51f}
+.paused{fill:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
+.paid{fill:none;stroke:#2a9d6f;stroke-width:2.5}.all_on_demand{fill:none;stroke:#d9822b;stroke-width:2.5;
+stroke-dasharray:7 4}.key_paid{fill:#2a9d6f}.key_all_on_demand{fill:#d9822b}
+"""
+
+SCRIPT = """
+for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
+  const head = button.closest("th"), body = head.closest("table").tBodies[0];
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const figure = row => Number(row.cells[head.cellIndex].dataset.value);
+  const rows = [...body.rows].sort((a, b) => (figure(a) - figure(b)) * (up ? 1 : -1));
+  body.append(...rows);
+});
+"""
+
+
+def _allowed(inline: str) -> str:
+    return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"
+
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        f"style-src {_allowed(STYLE)}",
+        f"script-src {_allowed(SCRIPT)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+)

@@ -1,0 +1,75 @@
+"""The only place where text becomes markup: whatever a caller did not build here is escaped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from spotrun.units import shown
+
+TEXT_MAX = 2000
+
+
+@dataclass(frozen=True)
+class Markup:
+    """Text that is markup already."""
+
+    text: str
+
+
+Content = Markup | str
+
+
+def literal(content: Content) -> str:
+    """Markup as it is; a text with control and direction characters made visible, and then escaped."""
+    return content.text if isinstance(content, Markup) else escape(shown(content, TEXT_MAX), quote=True)
+
+
+def join(*parts: Content) -> Markup:
+    return Markup("".join(literal(part) for part in parts))
+
+
+def element(name: str, *content: Content, **attributes: object) -> Markup:
+    """
+    `<name attributes>content</name>`. In the names of attributes `_` stands for `-`; a trailing one is dropped
+    (`class_`).
+    """
+    written = "".join(f' {_dashed(key)}="{_quoted(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{written}>{join(*content).text}</{name}>")
+
+
+def _dashed(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _quoted(value: object) -> str:
+    return literal(value if isinstance(value, Markup) else str(value))
+
+
+def section(title: str, *content: Content) -> Markup:
+    return element("section", element("h2", title), *content)
+
+
+def picture(label: str, height: float, *content: Content) -> Markup:
+    """A drawing 1000 units wide that says what it shows; on a narrow screen it scrolls by itself."""
+    drawing = element("svg", *content, viewBox=f"0 0 1000 {height:g}", role="img", aria_label=label)
+    return element("div", drawing, class_="wide", tabindex="0", role="region", aria_label=label)
+
+
+def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    return element("rect", x=f"{x:.1f}", y=f"{y:g}", width=f"{max(width, 0):.1f}", height=f"{height:g}", class_=class_)
+
+
+def label(x: float, y: float, text: str, anchor: str = "start") -> Markup:
+    """`anchor` is the part of the text that stands at `x`: start, middle or end."""
+    return element("text", text, x=f"{x:.1f}", y=f"{y:g}", text_anchor=anchor)
+
+
+def legend(entries: list[tuple[str, str]]) -> Markup:
+    """Class of a mark and what it means."""
+    swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
+    return element("ul", *(element("li", one) for one in swatch), class_="legend")
+
+
+def _swatch(class_: str) -> Markup:
+    return element("svg", bar(0, 0, 12, 12, class_), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")

@@ -1,0 +1,44 @@
+"""`spotrun report RUN --html FILE`: the whole report as one file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from spotrun.accounting import bill_course, summarise
+from spotrun.events import Entry
+from spotrun.report.html import listings
+from spotrun.report.html.assets import POLICY, SCRIPT, STYLE
+from spotrun.report.html.costs import cumulative, downtime, epoch_costs
+from spotrun.report.html.course import course
+from spotrun.report.html.markup import Markup, element, join, section
+from spotrun.report.terminal import headline, verdict
+from spotrun.state import RunState
+
+POINTS = 200
+
+
+def page(state: RunState, entries: Sequence[Entry], now: datetime) -> str:
+    """The report of a run as of `now`, from its fold and its ledger."""
+    summary = summarise(state, now)
+    prices = " (simulated prices)" if summary.simulated else ""
+    body = element(
+        "main",
+        element("h1", headline(summary)),
+        element("p", verdict(summary)),
+        section("Course of the run", course(state, now), listings.attempts(state)),
+        section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
+        section(f"Bill so far against all on demand{prices}", cumulative(bill_course(state, now, POINTS))),
+        section("Downtime by cause", downtime(summary)),
+        section("Events", listings.events(entries)),
+        element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
+    )
+    head = join(
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        element("title", headline(summary)),
+        element("style", Markup(STYLE)),
+    )
+    whole = join(element("head", head), element("body", body, element("script", Markup(SCRIPT))))
+    return f"<!doctype html>\n{element('html', whole, lang='en').text}\n"

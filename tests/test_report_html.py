@@ -1,0 +1,206 @@
+"""The HTML report: one file, whole and harmless whatever the names in the ledger are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import timedelta
+from decimal import Decimal
+from hashlib import sha256
+from html.parser import HTMLParser
+
+from hypothesis import HealthCheck, given, settings
+
+from spotrun import events as ev
+from spotrun.accounting import summarise
+from spotrun.events import Cause
+from spotrun.report import machine
+from spotrun.report.html.course import overlaps
+from spotrun.report.html.page import POINTS, page
+from tests.histories import ON_DEMAND, START, History, random_runs
+
+SIZE_MAX = 1_500_000
+HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\u202e\u200f</title>--><img src=//evil.example/x onerror=a>"
+VOID = {"meta"}
+
+
+class Page(HTMLParser):
+    """The parsed page; each tag that opens must be closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.rows: list[list[dict[str, str | None]]] = []
+        self.cells: list[list[str]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+            self.cells.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append(dict(attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts.setdefault(self.open[-1], []).append(data)
+        if self.open and self.open[-1] in ("th", "td"):
+            self.cells[-1].append(data)
+
+
+def rendered(history: History) -> str:
+    return page(history.state, history.entries, history.now)
+
+
+def stormy(**created: object) -> History:
+    """Three epochs; a notice and a loss after each but the last, which is trained on demand."""
+    history = History(**created)
+    launch = history.running()
+    for epoch in range(3):
+        history.step += 100
+        history.after(900).epoch(epoch)
+        history.after(5).commit(taken_s_ago=5, stall_s=0.5)
+        if epoch < 2:
+            history.notice()
+            history.after(60).gone(launch, ended_at=history.now - timedelta(seconds=9))
+            launch = history.after(20).running(ON_DEMAND, "3.6") if epoch else history.after(20).running()
+    history.completed(history.commit(final=True))
+    return history
+
+
+def test_it_is_well_formed_and_asks_for_nothing():
+    parsed = Page(rendered(stormy()))
+    for tag, attributes in parsed.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "href", "action", "style"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_its_policy_lets_in_its_own_style_and_script_and_nothing_else():
+    parsed = Page(rendered(stormy()))
+    policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert len(policies) == 1
+    policy = policies[0] or ""
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        digest = b64encode(sha256("".join(parsed.texts[tag]).encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_every_drawing_says_what_it_shows_and_every_column_is_named():
+    parsed = Page(rendered(stormy()))
+    drawings = [a for tag, a in parsed.tags if tag == "svg" and "aria-hidden" not in a]
+    assert len(drawings) == 4
+    assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
+    assert all(a.get("scope") in ("col", "row") for tag, a in parsed.tags if tag == "th")
+
+
+def test_the_table_of_epochs_sums_to_the_json_report():
+    history = stormy()
+    told = machine.report(summarise(history.state, history.now))
+    figures = [row for row in Page(rendered(history)).rows if row and row[0].get("data-value")]
+    by_name = {row[0]["data-value"]: Decimal(row[1]["data-value"] or "") for row in figures}
+    assert list(by_name) == ["1", "2", "3", "unfinished", "total"]
+    assert by_name.pop("total") == Decimal(told["total"]["cost_usd"]) == sum(by_name.values())
+    assert [by_name[str(e["epoch"])] for e in told["epochs"]] == [Decimal(e["cost_usd"]) for e in told["epochs"]]
+
+
+def test_every_attempt_is_listed():
+    history = stormy()
+    cells = Page(rendered(history)).cells
+    first = next(number for number, row in enumerate(cells) if row[:1] == ["attempt"]) + 1
+    listed = [(row[0], row[4]) for row in cells[first : first + 3]]
+    kinds = ("spot", "spot", "on-demand")
+    assert listed == [(str(number), kind) for number, kind in zip(history.state.attempts, kinds, strict=True)]
+
+
+def test_a_line_is_drawn_from_its_first_point_to_its_last():
+    for tag, attributes in Page(rendered(stormy())).tags:
+        if tag == "polyline":
+            points = [tuple(map(float, pair.split(","))) for pair in (attributes["points"] or "").split()]
+            assert len(points) == POINTS
+            assert points == sorted(points)
+
+
+def hostile() -> History:
+    history = History(name=HOSTILE)
+    launch = history.launch()
+    offered = history.state.launches[launch].intent.offering
+    history.close(launch)
+    history.write(
+        ev.LaunchIntended(
+            offering=type(offered)(
+                cloud="local",
+                region="local",
+                zone=HOSTILE,
+                instance_type=HOSTILE,
+                capacity_type=offered.capacity_type,
+                price_usd_per_hour=Decimal(1),
+                simulated=True,
+            ),
+            time_to_live_s=86_400,
+            price_ceiling_usd_per_hour=Decimal(2),
+            on_demand_usd_per_hour=Decimal(2),
+            not_after=history.now + timedelta(minutes=10),
+            reason=HOSTILE,
+            standby_for=None,
+        )
+    )
+    launch = history.state.next_number - 1
+    history.after(5).record(launch)
+    history.after(5).start(launch)
+    history.resume()
+    history.after(5).training()
+    history.step = 10
+    history.write(
+        ev.EpochCompleted(attempt=history.attempt, epoch=0, step=10, ended_at=history.now, metrics={HOSTILE: 0.5})
+    )
+    history.commit()
+    history.write(ev.AttemptEnded(attempt=history.attempt, cause=Cause.USER_ERROR, last_step=10, detail=HOSTILE))
+    return history
+
+
+def test_hostile_names_are_shown_and_do_nothing():
+    text = rendered(hostile())
+    parsed = Page(text)
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    assert "img" not in [tag for tag, _ in parsed.tags]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;" in text
+    assert text.count("&lt;script&gt;") >= 5
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_runs(skewed=True))
+def test_any_run_at_any_moment_has_a_page(history: History):
+    assert len(rendered(history).encode()) <= SIZE_MAX
+    Page(rendered(history))
+
+
+def test_a_long_run_stays_small_and_says_what_it_leaves_out():
+    history = History()
+    history.running()
+    for epoch in range(1500):
+        history.step += 10
+        history.after(60).epoch(epoch)
+        history.commit()
+    text = rendered(history)
+    assert len(text.encode()) <= SIZE_MAX
+    assert "the last 500 of 1500" in text
+
+
+def test_overlap_is_when_two_instances_are_there():
+    def at(minutes: float):
+        return START + timedelta(minutes=minutes)
+
+    assert overlaps([(at(0), at(10)), (at(8), at(20)), (at(20), at(30))]) == [(at(8), at(10))]
