@@ -150,7 +150,8 @@ def assumptions(state: RunState) -> str:
     """What the figures rest on, in one line."""
     created = state.created
     assert created is not None
-    prices = "prices are SIMULATED, nobody is billed" if created.simulated else "prices as the cloud reported them"
+    simulated = "instance prices are SIMULATED, nobody bills them"
+    prices = simulated if created.simulated else "prices as the cloud reported them"
     unpriced = sum(1 for launch in state.launches.values() if _unpriced(launch))
     parts = [
         prices,

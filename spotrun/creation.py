@@ -5,30 +5,22 @@ from __future__ import annotations
 import contextlib
 import secrets
 from datetime import UTC, datetime, time, timedelta
-from decimal import Decimal
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from spotrun import start_file, workdir
+from spotrun import fold, start_file, workdir
 from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
-from spotrun.events import LEDGER_VERSION, RESTORE, RunCreated, StoragePrices, decode_entry, is_whole
+from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.race import race
 from spotrun.retrying import persist
 from spotrun.spec import RunSpec
+from spotrun.state import RunState
+from spotrun.storage_prices import storage_prices
 from spotrun.store import Store, open_store
-
-S3_STANDARD = StoragePrices(
-    usd_per_gb_month=Decimal("0.023"),
-    usd_per_1000_puts=Decimal("0.005"),
-    usd_per_1000_gets=Decimal("0.0004"),
-    egress_usd_per_gb=Decimal(0),
-    source="S3 Standard in us-east-1 (aws.amazon.com/s3/pricing), as if the folder were a bucket; simulated",
-)
-
 
 TRIAL = "trial"
 """What is tried out in a new run's folder, and deleted again."""
@@ -74,6 +66,12 @@ def _try_out(store: Store) -> None:
     persist(lambda: store.delete(TRIAL))
 
 
+def newborn(spec: RunSpec, clock: ScaledClock) -> RunState:
+    """The state in which a run of `spec` begins; nothing is written anywhere."""
+    event = _run_created(spec, "unborn", "", clock)
+    return fold.apply(RunState(), Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
+
+
 def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
     return RunCreated(
         uid=uid,
@@ -86,7 +84,7 @@ def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledCloc
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=S3_STANDARD,
+        storage=storage_prices(spec.checkpoint.uri),
         billing=LOCAL_RULE,
         simulated=True,
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),

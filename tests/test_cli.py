@@ -15,6 +15,11 @@ import pytest
 import torch
 
 from spotrun import events as ev
+from spotrun.cli.background import leave_behind
+from spotrun.cli.wiring import open_run
+from spotrun.creation import create_run
+from spotrun.errors import SpotrunError
+from spotrun.spec_file import load_spec
 from tests.eventually import eventually
 from tests.local_runs import Site
 
@@ -37,6 +42,20 @@ def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: S
     assert "bad.yaml:3" in output
     assert "did you mean accelerators" in output
     assert "not built yet" in output
+    assert not site.store.exists()
+
+
+def test_what_the_first_decision_asks_for_is_ticked_before_anything_is_rented(site: Site) -> None:
+    def ticked(*options: str) -> str:
+        output = site.call("launch", site.job("dry"), "--dry-run", *options)
+        return next(line for line in output.splitlines() if line.startswith("✓"))
+
+    assert " spot " in ticked()
+    assert "on_demand" in ticked("--on-demand")
+    assert "on_demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
+    small = site.job("small")
+    small.write_text(small.read_text() + "budget: {max_usd: 0.001}\n")
+    assert "raise budget.max_usd" in site.call("launch", small, "-y", code=2)
     assert not site.store.exists()
 
 
@@ -138,7 +157,7 @@ def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(site: Site) -> None
 
 
 def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
-    site.call("launch", site.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d")
+    assert "is attended" in site.call("launch", site.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d")
     eventually(lambda: _training(site, "away"), within_s=90)
     site.call("chaos", "away", "--notice", "60s")
     eventually(lambda: site.state("away").terminal is not None, within_s=120)
@@ -147,6 +166,14 @@ def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
     assert state.terminal.outcome == "completed"
     assert len(state.attempts) == 2
     eventually(lambda: site.left_running() == [], within_s=30)
+
+
+def test_a_background_runner_that_cannot_begin_is_told_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = open_run(create_run(load_spec(site.job("mute"), {}, ""), "test"), None)
+    monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
+    with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:
+        leave_behind(run)
+    assert "spotrun resume" in str(told.value.hint)
 
 
 def test_tick_carries_a_run_on_without_any_runner(site: Site) -> None:

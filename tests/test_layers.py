@@ -13,7 +13,8 @@ import spotrun
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
     "errors units address spec spec_file spec_problems spec_values spec_yaml market_script offering instance events",
-    "billing state fold timeline outcome books accounting market policy hazard intervals trace exactness strategies",
+    """billing storage_prices state fold timeline outcome books accounting market policy hazard intervals trace
+    exactness strategies""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation clouds
     checkpoint lightning""",
     "runner agent verify report doctor simulation",

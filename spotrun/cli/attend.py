@@ -1,11 +1,10 @@
-"""What launch and resume share: showing the plan, attending to a run in the foreground, leaving a runner behind."""
+"""What launch and resume share: showing the plan, and attending to a run in the foreground."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +14,16 @@ from rich.console import Console
 
 from spotrun import address
 from spotrun.accounting import summarise
+from spotrun.cli.background import leave_behind, say_that_it_attends
 from spotrun.cli.wiring import OpenRun, any_cloud, local_cloud, only_local, who
-from spotrun.clock import system_clock
-from spotrun.creation import deadline_at
-from spotrun.errors import CloudError, RunEnded, SpecInvalid
-from spotrun.events import StopRequested
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.creation import deadline_at, newborn
+from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
+from spotrun.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.ledger import EntryRefused
-from spotrun.market import affordable, suitable
-from spotrun.offering import CapacityType, Offering
+from spotrun.market import World, suitable
+from spotrun.offering import Offering
+from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
 from spotrun.report import terminal
 from spotrun.report.live import view_for
@@ -30,9 +31,6 @@ from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
-
-RUNNER_LOGS = Path("~/.spotrun/runners")
-"""What background runners print whose runs are in a bucket."""
 
 
 def show_plan(spec: RunSpec) -> None:
@@ -49,8 +47,16 @@ def show_plan(spec: RunSpec) -> None:
     console.print(offerings_table(offerings, chosen))
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
-        console.print(f"The local cloud: processes on this machine, simulated prices{scale}. Nobody is billed.")
+        console.print(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
     show_deadline(spec)
+
+
+def _who_bills(spec: RunSpec) -> str:
+    """Instances are simulated here; a bucket may be a real one."""
+    place = address.parse(spec.checkpoint.uri)
+    if isinstance(place, str):
+        return "Nobody is billed."
+    return f"Nobody bills the instances; what is kept in {place} may be."
 
 
 def show_deadline(spec: RunSpec) -> None:
@@ -86,19 +92,25 @@ def show_start(path: Path) -> None:
 
 
 def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
-    wanted = CapacityType.ON_DEMAND if spec.resources.spot_policy == "on-demand" else CapacityType.SPOT
-    within = [found for found in offerings if affordable(found, spec.resources.max_price)]
-    of_type = [found for found in within if found.capacity_type is wanted]
-    if of_type:
-        return of_type[0]
-    if within and spec.resources.spot_policy == "auto":
-        return within[0]
+    """What the run's first decision will ask for."""
+    clock = ScaledClock(system_clock().now(), spec.local.time_scale)
+    world = World(offerings=tuple(offerings), instances=())
+    for action in decide(newborn(spec, clock), spec, world, clock.now()):
+        if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
+            return action.event.offering
+        if isinstance(action, Append) and isinstance(action.event, RunStopped):
+            raise SpecInvalid(f"nothing could be launched: {action.event.reason}", hint="raise budget.max_usd")
+    raise _no_choice(spec, offerings)
+
+
+def _no_choice(spec: RunSpec, offerings: list[Offering]) -> CloudError:
     if offerings:
-        raise CloudError(
-            f"no {wanted} offering that suits is within max_price", hint="raise max_price, or leave it out"
+        wanted = "" if spec.resources.spot_policy == "auto" else f"{spec.resources.spot_policy} "
+        return CloudError(
+            f"no {wanted}offering that suits is within max_price", hint="raise max_price, or leave it out"
         )
     known = sorted({found.accelerators for found in any_cloud().offerings() if found.accelerators})
-    raise CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
+    return CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
 
 def confirm(yes: bool, question: str = "Launch?") -> None:
@@ -109,27 +121,6 @@ def confirm(yes: bool, question: str = "Launch?") -> None:
         raise SpecInvalid("there is no terminal to ask for a yes", hint="add -y")
     if not typer.confirm(question, default=True):
         raise typer.Exit(1)
-
-
-def leave_behind(run: OpenRun) -> None:
-    """Start a detached runner for a run."""
-    log = _runner_log(run)
-    command = [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"]
-    with log.open("ab") as output:
-        subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
-        )
-    print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
-
-
-def _runner_log(run: OpenRun) -> Path:
-    """In the run's folder where that is on this machine."""
-    place = address.parse(run.uri)
-    if isinstance(place, str):
-        return Path(place) / "runner.log"
-    folder = RUNNER_LOGS.expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{run.id}.log"
 
 
 def attend(run: OpenRun) -> None:
@@ -167,9 +158,13 @@ def _stop_or_detach(run: OpenRun) -> bool:
     if answer == "detach":
         leave_behind(run)
         return False
-    _undisturbed(lambda: request_stop(run))
+    try:
+        _undisturbed(lambda: request_stop(run))
+        news = "stopping: the last checkpoint is being made; nothing will be left running"
+    except StoreError as error:
+        news = f"the stop could not be written ({error}); the run is attended to as before: try Ctrl-C again"
     with contextlib.suppress(BrokenPipeError):
-        print("stopping: the last checkpoint is being made; nothing will be left running", flush=True)
+        print(news, flush=True)
     return True
 
 
@@ -186,6 +181,7 @@ def _show_or_go_on(view: View[Pass]) -> Callable[[Pass], None]:
     """A reader of our output that has left (`| head`) is no reason to leave the run."""
 
     def show(seen: Pass) -> None:
+        say_that_it_attends()
         try:
             view.show(seen)
         except BrokenPipeError:

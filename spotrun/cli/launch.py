@@ -39,6 +39,7 @@ def launch(
     """Train JOB.yaml to completion, on spot capacity where possible."""
     from spotrun import address
     from spotrun.cli import attend
+    from spotrun.cli.background import leave_behind
     from spotrun.cli.wiring import default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
@@ -67,7 +68,7 @@ def launch(
     attend.confirm(yes)
     run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
     if detach:
-        attend.leave_behind(run)
+        leave_behind(run)
         return
     attend.attend(run)
 

@@ -17,6 +17,7 @@ def resume(
 ) -> None:
     """Carry a run on: attend to it again, and open it again if it was stopped or failed."""
     from spotrun.cli import attend
+    from spotrun.cli.background import leave_behind
     from spotrun.cli.wiring import open_run, who
     from spotrun.events import ResumeRequested
     from spotrun.state import RunState
@@ -36,6 +37,6 @@ def resume(
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         return
     if detach:
-        attend.leave_behind(opened)
+        leave_behind(opened)
         return
     attend.attend(opened)

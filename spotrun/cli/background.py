@@ -1,0 +1,80 @@
+"""A runner in the background: starting one, and its word to whoever started it that it attends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+from spotrun import address
+from spotrun.cli.wiring import OpenRun
+from spotrun.errors import SpotrunError
+
+LOGS = Path("~/.spotrun/runners")
+"""What background runners print whose runs are in a bucket."""
+STARTER_FD = "SPOTRUN_STARTER_FD"
+"""Names the pipe on which the background runner says that it attends."""
+ATTENDS_WITHIN_S = 60.0
+"""System time; a runner reads the ledger and asks the cloud before it says so."""
+LOG_TAIL_BYTES = 500
+
+
+def leave_behind(run: OpenRun) -> None:
+    """
+    Start a detached runner for a run, and wait for its first look at it.
+
+    Raises:
+        SpotrunError: it ended before, or gave no sign of life for a minute.
+    """
+    log = _log_of(run)
+    before = log.stat().st_size if log.exists() else 0
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as answer, log.open("ab") as output:
+        subprocess.Popen(
+            [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+            pass_fds=(writing,),
+            env=os.environ | {STARTER_FD: str(writing)},
+        )
+        os.close(writing)
+        told = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+        if not told or not answer.read(1):
+            raise _unattended(run, log, before, told)
+    print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
+
+
+def say_that_it_attends() -> None:
+    """To whoever started this process as a background runner, once; in any other process nothing happens."""
+    writing = os.environ.pop(STARTER_FD, None)
+    if writing is None:
+        return
+    with contextlib.suppress(OSError), open(int(writing), "wb", buffering=0) as starter:  # it may have left
+        starter.write(b"1")
+
+
+def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunError:
+    what = "ended at once" if ended else f"gave no sign of life for {ATTENDS_WITHIN_S:.0f} s"
+    with log.open("rb") as written:
+        written.seek(max(before, log.stat().st_size - LOG_TAIL_BYTES))
+        last = written.read().decode(errors="replace").strip()
+    said = f"; it said: {last}" if last else ""
+    return SpotrunError(
+        f"the background runner of {run.id} {what}{said}", hint=f"see {log}, and attend by `spotrun resume {run.id}`"
+    )
+
+
+def _log_of(run: OpenRun) -> Path:
+    """In the run's folder where that is on this machine."""
+    place = address.parse(run.uri)
+    if isinstance(place, str):
+        return Path(place) / "runner.log"
+    folder = LOGS.expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{run.id}.log"
