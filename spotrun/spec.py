@@ -37,6 +37,7 @@ from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
     NAME_PATTERN,
     PLACE_PATTERN,
+    STEPS_PATTERN,
     STRATEGY_NAMES,
     TIME_OF_DAY_PATTERN,
     Accelerators,
@@ -53,6 +54,7 @@ from spotrun.spec_values import (
     read_num_nodes,
     read_positive_duration,
     read_script,
+    read_steps,
     read_time_scale,
     read_uri,
     read_workdir,
@@ -102,6 +104,13 @@ Deadline = Annotated[
 ]
 Usd = Annotated[Decimal, PlainValidator(parse_usd), _as_text, _USD_SCHEMA]
 AmountField = Annotated[Amount, PlainValidator(parse_amount), _as_text, _AMOUNT_SCHEMA]
+StepsField = Annotated[
+    Steps,
+    PlainValidator(read_steps),
+    _as_text,
+    WithJsonSchema({"type": "string", "pattern": STEPS_PATTERN}),
+]
+Text = Annotated[str, PlainValidator(clean_text), _TEXT_SCHEMA]
 Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT_SCHEMA]
 Place = Annotated[
     str,
@@ -188,6 +197,16 @@ class ResourcesSpec(Model):
     )
 
 
+class KeepBestSpec(Model):
+    """Which checkpoints are worth keeping for what they score."""
+
+    metric: Text = Field(description="A metric that the script logs, by its name: val_loss.")
+    mode: Annotated[
+        Literal["min", "max"], PlainValidator(one_of("min", "max")), WithJsonSchema({"enum": ["min", "max"]})
+    ] = Field(default="min", description="Whether its smallest or its largest value is the best.")
+    count: StrictInt = Field(default=1, ge=1, le=10_000, description="How many of them are kept.")
+
+
 class CheckpointSpec(Model):
     """Where checkpoints go, how often, and how many are kept."""
 
@@ -199,12 +218,19 @@ class CheckpointSpec(Model):
         Literal["auto"] | timedelta | Steps,
         PlainValidator(read_every),
         _as_seconds,
-        WithJsonSchema({"type": "string", "pattern": rf"^auto$|^[1-9]\d* steps?$|{DURATION_PATTERN}"}),
+        WithJsonSchema({"type": "string", "pattern": rf"^auto$|{STEPS_PATTERN}|{DURATION_PATTERN}"}),
     ] = Field(
         default="auto",
         description='auto (wastes least time, Young 1974), a duration like 10m, or "500 steps".',
     )
-    keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many checkpoints are kept.")
+    keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many checkpoints are kept, the newest.")
+    keep_best: KeepBestSpec | None = Field(
+        default=None,
+        description="Besides these the best by a metric: of each value the first checkpoint after it was logged.",
+    )
+    keep_every: StepsField | None = Field(
+        default=None, description='Besides these the first in each so many steps: "1000 steps".'
+    )
 
 
 class PolicySpec(Model):

@@ -23,6 +23,7 @@ from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+STEPS_PATTERN = r"^[1-9]\d* steps?$"
 TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
 STRATEGY_NAMES = (
     *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
@@ -180,11 +181,17 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
         return "auto"
     if isinstance(value, int) and not isinstance(value, bool):
         raise Unreadable(f"{value} has no unit", f'write "{value} steps" or {value}s')
-    steps = parse_steps(value) if isinstance(value, str) else value if isinstance(value, Steps) else None
-    if steps is None:
-        return read_positive_duration(value)
+    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
+        return read_steps(value)
+    return read_positive_duration(value)
+
+
+def read_steps(value: object) -> Steps:
+    steps = parse_steps(value) if isinstance(value, str) else value
+    if not isinstance(steps, Steps):
+        raise Unreadable(f"{shown(value)} is no number of steps", 'write it like "500 steps"')
     if steps.count == 0:
-        raise Unreadable("must be at least 1 step", 'write "500 steps", or auto')
+        raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
     return steps
 
 

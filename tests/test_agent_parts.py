@@ -31,6 +31,7 @@ from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.events import Cause
 from spotrun.instance import Instance, InstanceState
 from spotrun.intervals import auto_interval, checkpoint_interval, drain_moment
+from spotrun.spec import CheckpointSpec, KeepBestSpec
 from spotrun.state import Commit
 from spotrun.stores.local import LocalStore
 from spotrun.trainer_link import Progress
@@ -322,7 +323,33 @@ def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
 def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
     commits = [SimpleNamespace(number=n, usable=good, retired_at=None) for n, good in enumerate(usable)]
     state = SimpleNamespace(commits=commits, prune=None)
-    assert retention.to_retire(state, keep_last, source) == retired
+    assert retention.to_retire(state, CheckpointSpec(keep_last=keep_last), source) == retired
+
+
+@pytest.mark.parametrize(
+    ("mode", "count", "kept"),
+    [("min", 1, [3]), ("max", 1, [1]), ("min", 2, [3, 5]), ("min", 9, [1, 3, 5])],
+)
+def test_the_best_stay_each_as_the_first_with_its_value(mode, count, kept):
+    losses = [None, 0.9, 0.9, 0.2, 0.2, 0.4, 0.4, None]
+    events = [SimpleNamespace(step=0, metrics={} if loss is None else {"val_loss": loss}) for loss in losses]
+    commits = [SimpleNamespace(number=n, usable=True, retired_at=None, event=event) for n, event in enumerate(events)]
+    best = KeepBestSpec(metric="val_loss", mode=mode, count=count)
+    gone = retention.to_retire(
+        SimpleNamespace(commits=commits, prune=None), CheckpointSpec(keep_last=1, keep_best=best), None
+    )
+    assert gone == [number for number in range(7) if number not in kept]
+
+
+def test_one_checkpoint_stays_of_each_so_many_steps():
+    steps = [40, 90, 110, 150, 205, 390, 401, 460]
+    commits = [
+        SimpleNamespace(number=n, usable=True, retired_at=None, event=SimpleNamespace(step=step, metrics={}))
+        for n, step in enumerate(steps)
+    ]
+    rule = CheckpointSpec(keep_last=1, keep_every=Steps(100))
+    gone = retention.to_retire(SimpleNamespace(commits=commits, prune=None), rule, None)
+    assert [steps[number] for number in gone] == [40, 90, 150]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +359,7 @@ def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
 def test_a_request_to_prune_is_about_the_checkpoints_before_it(asked_at, keep, source, retired):
     commits = [SimpleNamespace(number=n, usable=True, retired_at=None) for n in range(6)]
     state = SimpleNamespace(commits=commits, prune=SimpleNamespace(number=asked_at, keep=keep))
-    assert retention.to_retire(state, 100, source) == retired
+    assert retention.to_retire(state, CheckpointSpec(keep_last=100), source) == retired
 
 
 # -- notices -------------------------------------------------------------------------------------------------

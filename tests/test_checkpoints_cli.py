@@ -20,6 +20,7 @@ from spotrun.checkpoint.snapshot import image_bytes
 from spotrun.errors import SpecInvalid
 from spotrun.ledger import EntryRefused, Ledger
 from spotrun.lightning.checkpoint_file import export, read_facts
+from spotrun.spec import CheckpointSpec
 from spotrun.state import RunState
 from tests.eventually import eventually
 from tests.local_runs import JOBS, Site
@@ -225,7 +226,7 @@ def test_a_run_that_goes_on_is_pruned_by_its_own_agent(site: Site) -> None:
     run = site.run("busy")
     kept = usable_steps(site, "busy")
     with pytest.raises(EntryRefused, match="only when the run has ended"):
-        pruning.prune(Overtaken(run), run.store, 1)
+        pruning.prune(Overtaken(run), run.store, CheckpointSpec(keep_last=1))
     assert usable_steps(site, "busy") == kept
     assert "whole" in site.call("checkpoints", "verify", "busy")
     site.call("down", "busy", "-y")

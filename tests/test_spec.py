@@ -341,9 +341,9 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ],
 )
 def test_hostile_files_are_refused_quickly(folder: Path, text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     error = refused(write(folder, text))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert error.message.replace("\n", "").isprintable()
     assert all(len(str(problem)) < 2_000 for problem in error.problems)
 
@@ -427,6 +427,10 @@ def specs() -> st.SearchStrategy[dict[str, Any]]:
                     "uri": st.just("/runs"),
                     "every": st.one_of(st.just("auto"), durations(1), st.integers(1, 9**9).map("{} steps".format)),
                     "keep_last": st.integers(1, 100),
+                    "keep_every": st.integers(1, 9**9).map("{} steps".format),
+                    "keep_best": fixed(
+                        {"metric": st.just("val_loss")}, optional={"mode": st.sampled_from(["min", "max"])}
+                    ),
                 },
             ),
             "policy": fixed(

@@ -72,7 +72,7 @@ class AttemptLoop:
             node.clock,
             node.status,
             node.inbox,
-            node.spec.checkpoint.keep_last,
+            node.spec.checkpoint,
             self._release,
         )
         self._leave = Leave(node.clock)

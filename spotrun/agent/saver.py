@@ -22,6 +22,7 @@ from spotrun.checkpoint.upload import Abandoned, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
+from spotrun.spec import CheckpointSpec
 from spotrun.state import Commit, RunState
 from spotrun.store import Store
 from spotrun.trainer_link import SnapshotTaken
@@ -66,10 +67,10 @@ class Saver:
         clock: Clock,
         status: Status,
         inbox: Inbox,
-        keep_last: int,
+        rule: CheckpointSpec,
         released: Callable[[Snapshot], None],
     ) -> None:
-        self._worker = _Worker(store, recorder, clock, status, inbox, keep_last)
+        self._worker = _Worker(store, recorder, clock, status, inbox, rule)
         self._released = released
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
@@ -123,14 +124,14 @@ class _Worker:
     """The part that runs in threads, one at a time."""
 
     def __init__(
-        self, store: Store, recorder: Recorder, clock: Clock, status: Status, inbox: Inbox, keep_last: int
+        self, store: Store, recorder: Recorder, clock: Clock, status: Status, inbox: Inbox, rule: CheckpointSpec
     ) -> None:
         self._store = store
         self._recorder = recorder
         self._clock = clock
         self._status = status
         self._inbox = inbox
-        self._keep_last = keep_last
+        self._rule = rule
         self._tries = 0
         self._swept = False
 
@@ -206,7 +207,7 @@ class _Worker:
 
     def _retire(self, attempt: int, resume_source: int | None) -> None:
         try:
-            for number in retention.to_retire(self._recorder.state, self._keep_last, resume_source):
+            for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)
             self._sweep_once()
         except SpotrunError:

@@ -12,6 +12,7 @@ from spotrun.checkpoint import retention
 from spotrun.events import CheckpointRetired
 from spotrun.ledger import Ledger
 from spotrun.retrying import persist
+from spotrun.spec import CheckpointSpec
 from spotrun.state import Commit, RunState
 from spotrun.store import Store, StoredObject
 
@@ -27,17 +28,17 @@ class Pruning(msgspec.Struct, frozen=True, kw_only=True):
         return sum(stored.size_bytes for stored in self.objects)
 
 
-def plan(state: RunState, store: Store, keep: int) -> Pruning:
+def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     """What `prune` would take away. Nothing while a run goes on: then only its attempt may retire (protocol 23)."""
     if state.terminal is None:
         return Pruning(commits=(), objects=())
-    commits = retention.to_prune(state, keep)
+    commits = retention.to_prune(state, rule)
     stored = {found.key: found for found in persist(lambda: store.list(retention.FOLDER))}
     keys = retention.garbage(state, stored, {commit.number for commit in commits})
     return Pruning(commits=tuple(commits), objects=tuple(stored[key] for key in keys))
 
 
-def prune(ledger: Ledger, store: Store, keep: int) -> Pruning:
+def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     """
     Retire, then delete.
 
@@ -45,7 +46,7 @@ def prune(ledger: Ledger, store: Store, keep: int) -> Pruning:
         EntryRefused: somebody has opened the run again meanwhile; what was not retired stays.
         StoreError: an object could not be deleted; repeat.
     """
-    planned = plan(ledger.refresh(), store, keep)
+    planned = plan(ledger.refresh(), store, rule)
     for commit in planned.commits:
         _retire(ledger, commit.number)
     doomed = retention.garbage(ledger.state, [stored.key for stored in planned.objects])

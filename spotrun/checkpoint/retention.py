@@ -4,27 +4,30 @@ Which checkpoints may go. The ledger says so first, irrevocably; then their obje
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from spotrun.spec import CheckpointSpec, KeepBestSpec
 from spotrun.state import Commit, RunState
+from spotrun.units import Steps
 
 FOLDER = "checkpoints/"
 
 
-def to_retire(state: RunState, keep_last: int, resume_source: int | None) -> list[int]:
+def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
     The commits that nobody needs, oldest first: all before the `keep_last` newest usable ones, and what a person
-    asked to prune.
+    asked to prune, but for those that `keep_best` and `keep_every` hold.
 
     Never the newest usable one, and never what the current trainer was resumed from.
     """
-    usable = [commit.number for commit in state.commits if commit.usable]
-    kept = usable[-max(1, keep_last) :]
-    if not kept:
+    usable = [commit for commit in state.commits if commit.usable]
+    newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
+    if not newest:
         return []
-    unwanted = _asked_to_prune(state, usable)
+    unwanted = _asked_to_prune(state, [commit.number for commit in usable])
+    kept = {resume_source, *_best(usable, rule.keep_best), *_milestones(usable, rule.keep_every)}
     held = [commit.number for commit in state.commits if commit.retired_at is None]
-    return [number for number in held if (number < kept[0] or number in unwanted) and number != resume_source]
+    return [number for number in held if (number < newest[0] or number in unwanted) and number not in kept]
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
@@ -35,14 +38,44 @@ def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
     return before[: -state.prune.keep]
 
 
-def to_prune(state: RunState, keep: int) -> list[Commit]:
+def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
     """
-    The commits of an ended run that go when its `keep` newest usable ones stay, oldest first.
+    By metric, the best first; of each value the first commit that has it.
+
+    A metric stays as it was logged until it is logged again, so the first commit is the nearest to the weights that
+    it was measured with.
+    """
+    if wanted is None:
+        return []
+    first: dict[float, int] = {}
+    for commit in usable:
+        value = commit.event.metrics.get(wanted.metric)
+        if value is not None:
+            first.setdefault(value, commit.number)
+    ranked = sorted(first, reverse=wanted.mode == "max")
+    return [first[value] for value in ranked[: wanted.count]]
+
+
+def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
+    """The first commit in each so many steps, but for those before the first so many."""
+    if every is None:
+        return
+    passed = 0
+    for commit in usable:
+        reached = commit.event.step // every.count
+        if reached > passed:
+            passed = reached
+            yield commit.number
+
+
+def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
+    """
+    The commits of an ended run that go by `rule`, oldest first.
 
     The final one stays too, and newer ones that are suspect: they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
-    old = set(to_retire(state, keep, final))
+    old = set(to_retire(state, rule, final))
     held = [commit for commit in state.commits if commit.retired_at is None]
     return [commit for commit in held if commit.number in old or commit.cut_off]
 

@@ -134,21 +134,23 @@ def import_checkpoint(
 def prune(
     run: RunArgument,
     store: StoreOption = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="How many stay; as many as the job says.")] = None,
+    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Not keep_last, but so many.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and stop there.")] = False,
 ) -> None:
-    """Delete a run's older checkpoints, and what was uploaded and never became one."""
+    """Delete older checkpoints that neither keep_best nor keep_every holds, and uploads that never became one."""
     from spotrun.checkpoint import pruning
     from spotrun.cli.wiring import open_run
     from spotrun.report.describe import gigabytes
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()
-    kept = keep if keep is not None else opened.spec.checkpoint.keep_last
+    rule = opened.spec.checkpoint
+    if keep is not None:
+        rule = rule.model_copy(update={"keep_last": keep})
     if state.terminal is None:
-        _ask_the_agent(opened, kept, dry_run=dry_run)
+        _ask_the_agent(opened, rule.keep_last, dry_run=dry_run)
         return
-    gone = pruning.plan(state, opened.store, kept) if dry_run else pruning.prune(opened.ledger, opened.store, kept)
+    gone = pruning.plan(state, opened.store, rule) if dry_run else pruning.prune(opened.ledger, opened.store, rule)
     for commit in gone.commits:
         print(f"{commit.number:6}  step {commit.event.step:>8,}  {gigabytes(commit.event.size_bytes):>10}")
     verb = "would go" if dry_run else "are gone"
@@ -168,7 +170,7 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     if dry_run:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
-        count = len(to_retire(asked, opened.spec.checkpoint.keep_last, None))
+        count = len(to_retire(asked, opened.spec.checkpoint, None))
         print(f"{opened.id} goes on: its agent would delete {count} checkpoints after the next one")
         return
     opened.ledger.append(lambda _: event)

@@ -85,11 +85,14 @@ def nearly_over(state: RunState, current: Attempt, now: datetime) -> bool:
 
 
 def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
-    """A month of the checkpoints that are kept, at the size of the newest."""
+    """A month of the checkpoints that are kept, and of one more, at the size of the newest."""
     latest = state.latest_commit()
     if latest is None or state.created is None:
         return ZERO
-    kept_gb = Decimal(latest.event.size_bytes * (spec.checkpoint.keep_last + 1)) / 10**9
+    rule = spec.checkpoint
+    by_rule = rule.keep_last + (0 if rule.keep_best is None else rule.keep_best.count)
+    held = sum(1 for commit in state.commits if commit.retired_at is None)
+    kept_gb = Decimal(latest.event.size_bytes * (max(by_rule, held) + 1)) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
 
 
