@@ -107,7 +107,7 @@ class AgentRun:
         voids = {void.number for void in state.voids}
         return [e.event for e in self.ledger.entries if isinstance(e.event, kind) and e.number not in voids]
 
-    def wait_for(self, kind: type[E], count: int = 1, within_s: float = 15.0) -> E:
+    def wait_for(self, kind: type[E], count: int = 1, within_s: float = 60.0) -> E:
         def found() -> E | None:
             seen = self.seen(kind)
             return seen[count - 1] if len(seen) >= count else None
@@ -177,7 +177,7 @@ class Node:
                 start_new_session=True,
             )
 
-    def powers_off(self, within_s: float = 20.0) -> None:
+    def powers_off(self, within_s: float = 60.0) -> None:
         try:
             assert self.bootstrap.wait(within_s) == 0, self.console.read_text()
         except subprocess.TimeoutExpired:

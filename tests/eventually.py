@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], within_s: float = 15.0) -> T:
+def eventually(condition: Callable[[], T], within_s: float = 60.0) -> T:
     """The first true value of `condition`; asked again and again, for so many seconds of system time at most."""
     give_up_at = time.monotonic() + within_s
     while not (value := condition()):

@@ -118,6 +118,16 @@ def late(seconds: float) -> Fault:
     return fault
 
 
+def after(event: threading.Event) -> Fault:
+    """The request waits until something has happened."""
+
+    def fault(exchange: Exchange) -> None:
+        event.wait()
+        none(exchange)
+
+    return fault
+
+
 def reset_before(exchange: Exchange) -> None:
     """The request never arrives."""
     exchange.reset()

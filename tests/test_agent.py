@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
@@ -15,8 +16,11 @@ import pytest
 from spotrun import events as ev
 from spotrun.clouds.local import processes
 from spotrun.events import Cause
+from tests import fault_proxy as faults
 from tests.agent_bench import AgentRun
 from tests.eventually import eventually
+from tests.fault_proxy import Fault, FaultProxy, Request
+from tests.object_stores import RunningServer
 
 Start = Callable[..., AgentRun]
 
@@ -197,7 +201,7 @@ def test_a_plain_command_that_hangs_is_ended_and_one_that_computes_is_not(
     silent_but_busy = "python -c 'import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass'"
     command = f"test -e {tmp_path}/once && exec {silent_but_busy}; touch {tmp_path}/once; sleep 1000"
     run = start(train={"run": command}, **little_patience)
-    run.launch().powers_off(40)
+    run.launch().powers_off()
     assert [exited.cause for exited in run.seen(ev.TrainerExited)] == [Cause.HANG]
     run.wait_for(ev.RunCompleted)
 
@@ -232,6 +236,40 @@ def test_a_stop_commits_and_drains(start: Start):
     assert drained.reason == "stop requested"
     assert run.state.commit(drained.final_commit).event.step == steps_of(run)[-1]
     assert run.state.attempts[2].end.cause is Cause.STOPPED
+
+
+@pytest.mark.slow
+def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alone(
+    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+):
+    """An upload takes 4 s of system time here, 240 s of run time: too long for a notice of 180 s."""
+    server, under_way, let_go = servers("s3"), threading.Event(), threading.Event()
+
+    def fate(request: Request) -> Fault:
+        if request.method == "PUT" and "-0-1/part" in request.path:
+            under_way.set()
+            return faults.after(let_go)
+        slow = request.path.endswith("manifest.json") and "-0-1/" not in request.path
+        return faults.late(4) if slow else faults.none
+
+    with FaultProxy(server.endpoint, fate) as line:
+        server.reach(monkeypatch, line.url)
+        run = AgentRun(tmp_path, {"steps": 100_000, "epoch_steps": 100_000}, runs_uri=server.new_prefix())
+        try:
+            node = run.launch()
+            eventually(under_way.is_set, 60)
+            node.notice(180)
+            eventually(lambda: node.status().get("phase") == "drain")
+            let_go.set()
+            node.powers_off()
+            newest = run.seen(ev.CheckpointCommitted)[-1]
+            ended = run.wait_for(ev.AttemptEnded)
+        finally:
+            run.close()
+    assert newest.prefix.endswith("-0-1")
+    assert ended.cause is Cause.INTERRUPTED
+    assert "to save a final snapshot takes" in ended.detail
+    assert f"step {newest.step:,} survives" in ended.detail
 
 
 def test_a_standby_takes_over_only_after_its_predecessor_has_drained(start: Start):
@@ -323,7 +361,7 @@ def test_a_real_lightning_training_survives_a_kill_and_a_notice(start: Start, tm
     run.wait_for(ev.TrainingStarted, 2, within_s=60)
     first.notice(120)
     first.powers_off()
-    run.launch().powers_off(60)
+    run.launch().powers_off(120)
     assert run.wait_for(ev.RunCompleted).step == 96
     lines: dict[str, set[str]] = {}
     for line in (tmp_path / "lines").read_text().splitlines():

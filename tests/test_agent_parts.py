@@ -310,6 +310,21 @@ def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
 
 
 @pytest.mark.parametrize(
+    ("left_s", "save_s", "fastest_s", "uploading", "fits"),
+    [
+        (10, None, None, False, True),
+        (10, None, None, True, True),
+        (10, 10, 4, True, True),
+        (10, 11, 4, True, False),
+        (10, 11, 4, False, True),
+        (10, 20, 11, False, False),
+    ],
+)
+def test_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fastest_s, uploading, fits):
+    assert decisions.final_snapshot_fits(left_s, save_s, fastest_s, uploading=uploading) is fits
+
+
+@pytest.mark.parametrize(
     ("usable", "keep_last", "source", "retired"),
     [
         ([True] * 5, 3, None, [0, 1]),
@@ -423,7 +438,7 @@ def test_a_notice_is_told_once_even_when_the_token_has_expired(service: Metadata
     deadline = service.clock.now() + timedelta(seconds=120)
     service.recommend_rebalance(service.clock.now())
     service.give_notice(deadline)
-    heard = [inbox.get(timeout=5), inbox.get(timeout=5)]
+    heard = [inbox.get(timeout=60), inbox.get(timeout=60)]
     kinds = {notice.kind: notice for notice in heard if isinstance(notice, NoticeHeard)}
     assert set(kinds) == {"termination", "rebalance"}
     left_s = kinds["termination"].deadline_s - service.clock.monotonic()

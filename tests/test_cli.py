@@ -165,7 +165,7 @@ def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     assert len(state.attempts) == 2
-    eventually(lambda: site.left_running() == [], within_s=30)
+    eventually(lambda: site.left_running() == [])
 
 
 def test_a_background_runner_that_cannot_begin_is_told_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,7 +192,7 @@ def test_the_generated_market_announces_and_takes_an_instance_when_it_said(bench
     cloud = bench.cloud(seed=seed, kind="generated", boot_s=1)
     request = msgspec.structs.replace(bench.request(cloud), offering=offering_of(cloud, pool))
     instance = until(cloud, cloud.launch(request), InstanceState.RUNNING)
-    ended = until(cloud, instance, InstanceState.TERMINATED, within_s=20)
+    ended = until(cloud, instance, InstanceState.TERMINATED, within_s=60)
     assert ended.ended_by is EndedBy.CLOUD
     assert ended.notice_deadline == loss.at
     assert ended.ended_at is not None
@@ -224,7 +224,7 @@ def test_an_instance_is_charged_each_price_from_when_it_held(bench: Bench) -> No
     request = bench.request(cloud, time_to_live=timedelta(days=100))
     request = msgspec.structs.replace(request, offering=offering_of(cloud, pool))
     instance = until(cloud, cloud.launch(request), InstanceState.RUNNING)
-    eventually(lambda: len(cloud.describe(instance.instance_id).prices) >= 3, within_s=30)  # type: ignore[union-attr]
+    eventually(lambda: len(cloud.describe(instance.instance_id).prices) >= 3, within_s=60)  # type: ignore[union-attr]
     cloud.terminate(instance.instance_id)
     ended = until(cloud, instance, InstanceState.TERMINATED)
     for before, after in zip(ended.prices, ended.prices[1:], strict=False):

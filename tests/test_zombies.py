@@ -29,6 +29,7 @@ from spotrun.checkpoint.restore import verify
 from spotrun.clock import system_clock
 from spotrun.events import encode_entry
 from spotrun.ledger import Ledger, key_of
+from spotrun.spec import CheckpointSpec
 from spotrun.state import RunState
 from spotrun.trainer_link import SnapshotTaken
 from tests.agent_bench import AgentRun, Node
@@ -38,7 +39,7 @@ from tests.object_stores import RunningServer
 from tests.worlds import MemoryStore, Watched
 
 ZOMBIES = 500
-KEEP_LAST = 2
+KEEP = CheckpointSpec(keep_last=2)
 PAYLOAD = layout.place([("uint8", (300,))])
 
 
@@ -52,7 +53,7 @@ class Agent:
         self.ledger.refresh()
         self._recorder = Recorder(self.ledger, clock, inbox)
         self._recorder.start()
-        self._worker = _Worker(store, self._recorder, clock, Status(folder), inbox, KEEP_LAST)
+        self._worker = _Worker(store, self._recorder, clock, Status(folder), inbox, KEEP)
         self._sequence = count()
 
     def commit(self, attempt: int, step: int) -> None:
@@ -232,7 +233,7 @@ def succeeded(run: AgentRun, node: Node, moment: str, asleep: tuple[str, ...]) -
         os.kill(pid, signal.SIGSTOP)
     run.write(ev.DrainRequested(attempt=attempt, reason="test"))
     successor = run.launch()
-    eventually(lambda: run.state.current_attempt != attempt and commits_of(run, run.state.current_attempt), 30)
+    eventually(lambda: run.state.current_attempt != attempt and commits_of(run, run.state.current_attempt))
     taken_over = run.state.current_attempt
     for pid in sleepers:
         os.kill(pid, signal.SIGCONT)

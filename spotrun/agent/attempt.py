@@ -280,7 +280,7 @@ class AttemptLoop:
         snapshot = self._saver.settled()
         assert snapshot is not None
         self._trainer.committed(snapshot, letter.commit)
-        self._pace.committed(letter.durable_s, self._now_s)
+        self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
 
     def _save_failed(self, letter: SaveFailed) -> None:
@@ -319,14 +319,17 @@ class AttemptLoop:
 
     def _drain(self) -> None:
         """No step is wanted any more. A trainer that has done none, or makes no snapshots, is ended as it is."""
-        self._leave.begin()
+        self._leave.begin(self._pace, uploading=self._saver.uploading)
         trainer = self._trainer
         if trainer.finished or trainer.exited:
             return  # it ends by itself, as soon as its last snapshot is saved
         self._node.status.change(phase="drain")
         if trainer.makes_snapshots and trainer.progress is not None:
             self._saver.drop_waiting()
-            trainer.drain(self._leave.reason)
+            if self._leave.too_short:
+                trainer.kill()  # the upload in flight has the machine for itself; when it is done, so is the attempt
+            else:
+                trainer.drain(self._leave.reason)
             return
         stopped_at = self._node.clock.now()
         if not trainer.makes_snapshots:
@@ -344,7 +347,12 @@ class AttemptLoop:
         """Time is up. What was done since the newest commit is lost, and the ledger says so."""
         if self._trainer.final is not None:  # only the script's end after fit() is missing
             self._end_drained(*self._trainer.final)
-        self._end_with_error(self._leave.cause, f"{self._leave.reason}: the final snapshot was not durable in time")
+        self._end_short("the final snapshot was not durable in time")
+
+    def _end_short(self, why: str) -> NoReturn:
+        newest = self._state.latest_commit()
+        survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
+        self._end_with_error(self._leave.cause, f"{self._leave.reason}: {self._leave.too_short or why}; {survives}")
 
     def _newest_commit(self) -> int | None:
         newest = self._state.latest_commit()
@@ -362,9 +370,7 @@ class AttemptLoop:
         if self._is_done(trainer.exited):
             self._complete()
         if self._leave.draining_s is not None:
-            self._end_with_error(
-                self._leave.cause, f"{self._leave.reason}: the trainer ended before its final snapshot"
-            )
+            self._end_short("the trainer ended before its final snapshot")
         self._restart_or_give_up(trainer.exited)
 
     def _is_done(self, exited: Exited) -> bool:

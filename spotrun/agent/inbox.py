@@ -63,11 +63,11 @@ class LedgerLost:
 
 @dataclass(frozen=True)
 class Saved:
-    """A snapshot became commit `commit`."""
+    """A snapshot became commit `commit`. To upload, verify and write that down took `took_s` of run time."""
 
     sequence: int
     commit: int
-    durable_s: float
+    took_s: float
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from spotrun.agent.decisions import final_snapshot_fits
 from spotrun.agent.inbox import NoticeHeard
 from spotrun.agent.pace import Pace
 from spotrun.clock import Clock
@@ -47,6 +48,7 @@ class Leave:
     noticed_s: float = 0.0
     at_once: bool = False
     draining_s: float | None = None
+    too_short: str = ""
 
     def notice(self, notice: NoticeHeard) -> None:
         self.deadline_s = notice.deadline_s
@@ -78,8 +80,13 @@ class Leave:
             return Stage.STAYING
         return Stage.DRAINING if now_s >= self._drain_s(pace) else Stage.NOTICED
 
-    def begin(self) -> None:
+    def begin(self, pace: Pace, *, uploading: bool) -> None:
+        """`uploading`: whether another snapshot is on its way."""
         self.draining_s = self.clock.monotonic()
+        left_s = max(0.0, self._give_up_s() - self.draining_s)
+        fits = final_snapshot_fits(left_s, pace.commit_s, pace.fastest_commit_s, uploading=uploading)
+        if self.deadline_s is not None and not fits:
+            self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
 
     def until_next_s(self, pace: Pace) -> float:
         """System seconds until the stage may change by itself."""

@@ -41,6 +41,7 @@ class Pace:
         self._rebalance = False
         self.stall_s: float | None = None
         self.commit_s: float | None = None
+        self.fastest_commit_s: float | None = None
 
     @property
     def step_s(self) -> float | None:
@@ -69,9 +70,10 @@ class Pace:
         if self._epoch_step is not None and step >= self._epoch_step:
             self._epoch_step = None
 
-    def committed(self, durable_s: float, at_s: float) -> None:
+    def committed(self, took_s: float, at_s: float) -> None:
         self._committed_s = at_s
-        self.commit_s = _smoothed(self.commit_s, durable_s)
+        self.commit_s = _smoothed(self.commit_s, took_s)
+        self.fastest_commit_s = min(took_s, self.fastest_commit_s or took_s)
 
     def too_soon(self, now_s: float) -> bool:
         """For another commit that is not final."""

@@ -81,6 +81,10 @@ class Saver:
     def idle(self) -> bool:
         return self._waiting is None and self._in_flight is None
 
+    @property
+    def uploading(self) -> bool:
+        return self._in_flight is not None
+
     def offer(self, snapshot: Snapshot) -> None:
         self.drop_waiting()
         self._waiting = snapshot
@@ -137,6 +141,7 @@ class _Worker:
 
     def save(self, snapshot: Snapshot, cancelled: threading.Event, resume_source: int | None) -> None:
         self._tries += 1
+        began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
             uploaded, versions = self._upload(snapshot, prefix, cancelled)
@@ -151,7 +156,7 @@ class _Worker:
         finally:
             self._status.change(upload=None)
         self._tries = 0
-        self._commit(snapshot, prefix, uploaded, versions)
+        self._commit(snapshot, prefix, uploaded, versions, began_s)
         self._retire(snapshot.attempt, resume_source)
 
     def _upload(self, snapshot: Snapshot, prefix: str, cancelled: threading.Event) -> tuple[Uploaded, dict[str, str]]:
@@ -165,7 +170,9 @@ class _Worker:
             uploaded = upload(self._store, prefix, image, meta, sent=sent, cancelled=cancelled)
         return uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}
 
-    def _commit(self, snapshot: Snapshot, prefix: str, uploaded: Uploaded, versions: dict[str, str]) -> None:
+    def _commit(
+        self, snapshot: Snapshot, prefix: str, uploaded: Uploaded, versions: dict[str, str], began_s: float
+    ) -> None:
         taken = snapshot.taken
         durable_s = self._clock.monotonic() - snapshot.taken_s
         event = CheckpointCommitted(
@@ -193,7 +200,7 @@ class _Worker:
             return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
         commit = _with_prefix(self._recorder.state, prefix)
         assert commit is not None
-        self._inbox.put(Saved(snapshot.sequence, commit.number, durable_s))
+        self._inbox.put(Saved(snapshot.sequence, commit.number, self._clock.monotonic() - began_s))
 
     def _tell_failure(self, snapshot: Snapshot, error: SpotrunError) -> None:
         detail = str(error)[:DETAIL_MAX]
