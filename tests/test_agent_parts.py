@@ -24,7 +24,7 @@ from spotrun.agent.notices import NoticeWatcher, parse_action, remaining_s
 from spotrun.agent.pace import Pace
 from spotrun.checkpoint import retention
 from spotrun.checkpoint.restore import fetch, newest_readable, verify
-from spotrun.checkpoint.upload import PART_MAX_BYTES, Abandoned, cut, upload
+from spotrun.checkpoint.upload import PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
@@ -286,17 +286,31 @@ def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky):
 
 
 def test_an_upload_can_be_called_off(store: Shaky):
-    cancelled = threading.Event()
+    control = UploadControl()
     with pytest.raises(Abandoned):
         upload(
             store,
             "checkpoints/1-0-0",
             memoryview(IMAGE),
             {},
-            sent=lambda done: cancelled.set() if done else None,
-            cancelled=cancelled,
+            sent=lambda done: control.cancel() if done else None,
+            control=control,
         )
     assert all("manifest" not in stored.key for stored in store.list("checkpoints/"))
+
+
+def test_in_a_hurry_more_parts_travel_side_by_side(store: Shaky):
+    control = UploadControl()
+    both, all_four = threading.Barrier(2, action=control.hurry), threading.Barrier(4)
+
+    def fault(verb: str, key: str) -> None:
+        if verb == "put" and "part-" in key:
+            if key.endswith(("0", "1")):
+                both.wait(60)
+            all_four.wait(60)
+
+    store.fault = fault
+    assert upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, control=control).objects == 5
 
 
 def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):

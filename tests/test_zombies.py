@@ -26,6 +26,7 @@ from spotrun.agent.saver import Snapshot, _Worker
 from spotrun.agent.status import Status
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import verify
+from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
 from spotrun.events import encode_entry
 from spotrun.ledger import Ledger, key_of
@@ -73,7 +74,7 @@ class Agent:
             epoch_ended=False,
         )
         snapshot = Snapshot(attempt, 0, next(self._sequence), arena, taken, datetime.now(UTC), 0.0, 0.0, "interval")
-        self._worker.save(snapshot, threading.Event(), None)
+        self._worker.save(snapshot, UploadControl(), None)
         arena.close()
 
     def close(self) -> None:

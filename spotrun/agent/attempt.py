@@ -308,6 +308,7 @@ class AttemptLoop:
             self._pace.rebalance()
         else:
             self._leave.notice(notice)
+            self._saver.hurry()
         self._chronicle.notice_seen(notice)
 
     def _follow_leave(self) -> None:

@@ -18,7 +18,7 @@ from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
-from spotrun.checkpoint.upload import Abandoned, Uploaded, discard, upload
+from spotrun.checkpoint.upload import Abandoned, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
@@ -74,7 +74,8 @@ class Saver:
         self._released = released
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
-        self._cancelled = threading.Event()
+        self._control = UploadControl()
+        self._hurried = False
         self.resume_source: int | None = None
 
     @property
@@ -101,16 +102,23 @@ class Saver:
         if self._in_flight is not None or waiting is None or (hold and not waiting.taken.final):
             return
         self._waiting, self._in_flight = None, waiting
-        self._cancelled = threading.Event()
+        self._control = UploadControl()
+        if self._hurried:
+            self._control.hurry()
         work = threading.Thread(
-            target=self._worker.save, args=(waiting, self._cancelled, self.resume_source), name="save", daemon=True
+            target=self._worker.save, args=(waiting, self._control, self.resume_source), name="save", daemon=True
         )
         work.start()
 
     def abandon(self) -> None:
         """Call the upload in flight off, unless it is too far to be stopped."""
         if self._in_flight is not None and not self._in_flight.taken.final:
-            self._cancelled.set()
+            self._control.cancel()
+
+    def hurry(self) -> None:
+        """From now on an upload may take what the line gives: there is a deadline."""
+        self._hurried = True
+        self._control.hurry()
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """The snapshot in flight is done with; or it is tried again, where nothing newer can follow."""
@@ -139,12 +147,12 @@ class _Worker:
         self._tries = 0
         self._swept = False
 
-    def save(self, snapshot: Snapshot, cancelled: threading.Event, resume_source: int | None) -> None:
+    def save(self, snapshot: Snapshot, control: UploadControl, resume_source: int | None) -> None:
         self._tries += 1
         began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
-            uploaded, versions = self._upload(snapshot, prefix, cancelled)
+            uploaded, versions = self._upload(snapshot, prefix, control)
         except Abandoned:
             discard(self._store, prefix)
             self._inbox.put(SaveAbandoned(snapshot.sequence))
@@ -159,7 +167,7 @@ class _Worker:
         self._commit(snapshot, prefix, uploaded, versions, began_s)
         self._retire(snapshot.attempt, resume_source)
 
-    def _upload(self, snapshot: Snapshot, prefix: str, cancelled: threading.Event) -> tuple[Uploaded, dict[str, str]]:
+    def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> tuple[Uploaded, dict[str, str]]:
         size_bytes = snapshot.taken.size_bytes
 
         def sent(sent_bytes: int) -> None:
@@ -167,7 +175,7 @@ class _Worker:
 
         with snapshot.arena.image(size_bytes) as image:
             meta = layout.decode_header(image).meta
-            uploaded = upload(self._store, prefix, image, meta, sent=sent, cancelled=cancelled)
+            uploaded = upload(self._store, prefix, image, meta, sent=sent, control=control)
         return uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}
 
     def _commit(

@@ -27,7 +27,8 @@ PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
 """Up to here one part; above at least four, which travel side by side."""
 PARTS_MIN = 4
-UPLOADERS = 2
+UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
+"""Parts that travel side by side: few while training wants the processor, more once a notice has come."""
 RETRY_FOR_S = 60.0
 """System time, for each object."""
 
@@ -36,6 +37,29 @@ Sent = Callable[[int], None]
 
 class Abandoned(Exception):
     """The upload was called off."""
+
+
+class UploadControl:
+    """What may be asked of an upload under way, from another thread."""
+
+    def __init__(self) -> None:
+        self.slots = threading.Semaphore(UPLOADERS)
+        self._cancelled = threading.Event()
+        self._hurried = False
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """It ends after the parts that are travelling, with Abandoned."""
+        self._cancelled.set()
+
+    def hurry(self) -> None:
+        """It takes as much of the line as it can get, from now on."""
+        if not self._hurried:
+            self._hurried = True
+            self.slots.release(UPLOADERS_IN_A_HURRY - UPLOADERS)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,7 +107,7 @@ def upload(
     meta: dict[str, Any],
     *,
     sent: Sent = lambda _: None,
-    cancelled: threading.Event | None = None,
+    control: UploadControl | None = None,
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
@@ -92,9 +116,9 @@ def upload(
 
     Raises:
         StoreError: it is not whole; remove it (`discard`) and try another time.
-        Abandoned: `cancelled` was set between two parts.
+        Abandoned: it was cancelled.
     """
-    sending = _Sending(store, prefix, image, sent, cancelled or threading.Event(), retry_for_s)
+    sending = _Sending(store, prefix, image, sent, control or UploadControl(), retry_for_s)
     parts = sending.parts()
     manifest = Manifest(format=1, size_bytes=len(image), parts=parts, meta=meta)
     data = msgspec.json.encode(manifest)
@@ -106,30 +130,31 @@ def upload(
 
 class _Sending:
     def __init__(
-        self, store: Store, prefix: str, image: memoryview, sent: Sent, cancelled: threading.Event, retry_for_s: float
+        self, store: Store, prefix: str, image: memoryview, sent: Sent, control: UploadControl, retry_for_s: float
     ) -> None:
         self._store = store
         self._prefix = prefix
         self._image = image
         self._sent = sent
-        self._cancelled = cancelled
+        self._control = control
         self._retry_for_s = retry_for_s
         self._lock = threading.Lock()
         self._sent_bytes = 0
 
     def parts(self) -> tuple[Part, ...]:
         self._sent(0)
-        with ThreadPoolExecutor(UPLOADERS, thread_name_prefix="upload") as pool:
+        with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, thread_name_prefix="upload") as pool:
             try:
                 return tuple(pool.map(self._part, *zip(*enumerate(cut(len(self._image))), strict=True)))
             except BaseException:
+                self._control.cancel()  # for the other parts
                 pool.shutdown(cancel_futures=True)
                 raise
 
     def _part(self, number: int, extent: tuple[int, int]) -> Part:
         start, size_bytes = extent
         name = f"part-{number:04d}"
-        with self._image[start : start + size_bytes] as piece:
+        with self._control.slots, self._image[start : start + size_bytes] as piece:
             sha256 = self.put_verified(part_key(self._prefix, name), piece)
         with self._lock:
             self._sent_bytes += size_bytes
@@ -141,7 +166,7 @@ class _Sending:
         sha256 = hashlib.sha256(data).hexdigest()
         for attempt in through_faults(self._retry_for_s):
             with attempt:
-                if self._cancelled.is_set():
+                if self._control.cancelled:
                     raise Abandoned
                 if not self._store.put(key, data):
                     self._read_back(key, sha256)
