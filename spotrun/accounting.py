@@ -162,7 +162,7 @@ def assumptions(state: RunState) -> str:
         "all on demand: the productive time and one start, at the on-demand price of the same type",
     ]
     if any(launch.recorded is not None and launch.gone is None for launch in state.launches.values()):
-        parts.append("instances that still run are billed up to now at the price last recorded")
+        parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
     if unpriced:
         parts.append(f"UNKNOWN PRICE of {unpriced} instance(s), counted as 0: the true cost is higher")
     if state.pauses:

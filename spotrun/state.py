@@ -36,6 +36,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """Asked for, and neither closed, gone, nor taken over the run yet."""
         return self.open and self.attempt is None
 
+    @property
+    def settled(self) -> bool:
+        """Nothing of it is left, nor will come to light: its bill is final."""
+        return self.gone is not None or self._refused
+
+    @property
+    def _refused(self) -> bool:
+        return self.closed is not None and self.closed.refused and self.recorded is None
+
     def meter(self, rule: ev.BillingRule) -> Meter:
         """Its bill, from what was recorded last: an end that was only inferred may know no price."""
         known = [fact for fact in (self.gone, self.recorded) if fact is not None]
@@ -54,7 +63,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.gone is not None:
             return self.meter(rule).cost_until(self.gone.ended_at)
-        if self.closed is not None and self.closed.refused and self.recorded is None:
+        if self._refused:
             return ZERO
         return reservation_usd(self.intent)
 

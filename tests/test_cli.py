@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from spotrun.cli.wiring import open_run
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
 from spotrun.spec_file import load_spec
+from tests.audit import books
 from tests.eventually import eventually
 from tests.local_runs import Site
 
@@ -168,6 +170,20 @@ def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
     eventually(lambda: site.left_running() == [])
 
 
+def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(site: Site) -> None:
+    launch = site.start("launch", site.job("alone", args="--epochs, '2', --step-s, '0.05'"), "-y")
+    eventually(lambda: _training(site, "alone"), within_s=90)
+    launch.send_signal(signal.SIGKILL)
+    launch.communicate()
+    eventually(lambda: site.state("alone").terminal is not None, within_s=120)
+    assert not any(launch.gone for launch in site.state("alone").launches.values())
+    site.call("resume", "alone")
+    assert all(launch.gone for launch in site.state("alone").launches.values())
+    ours, clouds = books(site, "alone")
+    assert abs(ours - clouds) < Fraction(1, 10**6)
+    assert "is complete" in site.call("resume", "alone")
+
+
 def test_a_background_runner_that_cannot_begin_is_told_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(create_run(load_spec(site.job("mute"), {}, ""), "test"), None)
     monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
@@ -215,7 +231,7 @@ def _entries(site: Site, name: str) -> list[ev.Entry]:
 
 
 def _training(site: Site, name: str) -> bool:
-    if not list(site.store.glob(f"{name}-*")):
+    if not list(site.store.glob(f"{name}-*/ledger/00000000.json")):
         return False
     current = site.state(name).current
     return current is not None and any(trainer.started_at for trainer in current.trainers)

@@ -15,7 +15,11 @@ def resume(
     detach: DetachOption = False,
     foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
 ) -> None:
-    """Carry a run on: attend to it again, and open it again if it was stopped or failed."""
+    """
+    Carry a run on: attend to it again, and open it again if it was stopped or failed.
+
+    Of one that is complete, see to it that no instance is left, and that the end of each is on the bill.
+    """
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
     from spotrun.cli.wiring import open_run, who
@@ -32,8 +36,9 @@ def resume(
         opened.ledger.append(reopen)
     else:
         opened.ledger.refresh()
-    terminal = opened.ledger.state.terminal
-    if terminal is not None and terminal.outcome == "completed":
+    state = opened.ledger.state
+    completed = state.terminal is not None and state.terminal.outcome == "completed"
+    if completed and all(launch.settled for launch in state.launches.values()):
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         return
     if detach:
