@@ -3,6 +3,7 @@
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (about an hour)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
+# make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -11,15 +12,17 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 PYTEST_ARGS ?=
 WORKERS ?= 2
+CHECKPOINT_ARGS ?=
 
 PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location -c constraints.txt
+PEERS_PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-conflicts --target .peers
 SOURCES := pyproject.toml constraints.txt Makefile
 
 # A venv knows its own path: one that was copied along from elsewhere must not install into the original.
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos interruptions install dev lint types clean moved
+.PHONY: demo test torture chaos interruptions checkpoint-benchmark install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -40,12 +43,16 @@ chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos
 
 # Peers go into a folder of their own: s3fs holds back boto3.
-.peers: benchmarks/peers.txt | .venv/.installed-dev
+.peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev
 	rm -rf $@
-	.venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-conflicts --target $@ -r $<
+	$(PEERS_PIP) -r benchmarks/peers.txt
+	$(PEERS_PIP) --no-deps --no-build-isolation -r benchmarks/peers_alone.txt
 
 interruptions: .peers
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.interruptions
+
+checkpoint-benchmark: .peers
+	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.checkpoint $(CHECKPOINT_ARGS)
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -1,0 +1,93 @@
+"""Measurements as ratios to what the machine can do in the same run, which carry over to other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.checkpoint.measurement import Measurement
+from benchmarks.checkpoint.plan import EVERY_STEPS
+
+STALLED_ITERATIONS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds for the whole state, warm and by the fastest `client` of the store that is installed."""
+
+    client: str
+    memcpy_s: float
+    put_s: float
+    get_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """
+    `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
+    checkpoints; `extra_ram_over_state` is the peak beyond that of a training without them.
+    """
+
+    model: str
+    variant: str
+    stall_ms_median: float | None
+    stall_ms_max: float | None
+    stall_over_memcpy: float | None
+    stall_notice_over_memcpy: float | None
+    durable_over_put: float | None
+    durable_notice_over_put: float | None
+    restore_over_get: float | None
+    restored_identical: bool | None
+    slowdown: float
+    extra_ram_over_state: float
+    checkpoints: int
+    step_ms: float
+    state_bytes: int
+    limits: Limits
+
+
+def row(model: str, variant: str, found: Measurement, none: Measurement, limits: Limits) -> Row:
+    stalls = stalls_s(found)
+    return Row(
+        model=model,
+        variant=variant,
+        stall_ms_median=_median(stalls, 1e-3),
+        stall_ms_max=max(stalls) * 1e3 if stalls else None,
+        stall_over_memcpy=_median(stalls, limits.memcpy_s),
+        stall_notice_over_memcpy=_median([stall for stall, _ in found.paused], limits.memcpy_s),
+        durable_over_put=_median([durable for _, durable in found.saves], limits.put_s),
+        durable_notice_over_put=_median([durable for _, durable in found.paused], limits.put_s),
+        restore_over_get=None if found.restore_s is None else found.restore_s / limits.get_s,
+        restored_identical=found.restored_identical,
+        slowdown=step_s(found) / step_s(none) - 1,
+        extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
+        checkpoints=len(stalls),
+        step_ms=step_s(found) * 1e3,
+        state_bytes=found.state_bytes,
+        limits=limits,
+    )
+
+
+def stalls_s(found: Measurement) -> list[float]:
+    """
+    Of each checkpoint: what the loop took besides computing, in its own iteration and in the next, where a copy that
+    overlaps forward and backward is waited for, less what it takes in as many others.
+    """
+    rest = [not_computing for _, not_computing in found.iterations]
+    calm = median(rest)
+    steps = [step for step, _ in found.saves if step + STALLED_ITERATIONS <= len(rest) + 1]
+    return [sum(rest[step - 1 : step - 1 + STALLED_ITERATIONS]) - STALLED_ITERATIONS * calm for step in steps]
+
+
+def step_s(found: Measurement) -> float:
+    """The mean, from the first checkpoint on: as many steps as checkpoints times what is between them."""
+    return fmean(seconds for seconds, _ in found.iterations[EVERY_STEPS - 1 :])
+
+
+def _median(values: list[float], unit: float) -> float | None:
+    return median(values) / unit if values else None
+
+
+def as_json(rows: list[Row]) -> list[dict[str, Any]]:
+    return [vars(one) | {"limits": vars(one.limits)} for one in rows]

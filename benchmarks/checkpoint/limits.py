@@ -1,0 +1,132 @@
+"""
+What the machine itself can do, for a state of that size: nothing that copies, sends or fetches it can be faster.
+
+    python -m benchmarks.checkpoint.limits --bytes N --to s3://… --out FILE
+
+Memory is copied warm, into shared memory. Objects of 16 MiB go out two at a time, and come back in eight ranges at a
+time, by obstore, the fastest client known to us, or by boto3 where that is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Protocol
+
+PART_BYTES = 16 << 20
+PUTS, GETS = 2, 8
+REPEATS = 3
+COPIES = 9
+
+
+class Client(Protocol):
+    def put(self, key: str, data: memoryview) -> None: ...
+
+    def get(self, key: str, start: int, end: int) -> int: ...
+
+
+class Obstore:
+    name = "obstore"
+
+    def __init__(self, uri: str) -> None:
+        from obstore.store import from_url
+
+        # It takes credentials and region from the variables of every AWS tool, and the endpoint as well.
+        self._store = from_url(uri, client_options={"allow_http": True})
+
+    def put(self, key: str, data: memoryview) -> None:
+        import obstore
+
+        obstore.put(self._store, key, data, use_multipart=False)
+
+    def get(self, key: str, start: int, end: int) -> int:
+        import obstore
+
+        return len(obstore.get_range(self._store, key, start=start, end=end))
+
+
+class Boto3:
+    name = "boto3"
+
+    def __init__(self, uri: str) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self._client = boto3.client("s3", config=Config(max_pool_connections=GETS))
+        self._bucket, _, self._prefix = uri.removeprefix("s3://").partition("/")
+
+    def put(self, key: str, data: memoryview) -> None:
+        self._client.put_object(Bucket=self._bucket, Key=f"{self._prefix}/{key}", Body=bytes(data))
+
+    def get(self, key: str, start: int, end: int) -> int:
+        wanted = f"bytes={start}-{end - 1}"
+        answer = self._client.get_object(Bucket=self._bucket, Key=f"{self._prefix}/{key}", Range=wanted)
+        return len(answer["Body"].read())
+
+
+def copy_seconds(size_bytes: int) -> float:
+    """Of a copy that has been done before: no page is touched for the first time."""
+    import torch
+
+    state = torch.ones(size_bytes // 4)
+    memory = os.memfd_create("limits")
+    os.ftruncate(memory, state.nbytes)
+    arena = torch.frombuffer(mmap.mmap(memory, state.nbytes), dtype=torch.float32)
+    return median([seconds(lambda: arena.copy_(state)) for _ in range(COPIES)][1:])
+
+
+def put_seconds(client: Client, data: memoryview) -> float:
+    def put(start: int) -> None:
+        client.put(f"limits/{start}", data[start : start + PART_BYTES])
+
+    return median(seconds(lambda: _all(put, len(data), PUTS)) for _ in range(REPEATS))
+
+
+def get_seconds(client: Client, size_bytes: int) -> float:
+    """Of what `put_seconds` has left there."""
+
+    def get(start: int) -> None:
+        wanted = min(PART_BYTES, size_bytes - start)
+        assert client.get(f"limits/{start}", 0, wanted) == wanted
+
+    return median(seconds(lambda: _all(get, size_bytes, GETS)) for _ in range(REPEATS))
+
+
+def _all(work: Callable[[int], None], size_bytes: int, workers: int) -> None:
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(0, size_bytes, PART_BYTES)))
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("--to", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    client = Obstore(args.to) if find_spec("obstore") else Boto3(args.to)
+    data = memoryview(os.urandom(args.bytes))
+    found = {
+        "client": client.name,
+        "memcpy_s": copy_seconds(args.bytes),
+        "put_s": put_seconds(client, data),
+        "get_s": get_seconds(client, args.bytes),
+    }
+    args.out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What one variant did with one model, in seconds and bytes; and the same for peers, as plain trainers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoint.memory import PeakMemory
+from benchmarks.checkpoint.plan import MEASURED, RESTORED, SAVED
+from benchmarks.checkpoint.processes import started, wait_well
+
+TRAINING = "benchmarks.checkpoint.training"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """
+    `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
+    on, `paused` (seconds of waiting, seconds until durable) while it stood still. `restored_identical`: to the bit.
+    """
+
+    state_bytes: int
+    iterations: list[tuple[float, float]]
+    saves: list[tuple[int, float]]
+    paused: list[tuple[float, float]]
+    peak_bytes: int
+    restore_s: float | None = None
+    restored_identical: bool | None = None
+
+
+def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measurement:
+    """
+    Train with it, then restore its last checkpoint in a new process.
+
+    Raises:
+        Failed: it could not.
+    """
+    words = ["--model", model, "--variant", variant, "--to", uri, "--folder", str(folder)]
+    log = folder / "log"
+    with started(TRAINING, words, log, peers=True) as process, PeakMemory(process.pid) as memory:
+        wait_well(process, log)
+    measured, saved = read(folder / MEASURED), read(folder / SAVED)
+    restored: dict[str, Any] = {}
+    if variant != "none":
+        with started(TRAINING, [*words, "--restore"], log, peers=True) as process:
+            wait_well(process, log)
+        restored = read(folder / RESTORED)
+    return Measurement(
+        state_bytes=measured["state_bytes"],
+        iterations=measured["iterations"],
+        saves=saved["saves"],
+        paused=saved["paused"],
+        peak_bytes=memory.peak_bytes,
+        restore_s=restored.get("seconds"),
+        restored_identical=restored["digest"] == saved["digest"] if restored else None,
+    )
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())

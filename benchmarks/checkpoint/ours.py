@@ -1,0 +1,130 @@
+"""
+spotrun itself, whole: a run in the bucket, an agent on an instance that is a folder, and the unchanged callback.
+
+Training goes on until the cloud takes the instance, as often as the model says; each time a new instance resumes it.
+The agent's time passes faster than ours, so that its 30 s between two commits are half a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.checkpoint.measurement import TRAINING, Measurement, read
+from benchmarks.checkpoint.memory import PeakMemory
+from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED
+from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
+from spotrun.checkpoint.restore import fetch
+from spotrun.events import CheckpointCommitted
+from spotrun.state import Commit
+from spotrun.store import Store
+from spotrun.trainer_link import Resume
+from tests.agent_bench import SCALE, AgentRun, Node
+from tests.eventually import eventually
+from tests.lightning_harness import Agent, Spawner
+
+SCRIPT = "from benchmarks.checkpoint.training import main\n\nmain()\n"
+NOTICE_SAVES, NOTICE_MIN_S = 3.0, 3.0
+"""A notice leaves time for so many saves, as long as the slowest so far, and so much more."""
+
+
+def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
+    """
+    Raises:
+        Failed: the training ended otherwise than it was made to.
+    """
+    words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
+    (folder / "run").mkdir()
+    run = AgentRun(
+        folder / "run",
+        runs_uri=uri,
+        train={"script": "train.py", "args": words},
+        files={"train.py": SCRIPT},
+        envs={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": os.environ["OMP_NUM_THREADS"]},
+        checkpoint={"every": f"{EVERY_STEPS} steps"},
+    )
+    try:
+        peak_bytes = _trained(run, folder, PLANS[model].notices)
+        commits = [commit.event for commit in run.state.commits]
+        last = run.state.latest_commit()
+        assert last is not None
+        restore_s, identical = _restored(run.store, last, words, folder)
+    finally:
+        run.close()
+    measured = read(folder / MEASURED)
+    final = [commit for commit in commits if commit.final]
+    return Measurement(
+        state_bytes=measured["state_bytes"],
+        iterations=measured["iterations"],
+        saves=[(one.step, _durable_s(one)) for one in commits if not one.final and one.attempt == commits[0].attempt],
+        paused=[(one.stall_s / SCALE, _durable_s(one)) for one in final],
+        peak_bytes=peak_bytes,
+        restore_s=restore_s,
+        restored_identical=identical,
+    )
+
+
+def _durable_s(commit: CheckpointCommitted) -> float:
+    """In our time, from the moment at which training stood still for it."""
+    return (commit.stall_s + commit.durable_s) / SCALE
+
+
+def _trained(run: AgentRun, folder: Path, notices: int) -> int:
+    """The most memory that the first instance had."""
+    node = run.launch()
+    with PeakMemory(node.bootstrap.pid) as memory:
+        _await(run, node, (folder / MEASURED).exists)
+        (folder / DIGESTS_WANTED).touch()
+        _taken_away(run, node)
+    for _ in range(1, notices):
+        node = run.launch()
+        _await(run, node, lambda: node.status().get("phase") == "train")  # noqa: B023
+        _taken_away(run, node)
+    return memory.peak_bytes
+
+
+def _await(run: AgentRun, node: Node, condition: Callable[[], bool]) -> None:
+    def look() -> bool:
+        if node.bootstrap.poll() is not None:
+            raise Failed(f"the instance went by itself:\n{run.log(node)[-2000:]}")
+        return condition()
+
+    eventually(look, WITHIN_S)
+
+
+def _taken_away(run: AgentRun, node: Node) -> None:
+    finals = sum(commit.event.final for commit in run.state.commits)
+    slowest_s = max(commit.event.durable_s / SCALE for commit in run.state.commits)
+    node.notice((NOTICE_SAVES * slowest_s + NOTICE_MIN_S) * SCALE)
+    node.bootstrap.wait(WITHIN_S)
+    if sum(commit.event.final for commit in run.state.commits) == finals:
+        raise Failed(f"the last checkpoint was not durable when the instance went:\n{run.log(node)[-2000:]}")
+
+
+class Restoring(Agent):
+    """Fetches the checkpoint when the trainer is ready for it, so that its imports are not in the figure."""
+
+    def __init__(self, store: Store, commit: Commit, words: list[str], folder: Path) -> None:
+        job = {"script": "-m", "args": [TRAINING, *words, "--restore"]}
+        super().__init__(Spawner(folder), job, folder)
+        self._store, self._commit = store, commit
+
+    def _send_resume(self) -> None:
+        image = fetch(self._store, self._commit)
+        where = self._commit.event
+        resume = Resume(
+            size_bytes=image.size_bytes, epoch=where.epoch, step=where.step, every_steps=None, seed=0, fresh=False
+        )
+        self.link.send(resume, [image.fd])
+        image.close()
+
+
+def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> tuple[float, bool]:
+    """Seconds, and whether it is to the bit what the trainer had when it was told to stop."""
+    agent = Restoring(store, commit, words, folder / "restore")
+    agent.attempt()
+    if not (folder / RESTORED).exists():
+        raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
+    restored = read(folder / RESTORED)
+    return restored["seconds"], restored["digest"] == read(folder / DIGESTS)[str(restored["step"])]

@@ -1,0 +1,92 @@
+"""What a variant adds to the training: its callbacks and plugins, and how it saves once training stands still."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from benchmarks.checkpoint.plan import SAVED
+from benchmarks.checkpoint.training import Clock, digest, write
+
+
+class Peer:
+    """
+    A way to make checkpoints. Here are those parts that some have no use for.
+
+    `saves` has (step, seconds until durable) of each checkpoint that was taken while training went on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.saves: list[tuple[int, float]] = []
+
+    def callbacks(self, clock: Clock, notices: int) -> list[pl.Callback]:
+        return [Ending(clock, self, notices)]
+
+    def plugins(self) -> list[Any]:
+        return []
+
+    def restoring_callbacks(self) -> list[pl.Callback]:
+        """What restores, where fit() does not by itself."""
+        return []
+
+    def resumed_path(self) -> str | None:
+        """What fit() is told to resume from."""
+        return None
+
+    def finish(self) -> None:
+        """Wait until what is being saved is durable."""
+
+    def save(self, trainer: pl.Trainer, number: int) -> None:
+        """Save as on any other step; `finish` waits for it."""
+
+
+class Nothing(Peer):
+    """No checkpoints at all."""
+
+    def callbacks(self, clock: Clock, notices: int) -> list[pl.Callback]:
+        return [Ending(clock, self, notices=0)]
+
+
+class Spotrun(Peer):
+    """Its callback comes by itself, and it is told to stop from outside."""
+
+    def callbacks(self, clock: Clock, notices: int) -> list[pl.Callback]:
+        return []
+
+
+class Ending(pl.Callback):
+    """After the measured steps: saves with training paused, `notices` times; then the process ends."""
+
+    def __init__(self, clock: Clock, peer: Peer, notices: int) -> None:
+        self._clock, self._peer, self._notices = clock, peer, notices
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if not self._clock.done:
+            return
+        self._peer.finish()
+        saves = list(self._peer.saves)
+        paused = [self._paused(trainer, number) for number in range(self._notices)]
+        found = {"saves": saves, "paused": paused, "step": trainer.global_step, "digest": digest(trainer)}
+        write(self._peer.folder / SAVED, found)
+        os._exit(0)
+
+    def _paused(self, trainer: pl.Trainer, number: int) -> tuple[float, float]:
+        """How long the training thread had to wait, and until it was durable, in seconds."""
+        began = time.perf_counter()
+        self._peer.save(trainer, number)
+        returned = time.perf_counter()
+        self._peer.finish()
+        return returned - began, time.perf_counter() - began
+
+
+def peer_of(variant: str, uri: str, folder: Path) -> Peer:
+    if variant == "none":
+        return Nothing(folder)
+    if variant == "ours":
+        return Spotrun(folder)
+    raise ValueError(variant)

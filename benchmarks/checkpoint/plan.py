@@ -1,0 +1,37 @@
+"""What is measured: which variants, on which models, how often."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EVERY_STEPS = 20
+MEASURED, SAVED, RESTORED = "measured.json", "saved.json", "restored.json"
+DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
+"""Files between a trainer and who measures it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Of one model: `checkpoints` while it trains, and `notices` times the machine is taken away."""
+
+    checkpoints: int
+    notices: int
+
+    @property
+    def steps(self) -> int:
+        """The measured ones: a stretch without a checkpoint, then one for each."""
+        return EVERY_STEPS * (self.checkpoints + 1) - 1
+
+
+PLANS = {
+    "tiny": Plan(checkpoints=2, notices=1),
+    "resnet50": Plan(checkpoints=6, notices=3),
+    "gpt": Plan(checkpoints=4, notices=2),
+    "gpt-4gb": Plan(checkpoints=3, notices=1),
+}
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "ours": (),
+}
+"""The packages that each needs besides spotrun's own."""

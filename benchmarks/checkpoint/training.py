@@ -1,0 +1,223 @@
+"""
+The trainer process of every variant: the same Lightning training, timed in the same way.
+
+    python -m benchmarks.checkpoint.training --model resnet50 --variant pl_s3 --to s3://… --folder DIR [--restore]
+
+The stall of a checkpoint is what the training loop takes besides computing. Forward, backward and the optimizer's
+arithmetic are timed where they happen; the rest of an iteration, from the start of one batch to the start of the next,
+is the loop, its hooks and whatever checkpoints do there. So hooks are counted wherever a variant puts them, and
+computing that is slower for the sake of an upload beside it shows in the slowdown only. See figures.py.
+
+It writes `measured.json`, then whatever its variant does once training is paused; with `--restore`, `restored.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.checkpoint.models import MODELS, Model
+from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
+
+EPOCH_STEPS = 3000
+SAMPLES = 64
+
+
+class Stopwatch:
+    """The time that passed within `running`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+
+COMPUTING = Stopwatch()
+"""Not in the module: what is in there, a checkpoint may hold."""
+
+
+def timed(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimizer with its own arithmetic timed; Lightning runs forward, backward and hooks in the closure."""
+
+    class Timed(kind):  # type: ignore[misc,valid-type]
+        def step(self, closure: Any = None) -> Any:
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            with COMPUTING.running():
+                super().step()
+            return loss
+
+    return Timed
+
+
+class Training(pl.LightningModule):
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.network = model.build()
+        self._model = model
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, label = batch
+        with COMPUTING.running():
+            return F.cross_entropy(self.network(x).flatten(0, -2), label.flatten())
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        with COMPUTING.running():
+            loss.backward(*args, **kwargs)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self._model.optimizer(self.parameters(), timed(self._model.optimizer_class))
+
+
+class Batches(Dataset[tuple[Tensor, Tensor]]):
+    """A few samples, over and over, for longer than any measurement."""
+
+    def __init__(self, model: Model) -> None:
+        self._samples = [model.sample() for _ in range(SAMPLES)]
+        self._length = EPOCH_STEPS * model.batch_size
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self._samples[index % SAMPLES]
+
+
+class Clock(pl.Callback):
+    """
+    Times `steps` iterations and writes them down. From then on it notes the digest of the state after each step if it
+    is asked for by a file, as nobody knows at which step the machine will be taken away.
+    """
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder, self._steps = folder, steps
+        self._began_s, self._computed_s = 0.0, 0.0
+        self._digests: dict[int, str] = {}
+        self.iterations: list[tuple[float, float]] = []
+        """Seconds of each, and how many of them were not computing."""
+
+    @property
+    def done(self) -> bool:
+        return len(self.iterations) == self._steps
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        now_s, computed_s = time.perf_counter(), COMPUTING.seconds
+        if self._began_s and not self.done:
+            took_s = now_s - self._began_s
+            self.iterations.append((took_s, took_s - (computed_s - self._computed_s)))
+            if self.done:
+                measured = {"iterations": self.iterations, "state_bytes": state_bytes(trainer)}
+                write(self._folder / MEASURED, measured)
+        self._began_s, self._computed_s = now_s, computed_s
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        if self.done and (self._folder / DIGESTS_WANTED).exists():
+            self._digests[trainer.global_step] = digest(trainer)
+            write(self._folder / DIGESTS, self._digests)
+
+
+class Restored(pl.Callback):
+    """
+    Times a restore, from the set-up of fit() to its first batch, with all imports done and the network built; then
+    ends the process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._began_s = 0.0
+
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self._began_s = time.monotonic()
+
+    def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
+        seconds = time.monotonic() - self._began_s
+        found = {"seconds": seconds, "step": trainer.global_step, "digest": digest(trainer)}
+        write(self._folder / RESTORED, found)
+        os._exit(0)
+
+
+def tensors(trainer: pl.Trainer) -> list[Tensor]:
+    """Of the network and the optimizer, the living ones, in an order that a resume keeps."""
+    (optimizer,) = trainer.optimizers
+    moments = optimizer.state_dict()["state"]
+    kept = [value for _, entry in sorted(moments.items()) for value in entry.values() if isinstance(value, Tensor)]
+    return [*trainer.lightning_module.state_dict().values(), *kept]
+
+
+def state_bytes(trainer: pl.Trainer) -> int:
+    return sum(tensor.nbytes for tensor in tensors(trainer))
+
+
+def digest(trainer: pl.Trainer) -> str:
+    sha256 = hashlib.sha256()
+    for tensor in tensors(trainer):
+        sha256.update(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return sha256.hexdigest()
+
+
+def write(path: Path, content: Any) -> None:
+    """Whole or not at all: somebody waits for it."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(content))
+    temporary.replace(path)
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--variant", required=True)
+    parser.add_argument("--to", default="")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--restore", action="store_true")
+    args = parser.parse_args(words)
+    warnings.filterwarnings("ignore")
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    pl.seed_everything(1, verbose=False)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    train(MODELS[args.model], PLANS[args.model], args)
+
+
+def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
+    from benchmarks.checkpoint.peers import peer_of
+
+    peer = peer_of(args.variant, args.to, args.folder)
+    clock = Clock(args.folder, plan.steps)
+    own = [Restored(args.folder)] if args.restore else [clock, *peer.callbacks(clock, plan.notices)]
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=any(isinstance(one, pl.callbacks.ModelCheckpoint) for one in own),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=own + (peer.restoring_callbacks() if args.restore else []),
+        plugins=peer.plugins(),
+    )
+    module = Training(model)
+    loader = DataLoader(Batches(model), batch_size=model.batch_size)
+    trainer.fit(module, loader, ckpt_path=peer.resumed_path() if args.restore else None, weights_only=False)
+
+
+if __name__ == "__main__":
+    main()
