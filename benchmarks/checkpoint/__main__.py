@@ -33,7 +33,7 @@ from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
 from tests.object_stores import SeaweedFS, running
 
-WIDTH = 132
+WIDTH = 150
 """Of a table that goes into a file."""
 
 
@@ -80,7 +80,7 @@ def _check_peers(variants: list[str]) -> None:
     absent = {name for variant in variants for name in VARIANTS[variant] if not _is_there(name)}
     if absent:
         needing = [variant for variant in variants if not absent.isdisjoint(VARIANTS[variant])]
-        raise Refused(f"{', '.join(needing)} needs {', '.join(sorted(absent))}\n  try: make .peers")
+        raise Refused(f"{', '.join(needing)}: {', '.join(sorted(absent))} not installed\n  try: make .peers")
 
 
 def _is_there(package: str) -> bool:

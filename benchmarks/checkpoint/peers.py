@@ -85,8 +85,17 @@ class Ending(pl.Callback):
 
 
 def peer_of(variant: str, uri: str, folder: Path) -> Peer:
+    """Imports only what that variant needs, as it counts as its memory."""
     if variant == "none":
         return Nothing(folder)
     if variant == "ours":
         return Spotrun(folder)
-    raise ValueError(variant)
+    if variant.startswith("pl_"):
+        from benchmarks.checkpoint import lightning
+
+        where = str(folder / "checkpoints") if variant == "pl_local" else uri
+        return lightning.Saving(folder, where, in_background=variant == "pl_async_s3")
+    from benchmarks.checkpoint import dcp
+
+    storage = dcp.S3Torch(uri) if variant == "dcp_s3torchconnector" else dcp.Fsspec(uri)
+    return dcp.Saving(folder, storage, dcp.Kind.PROCESS if variant == "dcp_process_s3" else dcp.Kind.THREAD)

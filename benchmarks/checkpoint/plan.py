@@ -32,6 +32,12 @@ PLANS = {
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "none": (),
+    "pl_local": (),
+    "pl_s3": ("s3fs",),
+    "pl_async_s3": ("s3fs",),
+    "dcp_thread_s3": ("s3fs",),
+    "dcp_process_s3": ("s3fs",),
+    "dcp_s3torchconnector": ("s3torchconnector",),
     "ours": (),
 }
 """The packages that each needs besides spotrun's own."""

@@ -17,7 +17,7 @@ COLUMNS = (
 def table(rows: list[Row]) -> Table:
     """Of one model; at least one row."""
     shown = Table(title=_title(rows[0]), title_justify="left")
-    shown.add_column("")
+    shown.add_column("", no_wrap=True)
     for name in COLUMNS:
         shown.add_column(name, justify="right")
     for row in rows:

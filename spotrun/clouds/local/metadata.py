@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 from datetime import datetime
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.instance import Instance
@@ -75,6 +77,11 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, service: MetadataService) -> None:
         self.service = service
         super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """An instance that is powered off resets its connections; that is no news."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
