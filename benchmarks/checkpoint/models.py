@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CLASSES = 10
+CLASSES, IMAGE_CLASSES = 10, 1000
 VOCABULARY = 34_000
 TOKENS = 64
 
@@ -42,7 +42,7 @@ class GPT(nn.Module):
 def resnet50() -> nn.Module:
     from examples.resnet50 import ResNet50
 
-    return ResNet50(CLASSES)
+    return ResNet50(IMAGE_CLASSES)
 
 
 def perceptron() -> nn.Module:

@@ -24,9 +24,9 @@ class Plan:
 
 
 PLANS = {
-    "tiny": Plan(checkpoints=2, notices=1),
-    "resnet50": Plan(checkpoints=6, notices=3),
-    "gpt": Plan(checkpoints=4, notices=2),
+    "tiny": Plan(checkpoints=2, notices=2),
+    "resnet50": Plan(checkpoints=4, notices=2),
+    "gpt": Plan(checkpoints=3, notices=2),
     "gpt-4gb": Plan(checkpoints=3, notices=1),
 }
 

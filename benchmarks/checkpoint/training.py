@@ -106,8 +106,8 @@ class Batches(Dataset[tuple[Tensor, Tensor]]):
 
 class Clock(pl.Callback):
     """
-    Times `steps` iterations and writes them down. From then on it notes the digest of the state after each step if it
-    is asked for by a file, as nobody knows at which step the machine will be taken away.
+    Times `steps` iterations and writes them down. Once a file asks for it, it notes the digest of the state after each
+    step instead, in this process and in those that resume it: nobody knows at which step the machine will be taken.
     """
 
     def __init__(self, folder: Path, steps: int) -> None:
@@ -123,7 +123,7 @@ class Clock(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         now_s, computed_s = time.perf_counter(), COMPUTING.seconds
-        if self._began_s and not self.done:
+        if self._began_s and not self.done and not self._digests_wanted():
             took_s = now_s - self._began_s
             self.iterations.append((took_s, took_s - (computed_s - self._computed_s)))
             if self.done:
@@ -132,9 +132,12 @@ class Clock(pl.Callback):
         self._began_s, self._computed_s = now_s, computed_s
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        if self.done and (self._folder / DIGESTS_WANTED).exists():
+        if self._digests_wanted():
             self._digests[trainer.global_step] = digest(trainer)
             write(self._folder / DIGESTS, self._digests)
+
+    def _digests_wanted(self) -> bool:
+        return (self._folder / DIGESTS_WANTED).exists()
 
 
 class Restored(pl.Callback):
