@@ -123,7 +123,12 @@ class Restoring(Agent):
 def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> tuple[float, bool]:
     """Seconds, and whether it is to the bit what the trainer had when it was told to stop."""
     agent = Restoring(store, commit, words, folder / "restore")
-    agent.attempt()
+    try:
+        agent.attempt()
+    except BaseException:  # a Ctrl-C is not heard by the trainer, which has a session of its own
+        if agent.pid:
+            agent.kill()
+        raise
     if not (folder / RESTORED).exists():
         raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
     restored = read(folder / RESTORED)
