@@ -10,15 +10,13 @@ the machine meanwhile: the server, the trainer and whoever uploads share its cor
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -28,10 +26,10 @@ from rich.console import Console
 from benchmarks.checkpoint.figures import Limits, Row, as_json, row
 from benchmarks.checkpoint.measurement import Measurement, measure_peer, read
 from benchmarks.checkpoint.ours import measure_ours
+from benchmarks.checkpoint.places import Place, places
 from benchmarks.checkpoint.plan import PLANS, VARIANTS
 from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
-from tests.object_stores import SeaweedFS, running
 
 WIDTH = 150
 """Of a table that goes into a file."""
@@ -88,21 +86,9 @@ def _is_there(package: str) -> bool:
 
 
 def _rows(models: list[str], variants: list[str], store: str) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, _stores(store) as new_uri:
+    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store) as place:
         for model in models:
-            yield from Bench(model, Path(name) / model, new_uri).rows(variants)
-
-
-@contextlib.contextmanager
-def _stores(store: str) -> Iterator[Callable[[], str]]:
-    """Gives addresses of empty places in one object store."""
-    if store:
-        numbers = count(os.getpid() * 1000)
-        yield lambda: f"{store.rstrip('/')}/checkpoint-benchmark-{next(numbers)}"
-        return
-    with running(SeaweedFS()) as server:
-        os.environ.update(server.environment)
-        yield server.new_prefix
+            yield from Bench(model, Path(name) / model, place).rows(variants)
 
 
 @dataclass(frozen=True)
@@ -111,7 +97,7 @@ class Bench:
 
     model: str
     folder: Path
-    new_uri: Callable[[], str]
+    place: Place
 
     def rows(self, variants: list[str]) -> Iterator[Row]:
         none = self._measure("none")
@@ -126,16 +112,18 @@ class Bench:
         self._say(variant)
         folder = self.folder / variant
         folder.mkdir(parents=True)
-        if variant == "ours":
-            return measure_ours(self.model, folder, self.new_uri())
-        return measure_peer(self.model, variant, folder, self.new_uri())
+        with self.place() as uri:
+            if variant == "ours":
+                return measure_ours(self.model, folder, uri)
+            return measure_peer(self.model, variant, folder, uri)
 
     def _limits(self, state_bytes: int) -> Limits:
         self._say("limits")
         out, log = self.folder / "limits.json", self.folder / "limits.log"
-        words = ["--bytes", str(state_bytes), "--to", self.new_uri(), "--out", str(out)]
-        with started("benchmarks.checkpoint.limits", words, log, peers=True) as process:
-            wait_well(process, log)
+        with self.place() as uri:
+            words = ["--bytes", str(state_bytes), "--to", uri, "--out", str(out)]
+            with started("benchmarks.checkpoint.limits", words, log, peers=True) as process:
+                wait_well(process, log)
         return Limits(**read(out))
 
     def _say(self, what: str) -> None:
