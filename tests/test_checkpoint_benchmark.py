@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,16 +17,27 @@ from benchmarks.checkpoint.figures import Limits
 from benchmarks.checkpoint.measurement import Measurement
 
 ROOT = Path(__file__).parent.parent
+WITHIN_S = 480
+"""On a quiet machine it takes half a minute."""
 RATIOS = ("stall_over_memcpy", "durable_over_put", "durable_notice_over_put", "restore_over_get")
 KEYS = {"model", "variant", "stall_ms_median", "stall_ms_max", "slowdown", "extra_ram_over_state", *RATIOS}
 
 
 def call(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.checkpoint", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+    try:
+        output, errors = process.communicate(timeout=WITHIN_S)
+    except BaseException:
+        process.send_signal(signal.SIGINT)  # as a Ctrl-C, after which nothing is left
+        process.communicate(timeout=30)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(WITHIN_S + 60)
 def test_a_checkpoint_of_a_small_model_is_measured_and_restored_to_the_bit(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = call("--models", "tiny", "--variants", "none,ours", "--json", out)

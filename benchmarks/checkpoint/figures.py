@@ -27,6 +27,7 @@ class Row:
     """
     `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
     checkpoints; `extra_ram_over_state` is the peak beyond that of a training without them.
+    `fetch_over_get` is the part of a restore in which the bytes come.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Row:
     durable_over_put: float | None
     durable_notice_over_put: float | None
     restore_over_get: float | None
+    fetch_over_get: float | None
     restored_identical: bool | None
     slowdown: float
     extra_ram_over_state: float
@@ -58,7 +60,8 @@ def row(model: str, variant: str, found: Measurement, none: Measurement, limits:
         stall_notice_over_memcpy=_median([stall for stall, _ in found.paused], limits.memcpy_s),
         durable_over_put=_median([durable for _, durable in found.saves], limits.put_s),
         durable_notice_over_put=_median([durable for _, durable in found.paused], limits.put_s),
-        restore_over_get=None if found.restore_s is None else found.restore_s / limits.get_s,
+        restore_over_get=_ratio(found.restore_s, limits.get_s),
+        fetch_over_get=_ratio(found.fetch_s, limits.get_s),
         restored_identical=found.restored_identical,
         slowdown=step_s(found) / step_s(none) - 1,
         extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
@@ -86,6 +89,10 @@ def step_s(found: Measurement) -> float:
     a process to upload, memory that is made) is in the longest stall.
     """
     return fmean(seconds for seconds, _ in found.iterations[2 * EVERY_STEPS - 1 :])
+
+
+def _ratio(seconds: float | None, limit_s: float) -> float | None:
+    return None if seconds is None else seconds / limit_s
 
 
 def _median(values: list[float], unit: float) -> float | None:

@@ -18,7 +18,8 @@ TRAINING = "benchmarks.checkpoint.training"
 class Measurement:
     """
     `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
-    on, `paused` (seconds of waiting, seconds until durable) while it stood still. `restored_identical`: to the bit.
+    on, `paused` (seconds of waiting, seconds until durable) while it stood still. Of a restore, `fetch_s` went by until
+    all bytes were here, where that can be told. `restored_identical`: to the bit.
     """
 
     state_bytes: int
@@ -27,6 +28,7 @@ class Measurement:
     paused: list[tuple[float, float]]
     peak_bytes: int
     restore_s: float | None = None
+    fetch_s: float | None = None
     restored_identical: bool | None = None
 
 

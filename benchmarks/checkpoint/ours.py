@@ -8,7 +8,9 @@ The agent's time passes faster than ours, so that its 30 s between two commits a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.checkpoint.measurement import TRAINING, Measurement, read
@@ -49,7 +51,7 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         commits = [commit.event for commit in run.state.commits]
         last = run.state.latest_commit()
         assert last is not None
-        restore_s, identical = _restored(run.store, last, words, folder)
+        restored = _restored(run.store, last, words, folder)
     finally:
         run.close()
     measured = read(folder / MEASURED)
@@ -60,8 +62,9 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         saves=[(one.step, _durable_s(one)) for one in commits if not one.final and one.attempt == commits[0].attempt],
         paused=[(one.stall_s / SCALE, _durable_s(one)) for one in final],
         peak_bytes=peak_bytes,
-        restore_s=restore_s,
-        restored_identical=identical,
+        restore_s=restored.seconds,
+        fetch_s=restored.fetch_s,
+        restored_identical=restored.identical,
     )
 
 
@@ -109,9 +112,12 @@ class Restoring(Agent):
         job = {"script": "-m", "args": [TRAINING, *words, "--restore"]}
         super().__init__(Spawner(folder), job, folder)
         self._store, self._commit = store, commit
+        self.fetch_s = 0.0
 
     def _send_resume(self) -> None:
+        began = time.perf_counter()
         image = fetch(self._store, self._commit)
+        self.fetch_s = time.perf_counter() - began
         where = self._commit.event
         resume = Resume(
             size_bytes=image.size_bytes, epoch=where.epoch, step=where.step, every_steps=None, seed=0, fresh=False
@@ -120,8 +126,16 @@ class Restoring(Agent):
         image.close()
 
 
-def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> tuple[float, bool]:
-    """Seconds, and whether it is to the bit what the trainer had when it was told to stop."""
+@dataclass(frozen=True)
+class Restore:
+    """`identical`: to the bit what the trainer had when it was told to stop. `fetch_s` of `seconds` are fetching."""
+
+    seconds: float
+    fetch_s: float
+    identical: bool
+
+
+def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> Restore:
     agent = Restoring(store, commit, words, folder / "restore")
     try:
         agent.attempt()
@@ -132,4 +146,5 @@ def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> t
     if not (folder / RESTORED).exists():
         raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
     restored = read(folder / RESTORED)
-    return restored["seconds"], restored["digest"] == read(folder / DIGESTS)[str(restored["step"])]
+    wanted = read(folder / DIGESTS)[str(restored["step"])]
+    return Restore(restored["seconds"], agent.fetch_s, restored["digest"] == wanted)
