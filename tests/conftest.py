@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 from tests.local_runs import Site
 from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+
+# Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SERVERS = {"s3": SeaweedFS, "gs": FakeGcs}
 
