@@ -1,7 +1,7 @@
 # make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
 # make test    everything that has to hold, on 2 cores
 # make torture what the tests do to object stores, at full length
-# make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (about an hour)
+# make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make install .venv with spotrun in it; make clean takes all of it away
