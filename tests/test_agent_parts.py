@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,11 +32,11 @@ from spotrun.events import Cause
 from spotrun.instance import Instance, InstanceState
 from spotrun.intervals import auto_interval, checkpoint_interval, drain_moment
 from spotrun.spec import CheckpointSpec, KeepBestSpec
-from spotrun.state import Commit
+from spotrun.state import Commit, Prune, RunState
 from spotrun.stores.local import LocalStore
 from spotrun.trainer_link import Progress
 from spotrun.units import Steps
-from tests.commits import saved
+from tests.commits import committed, saved
 from tests.eventually import eventually
 from tests.histories import History, offering
 
@@ -338,6 +338,16 @@ def test_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fa
     assert decisions.final_snapshot_fits(left_s, save_s, fastest_s, uploading=uploading) is fits
 
 
+def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:
+    """A run that has committed these, numbered from 0; a step is the number where none is given."""
+    events = [
+        committed(1, f"checkpoints/1-0-{number}", **({"step": number, "taken_at": datetime.now(UTC)} | fact))
+        for number, fact in enumerate(facts)
+    ]
+    commits = [Commit(number=number, at=event.taken_at, event=event) for number, event in enumerate(events)]
+    return RunState(commits=tuple(commits), prune=prune)
+
+
 @pytest.mark.parametrize(
     ("usable", "keep_last", "source", "retired"),
     [
@@ -350,8 +360,7 @@ def test_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fa
     ],
 )
 def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
-    commits = [SimpleNamespace(number=n, usable=good, retired_at=None) for n, good in enumerate(usable)]
-    state = SimpleNamespace(commits=commits, prune=None)
+    state = run_with(*({"suspect": not good} for good in usable))
     assert retention.to_retire(state, CheckpointSpec(keep_last=keep_last), source) == retired
 
 
@@ -361,23 +370,16 @@ def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
 )
 def test_the_best_stay_each_as_the_first_with_its_value(mode, count, kept):
     losses = [None, 0.9, 0.9, 0.2, 0.2, 0.4, 0.4, None]
-    events = [SimpleNamespace(step=0, metrics={} if loss is None else {"val_loss": loss}) for loss in losses]
-    commits = [SimpleNamespace(number=n, usable=True, retired_at=None, event=event) for n, event in enumerate(events)]
+    state = run_with(*({"metrics": {} if loss is None else {"val_loss": loss}} for loss in losses))
     best = KeepBestSpec(metric="val_loss", mode=mode, count=count)
-    gone = retention.to_retire(
-        SimpleNamespace(commits=commits, prune=None), CheckpointSpec(keep_last=1, keep_best=best), None
-    )
+    gone = retention.to_retire(state, CheckpointSpec(keep_last=1, keep_best=best), None)
     assert gone == [number for number in range(7) if number not in kept]
 
 
 def test_one_checkpoint_stays_of_each_so_many_steps():
     steps = [40, 90, 110, 150, 205, 390, 401, 460]
-    commits = [
-        SimpleNamespace(number=n, usable=True, retired_at=None, event=SimpleNamespace(step=step, metrics={}))
-        for n, step in enumerate(steps)
-    ]
     rule = CheckpointSpec(keep_last=1, keep_every=Steps(100))
-    gone = retention.to_retire(SimpleNamespace(commits=commits, prune=None), rule, None)
+    gone = retention.to_retire(run_with(*({"step": step} for step in steps)), rule, None)
     assert [steps[number] for number in gone] == [40, 90, 150]
 
 
@@ -386,8 +388,7 @@ def test_one_checkpoint_stays_of_each_so_many_steps():
     [(10, 1, None, [0, 1, 2, 3, 4]), (3, 1, None, [0, 1]), (3, 5, None, []), (10, 2, 1, [0, 2, 3]), (0, 1, None, [])],
 )
 def test_a_request_to_prune_is_about_the_checkpoints_before_it(asked_at, keep, source, retired):
-    commits = [SimpleNamespace(number=n, usable=True, retired_at=None) for n in range(6)]
-    state = SimpleNamespace(commits=commits, prune=SimpleNamespace(number=asked_at, keep=keep))
+    state = run_with(*[{}] * 6, prune=Prune(number=asked_at, keep=keep))
     assert retention.to_retire(state, CheckpointSpec(keep_last=100), source) == retired
 
 
