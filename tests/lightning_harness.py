@@ -339,6 +339,8 @@ def be_ranks(job: dict, link: int) -> dict:
 def train(job: dict) -> None:
     if "call" in job:
         return globals()[job["call"]](job)
+    overlap = importlib.import_module("spotrun.lightning.overlap")
+    overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # of these models all is small
     if "agent_gone_s" in job:
         importlib.import_module("spotrun.lightning.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
     if "script" in job:
@@ -514,6 +516,11 @@ def _train(pl, job: dict) -> None:
                 batch = [torch.cat(column) for column in zip(*parts, strict=True)]
             ids, x = batch
             self.seen += len(ids)
+            if job.get("writes") == "counted" and batch_idx in job["writes_in"]:
+                with torch.no_grad():
+                    self.net[0].weight.mul_(0.999)
+            if job.get("writes") == "hidden" and batch_idx in job["writes_in"]:
+                self.net[0].weight.data.mul_(0.999)
             if job.get("own_generators"):
                 x = x + self.noise.rand()
             if job.get("usual"):

@@ -32,7 +32,7 @@ BLOCKING = {
 ONLY_IN = {
     "pytorch_lightning": ("lightning/",),
     "lightning": ("lightning/",),
-    "torch": ("lightning/", "checkpoint/snapshot.py"),
+    "torch": ("lightning/", "checkpoint/snapshot.py", "checkpoint/staging.py"),
     "pydantic": ("spec",),
     "yaml": ("spec",),
     "typer": ("cli/",),

@@ -636,8 +636,8 @@ def test_no_signal_has_a_handler():
 PRIVATE_TO_OTHERS = {
     ("module_state", name)
     for name in ("_buffers", "_non_persistent_buffers_set", "_defaults", "_update_count", "_computed")
-}
-"""Of torch.nn.Module and of torchmetrics."""
+} | {("overlap", "_version")}
+"""Of torch.nn.Module, of torchmetrics, and of a tensor."""
 
 
 def test_each_package_gets_a_callback_of_its_own(zygote, tmp_path):

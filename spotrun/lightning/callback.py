@@ -34,6 +34,18 @@ class SpotrunCallback:
         if self._run:
             self._run.start()
 
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        if self._run:
+            self._run.snapshots.settle(wait=False)
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        if self._run:
+            self._run.snapshots.settle()
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self._run:  # a training_step that gave nothing had no backward
+            self._run.snapshots.settle()
+
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._run:
             self._run.snapshots.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs

@@ -31,7 +31,7 @@ class _Before:
 
     def still_holds(self, module: Any) -> bool:
         """False where an averaging callback has swapped the weights for the validation."""
-        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module), strict=True))
+        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module.parameters()), strict=True))
 
 
 class DueValidation:
@@ -53,7 +53,7 @@ class DueValidation:
         state = self._snapshots.state(place)
         # Metrics go on counting, in place, while the validation runs.
         kept = state | {KEY: tensors.owned(state[KEY])}
-        return _Before(place, kept, tensors.norms(self._trainer.lightning_module))
+        return _Before(place, kept, tensors.norms(self._trainer.lightning_module.parameters()))
 
     def batch_ends(self) -> None:
         before = self._before

@@ -8,13 +8,15 @@ same snapshot after the same step. A lone process meets nobody and pays nothing.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import distributed
 
-from spotrun.checkpoint.snapshot import Plan
+from spotrun.checkpoint.snapshot import Piece, Plan
+from spotrun.checkpoint.staging import Staged
 from spotrun.trainer_link import Message
 
 LONGEST_FETCH = timedelta(hours=24)
@@ -89,5 +91,8 @@ class Follower:
     def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
         return False
 
-    def stage(self, plan: Plan) -> int:
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        raise AssertionError("only rank 0 has arenas")
+
+    def unstage(self, staged: Staged) -> None:
         raise AssertionError("only rank 0 has arenas")

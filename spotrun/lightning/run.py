@@ -192,6 +192,7 @@ class Run:
         self._seed_here("batch")
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
+        self.snapshots.settle()  # an optimizer that wrote without any hook was seen
         last = position.batches_done(self._trainer) == position.batches(self._trainer)
         self._story.progress("train", always=last or not self._trained)
         self._trained = True
@@ -206,6 +207,7 @@ class Run:
         self.snapshots.take_if_wanted(self._here())
 
     def epoch_closes(self) -> None:
+        self.snapshots.settle()
         self._validation.is_over()
         self._seed_at("epoch ends", position.epoch(self._trainer))
 
@@ -231,6 +233,7 @@ class Run:
 
     def tell_where_it_failed(self) -> None:
         """The exact step: one that fails twice ends the run."""
+        self.snapshots.settle()
         self._story.progress("train", always=True)
 
     def validation_batch_ends(self) -> None:

@@ -12,12 +12,14 @@ import mmap
 import os
 import platform
 import threading
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 
 from spotrun import trainer_link
-from spotrun.checkpoint.snapshot import Plan, Stager, map_image
+from spotrun.checkpoint.snapshot import Piece, Plan, map_image
+from spotrun.checkpoint.staging import Staged, Stager
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
@@ -60,7 +62,9 @@ class Agent(Protocol):
 
     def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool: ...
 
-    def stage(self, plan: Plan) -> int: ...
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
+
+    def unstage(self, staged: Staged) -> None: ...
 
 
 class Session:
@@ -100,6 +104,7 @@ class Session:
             return
         self._over.set()
         self._link.close()
+        self._stager.close()
         listener.join(LISTENER_ENDS_WITHIN_S)
 
     def _wait_for_resume(self) -> tuple[Resume, list[int]]:
@@ -146,8 +151,13 @@ class Session:
             self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES
             self.tell(ArenasWanted(size_bytes=self._asked_bytes))
 
-    def stage(self, plan: Plan) -> int:
-        return self._stager.stage(plan)
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        """See `Stager.stage`."""
+        return self._stager.stage(plan, later, overlapped=overlapped)
+
+    def unstage(self, staged: Staged) -> None:
+        """The agent was not told of it and never will be."""
+        self._stager.free(staged.arena)
 
     # --- the reading thread
 

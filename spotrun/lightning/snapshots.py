@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NoReturn
 
+import msgspec
+
 import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import Plan, plan_image
+from spotrun.checkpoint.staging import Staged
 from spotrun.lightning import machine, module_state, tensors
 from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.overlap import Overlap, Watch
 from spotrun.lightning.ranks import Ranks
 from spotrun.lightning.refusal import refuse
 from spotrun.lightning.session import Agent
@@ -47,6 +52,27 @@ class Place:
     validation_due: bool = False
     epoch_ended: bool = False
     finished: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """The next thing to come is a batch of the same epoch, and no hook of an epoch or a validation."""
+        return not (self.validation_due or self.epoch_ended or self.finished)
+
+
+@dataclass(frozen=True)
+class _OnItsWay:
+    """A snapshot that the agent was not told of yet."""
+
+    taken: SnapshotTaken
+    staged: Staged
+    watch: Watch
+    finite: Future[bool]
+    stall_s: float
+    step_before: int
+
+    def done(self) -> bool:
+        """It can be told of without a wait. One that probes is compared as late as may be."""
+        return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
 class _Decision(IntEnum):
@@ -81,6 +107,9 @@ class Snapshots:
         self._seed = seed
         self._every_steps = every_steps
         self._step = trainer.global_step
+        self._overlap = Overlap(trainer)
+        self._checker = ThreadPoolExecutor(1, "spotrun-finite")
+        self._on_its_way: _OnItsWay | None = None
         self.loss: Any = None
         self.attributes: Attributes
 
@@ -119,6 +148,12 @@ class Snapshots:
         return _Decision.SNAPSHOT if self._agent.any_room() else _Decision.NOTHING
 
     def take(self, place: Place, state: State | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
+        """
+        Take a snapshot now, unless no arena is free within `wait_s`.
+
+        In mid-epoch a part of it may be copied while the next step is computed; `settle` ends that.
+        """
+        self.settle()
         started = time.perf_counter()
         plan = self.plan(state or self.state(place))
         waiting = time.perf_counter()
@@ -126,23 +161,50 @@ class Snapshots:
             return
         waited_s = time.perf_counter() - waiting
         self._agent.snapshot_wanted.clear()
-        self._step = self._trainer.global_step
-        arena = self._agent.stage(plan)
-        finite = tensors.are_finite(self.loss, self._trainer.lightning_module)
-        self._agent.tell(
-            SnapshotTaken(
-                arena=arena,
-                size_bytes=plan.size_bytes,
-                epoch=place.epoch,
-                batch=place.batch,
-                step=self._trainer.global_step,
-                stall_s=time.perf_counter() - started - waited_s,
-                finite=finite,
-                final=final,
-                epoch_ended=place.epoch_ended,
-                metrics=metrics(self._trainer),
-            )
+        before, self._step = self._step, self._trainer.global_step
+        later = self._overlap.pieces(plan) if place.overlaps and not final else []
+        finite = self._checker.submit(tensors.are_finite, self.loss, list(self._trainer.lightning_module.parameters()))
+        watch = self._overlap.watch(later)
+        staged = self._agent.stage(plan, later, overlapped=not watch.probes)
+        taken = SnapshotTaken(
+            arena=staged.arena,
+            size_bytes=plan.size_bytes,
+            epoch=place.epoch,
+            batch=place.batch,
+            step=self._trainer.global_step,
+            stall_s=0.0,
+            finite=True,
+            final=final,
+            epoch_ended=place.epoch_ended,
+            metrics=metrics(self._trainer),
         )
+        stall_s = time.perf_counter() - started - waited_s
+        self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
+        if not later:
+            self.settle()
+
+    def settle(self, *, wait: bool = True) -> None:
+        """
+        See to it that the newest snapshot is whole, and tell the agent of it.
+
+        Called with `wait` before optimizers write again. If somebody else has written, that snapshot never was, and
+        another one is wanted.
+        """
+        coming = self._on_its_way
+        if coming is None or not (wait or coming.done()):
+            return
+        self._on_its_way = None
+        started = time.perf_counter()
+        coming.staged.wait()
+        finite = coming.finite.result()
+        if coming.watch.sees_writes(coming.staged):
+            self._overlap.give_up()
+            self._step = coming.step_before
+            self._agent.snapshot_wanted.set()
+            self._agent.unstage(coming.staged)
+            return
+        stall_s = coming.stall_s + time.perf_counter() - started
+        self._agent.tell(msgspec.structs.replace(coming.taken, stall_s=stall_s, finite=finite))
 
     def plan(self, state: State) -> Plan:
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,10 +25,10 @@ def owned(value: Any) -> Any:
 
 
 @torch.no_grad()
-def norms(module: torch.nn.Module) -> list[Tensor]:
-    """The 2-norms of all floating-point parameters, in one pass: NaN and infinity show in them."""
+def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The 2-norms of all that are floating-point, in one pass: NaN and infinity show in them."""
     wide, narrow = [], []
-    for parameter in module.parameters():
+    for parameter in parameters:
         if parameter.dtype is torch.float64:
             wide.append(parameter.detach())
         elif parameter.dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -37,8 +38,8 @@ def norms(module: torch.nn.Module) -> list[Tensor]:
     return [*found, *(torch._foreach_norm(wide, 2) if wide else ())]
 
 
-def are_finite(loss: Any, module: torch.nn.Module) -> bool:
-    values = norms(module)
+def are_finite(loss: Any, parameters: Iterable[Tensor]) -> bool:
+    values = norms(parameters)
     if isinstance(loss, Tensor) and loss.numel() == 1:
         values.append(loss.detach())
     return all(bool(torch.isfinite(value).all()) for value in values)

@@ -1,0 +1,86 @@
+"""
+Which tensors of a snapshot may be copied while training goes on, and the proof that nobody wrote to them meanwhile.
+
+Between two steps of an optimizer nothing else writes to what it owns: its parameters and its state. That is true of
+nearly every script, and believed of none. Each tensor counts the writes to it (`Tensor._version`), and the count is
+compared before a snapshot counts as taken; writes through `.data` are not counted, so the first snapshot of an attempt
+and every 32nd are copied at once, and compared with the living tensors later. Where a script does write, all further
+snapshots are copied while training waits.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from spotrun.checkpoint.snapshot import Piece, Plan, is_plain
+from spotrun.checkpoint.staging import Staged
+
+FROM_BYTES = 8 << 20
+"""So much less is copied in less than a millisecond: what it takes to do so later costs as much."""
+PIECE_FROM_BYTES = 64 << 10
+PROBE_EVERY = 32
+
+
+class Overlap:
+    """Of one Trainer. Manual optimisation is left alone: its script decides when optimizers write."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._allowed = bool(trainer.lightning_module.automatic_optimization)
+        self._snapshots = 0
+
+    def pieces(self, plan: Plan) -> list[Piece]:
+        """Those of `plan` that only optimizers write to; none where waiting for a copy of them is as quick."""
+        if not self._allowed:
+            return []
+        owned = set(_owned(self._trainer.optimizers))
+        found = [
+            piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES and _place(piece.tensor) in owned
+        ]
+        found = [piece for piece in found if is_plain(piece.tensor)]
+        return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
+
+    def watch(self, later: Sequence[Piece]) -> Watch:
+        """From now on, with `later` in a snapshot that begins."""
+        probes = self._snapshots % PROBE_EVERY == 0
+        self._snapshots += bool(later)
+        return Watch(later, probes=probes)
+
+    def give_up(self) -> None:
+        """Somebody writes between steps."""
+        self._allowed = False
+        print(
+            "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
+            "snapshot is copied",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+class Watch:
+    """Over the tensors of one snapshot; with `probes` they are compared in whole, and must be copied at once."""
+
+    def __init__(self, pieces: Sequence[Piece], *, probes: bool) -> None:
+        self.probes = probes
+        self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
+
+    def sees_writes(self, staged: Staged) -> bool:
+        """Since this was made; of what `.data` hides only where it probes."""
+        counted = any(tensor._version != version for tensor, version in self._versions)
+        return counted or (self.probes and staged.changed())
+
+
+def _owned(optimizers: Sequence[Any]) -> Iterator[int]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from map(_place, group["params"])
+        for state in optimizer.state.values():
+            yield from (_place(value) for value in state.values() if isinstance(value, Tensor))
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
