@@ -207,7 +207,7 @@ class Shaky(LocalStore):
         super().__init__(folder)
         self.fault: Callable[[str, str], bytes | None] = lambda verb, key: None
 
-    def put(self, key, data):
+    def put(self, key, data, sha256=None):
         self.fault("put", key)
         super().put(key, data)
 

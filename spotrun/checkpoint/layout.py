@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotrun.errors import CheckpointDamaged
 
@@ -57,8 +57,7 @@ class Unsavable(Exception):
         super().__init__(f"{self.where} is {what}")
 
 
-@dataclass(frozen=True)
-class TensorEntry:
+class TensorEntry(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     offset: int
@@ -197,6 +196,7 @@ def _check_overlaps(tensors: Sequence[TensorEntry]) -> None:
 
 # --- the tree --------------------------------------------------------------------------------------------------------
 
+_TENSORS = {"torch", "torch.nn.parameter"}
 EncodeOther = Callable[[Any, Path], Json]
 """Encodes what this module does not know (tensors), or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
@@ -219,6 +219,8 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
         return _encode_int(value)
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
+    if kind.__module__ in _TENSORS:
+        return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
     if len(path) > DEPTH_MAX:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
     if isinstance(value, Mapping):
@@ -260,7 +262,10 @@ def _encode_mapping(value: Mapping[Any, Any], encode_other: EncodeOther, path: P
     kind = "counter" if isinstance(value, Counter) else "ordered" if isinstance(value, OrderedDict) else "dict"
     return {
         kind: [
-            [encode_tree(key, encode_other, (*path, "a key")), encode_tree(item, encode_other, (*path, key))]
+            [
+                key if type(key) is str else encode_tree(key, encode_other, (*path, "a key")),
+                encode_tree(item, encode_other, (*path, key)),
+            ]
             for key, item in value.items()
         ]
     }

@@ -163,14 +163,14 @@ class _Sending:
 
     def put_verified(self, key: str, data: memoryview) -> str:
         """The sha256 of `data`, which is what the store holds now."""
-        sha256 = hashlib.sha256(data).hexdigest()
+        sha256 = hashlib.sha256(data)
         for attempt in through_faults(self._retry_for_s):
             with attempt:
                 if self._control.cancelled:
                     raise Abandoned
-                if not self._store.put(key, data):
-                    self._read_back(key, sha256)
-        return sha256
+                if not self._store.put(key, data, sha256.digest()):
+                    self._read_back(key, sha256.hexdigest())
+        return sha256.hexdigest()
 
     def _read_back(self, key: str, sha256: str) -> None:
         if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:

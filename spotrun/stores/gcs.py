@@ -69,8 +69,8 @@ class GcsStore(BucketStore):
             self._client = _client(os.getpid(), _settings())
             self._bucket = self._client.bucket(address.bucket)
 
-    def _put(self, key: str, data: bytes, if_absent: bool = False) -> bool:
-        blob = self._blob(key)
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
+        blob, data = self._blob(key), bytes(data)
         blob.cache_control = NO_STORE
         with self._translated("upload", key):
             blob.upload_from_string(

@@ -38,7 +38,7 @@ class BucketStore(ABC):
     """The three ways to write, by the one in which a service writes."""
 
     @abstractmethod
-    def _put(self, key: str, data: bytes, if_absent: bool = False) -> bool:
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
         """
         Whether the service has said that the checksum of what it stored is that of `data`.
 
@@ -53,8 +53,8 @@ class BucketStore(ABC):
             return False
         return True
 
-    def put(self, key: str, data: bytes | memoryview) -> bool:
-        return self._put(key, bytes(data))
+    def put(self, key: str, data: bytes | memoryview, sha256: bytes | None = None) -> bool:
+        return self._put(key, data, sha256=sha256)
 
     def put_hint(self, key: str, data: bytes) -> None:
         self._put(key, data)

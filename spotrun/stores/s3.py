@@ -1,8 +1,8 @@
 """
 A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 than Amazon's.
 
-Everything goes through boto3, the payload too. Tried beside it was `obstore.fsspec`: it spends half the processor time
-on a PUT, but tells a missing bucket and a missing object by the same FileNotFoundError (a restore must walk back from
+Everything goes through boto3, the payload too, from where it lies in memory. Tried beside it was `obstore.fsspec`: it
+spends somewhat less processor time on a PUT (0.9 s a GB, this 1.1), but tells a missing bucket and a missing object by the same FileNotFoundError (a restore must walk back from
 one and never from the other), has the code of any other error only inside of a text, does not tell the checksum that S3
 computed, and finds its credentials by other rules than the AWS tools.
 """
@@ -13,7 +13,6 @@ import base64
 import builtins
 import contextlib
 import hashlib
-import io
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -49,6 +48,8 @@ _PAYLOAD_BYTES = 1 << 20
 From here on a body is sent piece by piece, each with a time-out of its own, after S3 has said that it wants it. One
 that is sent whole must have left within one time-out, which a slow line cannot do.
 """
+
+_PIECE_BYTES = 256 << 10
 
 _CREDENTIALS = (
     "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
@@ -121,20 +122,20 @@ class S3Store(BucketStore):
         with self._translated("open", ""):
             self._client = _client(os.getpid(), _settings())
 
-    def _put(self, key: str, data: bytes, if_absent: bool = False) -> bool:
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
         name = self._name(key)
-        sha256 = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        checksum = base64.b64encode(sha256 or hashlib.sha256(data).digest()).decode()
         with self._translated("PutObject", key):
             answer = self._client.put_object(
                 Bucket=self._bucket,
                 Key=name,
-                Body=data if len(data) < _PAYLOAD_BYTES else io.BytesIO(data),
+                Body=bytes(data) if len(data) < _PAYLOAD_BYTES else _Body(data),
                 CacheControl=NO_STORE,
-                ChecksumSHA256=sha256,
+                ChecksumSHA256=checksum,
                 **({"IfNoneMatch": "*"} if if_absent else {}),
             )
         computed = answer.get("ChecksumSHA256")
-        if computed not in (None, sha256):
+        if computed not in (None, checksum):
             raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
         return computed is not None
 
@@ -199,6 +200,33 @@ class S3Store(BucketStore):
             raise StoreError(f"{what}: {error}", hint=_CREDENTIALS) from error
 
 
+class _Body:
+    """
+    A payload as a file, which is read from where it lies: in pieces large enough that sending them is all the work.
+
+    urllib3 asks for 16 KiB at a time and sends whatever it gets.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, _size: int = -1) -> memoryview:
+        piece = self._data[self._at : self._at + _PIECE_BYTES]
+        self._at += len(piece)
+        return piece
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        return self._at
+
+
 def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     code = error.response.get("Error", {}).get("Code", "")
@@ -247,5 +275,6 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
+            s3={"payload_signing_enabled": False},  # what is signed is its SHA-256, which S3 compares
         ),
     )
