@@ -70,6 +70,20 @@ def test_a_trainer_that_is_killed_right_after_a_snapshot_loses_nothing(start: St
     run.wait_for(ev.RunCompleted)
 
 
+def test_a_trainer_that_is_started_again_needs_no_download(start: Start):
+    run = start({"steps": 400, "epoch_steps": 40, "step_s": 0.1}, checkpoint={"every": "100000 steps"})
+    node = run.launch()
+    run.wait_for(ev.CheckpointCommitted)  # the epoch's; the next one is four seconds away
+    newest = run.state.latest_commit()
+    for part in (Path(run.store.uri) / newest.event.prefix).glob("part-*"):
+        part.write_bytes(b"nobody could restore this")
+    os.kill(node.trainer_pid(), signal.SIGKILL)
+    resumed = run.wait_for(ev.ResumedFrom, 2)
+    assert (resumed.commit, resumed.skipped) == (newest.number, ())
+    run.wait_for(ev.TrainingStarted, 2)
+    node.close()
+
+
 def test_a_notice_is_used_to_the_last_and_loses_no_step(start: Start):
     run = start({"steps": 100_000, "epoch_steps": 1000})
     node = run.launch()

@@ -23,7 +23,7 @@ from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.notices import NoticeWatcher, parse_action, remaining_s
 from spotrun.agent.pace import Pace
 from spotrun.checkpoint import retention
-from spotrun.checkpoint.restore import fetch, newest_readable, verify
+from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.upload import PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
@@ -277,6 +277,56 @@ def test_the_walk_back_stops_at_a_fault_that_is_no_damage(store: Shaky):
     found = newest_readable(store, [newer, older])
     assert (found.image.commit.number, found.skipped) == (1, (2,))
     found.image.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[Callable[[bytes], int]]:
+    """Bytes in a memory of their own; a descriptor that is still open in the end is a leak."""
+    made: list[int] = []
+
+    def make(data: bytes) -> int:
+        fd = os.memfd_create("arena")
+        os.write(fd, data)
+        made.append(fd)
+        return fd
+
+    yield make
+    for fd in made:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_an_arena_that_still_holds_a_commit_need_not_be_fetched(store: Shaky, memory: Callable[[bytes], int]):
+    commit = saved(store, 1, IMAGE)
+    store.delete("checkpoints/1-0-1/part-0001")
+    image = recognised(store, commit, memory(IMAGE + b"what an arena has beyond its image"))
+    assert image is not None
+    found = newest_readable(store, [commit], image)
+    assert found.image is image
+    assert os.pread(image.fd, len(IMAGE), 0) == IMAGE
+    image.close()
+
+
+@pytest.mark.parametrize("where", [0, len(IMAGE) // 2, len(IMAGE) - 1])
+def test_an_arena_with_another_byte_is_not_that_commit(store: Shaky, memory: Callable[[bytes], int], where: int):
+    commit = saved(store, 1, IMAGE)
+    written_to = bytearray(IMAGE)
+    written_to[where] ^= 1
+    assert recognised(store, commit, memory(bytes(written_to))) is None
+    assert recognised(store, commit, memory(IMAGE[:-1])) is None
+
+
+def test_an_arena_that_cannot_be_told_from_a_commit_is_not_it(store: Shaky, memory: Callable[[bytes], int]):
+    commit = saved(store, 1, IMAGE)
+    store.fault = lambda verb, key: b"{}"
+    assert recognised(store, commit, memory(IMAGE)) is None
+
+
+def test_a_ready_image_that_is_not_used_is_closed(store: Shaky, memory: Callable[[bytes], int]):
+    older, newer = saved(store, 1, IMAGE), saved(store, 2, IMAGE)
+    ready = recognised(store, older, memory(IMAGE))
+    assert ready is not None
+    newest_readable(store, [newer, older], ready).image.close()
 
 
 def test_bytes_that_read_back_wrong_are_never_called_saved(store: Shaky):

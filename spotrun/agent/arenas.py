@@ -24,6 +24,10 @@ class Arena:
         os.ftruncate(self.fd, size_bytes)
         self._map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
 
+    def shared(self) -> int | None:
+        """Another descriptor of this memory, the caller's to close; None once it was given up."""
+        return None if self._map.closed else os.dup(self.fd)
+
     def image(self, size_bytes: int) -> memoryview:
         """The first bytes; to be released before `close`."""
         return memoryview(self._map)[:size_bytes]

@@ -9,7 +9,7 @@ The agent's ends are events of the ledger, written before the instance goes: nob
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from spotrun.agent import decisions
@@ -32,7 +32,7 @@ from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import DETAIL_MAX, Saver, Snapshot
 from spotrun.agent.trainer import Trainer
-from spotrun.checkpoint.restore import Found, Image, newest_readable
+from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.events import Cause, ResumedFrom
 from spotrun.hazard import observed_hazard
@@ -93,7 +93,7 @@ class AttemptLoop:
         hazard = observed_hazard(self._state, self._node.clock.now())
         self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard)
         self._leave.read(self._state, attempt.number)
-        self._begin(len(attempt.trainers), ready)
+        self._begin(len(attempt.trainers), lambda: ready)
         while True:
             self._turn()
 
@@ -108,13 +108,13 @@ class AttemptLoop:
             return None
         return self._now_s - (self._node.clock.now() - commit.at).total_seconds()
 
-    def _begin(self, incarnation: int, ready: Image | None = None) -> None:
-        """Start a trainer, and fetch what it resumes from beside its imports."""
+    def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
+        """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
         self._current = Incarnation(
             self._node, self._taken_spare(incarnation) or start_trainer(self._node, incarnation)
         )
         self._pace.new_trainer()
-        found = self._restore(ready)
+        found = self._restore(ready())
         image = None if found is None else found.image
         commit = None if image is None else image.commit
         resumed = ResumedFrom(
@@ -157,6 +157,8 @@ class AttemptLoop:
         """
         candidates = self._state.restore_candidates()
         if not candidates:
+            if ready is not None:
+                ready.close()
             if self._state.commits:
                 self._node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
             return None
@@ -403,9 +405,16 @@ class AttemptLoop:
         if reason is not None:
             self._end_with_error(cause, f"{words}; {reason}\n{tail[-DETAIL_MAX:]}")
         self._node.note(f"the trainer ended ({words}); it is started again")
+        newest = trainer.take_newest()
         trainer.close()
         self._node.status.change(phase="restore")
-        self._begin(trainer.number + 1)
+        self._begin(trainer.number + 1, lambda: None if newest is None else self._still_here(*newest))
+
+    def _still_here(self, number: int, fd: int) -> Image | None:
+        """Commit `number`, if every byte of its arena is still as it was."""
+        commit = self._state.commit(number)
+        assert commit is not None
+        return recognised(self._node.store, commit, fd)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ class Incarnation:
         self._trainer = trainer
         self._arenas = Arenas()
         self._sequence = 0
+        self._newest: tuple[int, int] | None = None
         self._resume: Resume | None = None
         self._image: Image | None = None
         self._told_where = False
@@ -139,9 +140,25 @@ class Incarnation:
     def committed(self, snapshot: Snapshot, commit: int) -> None:
         """A snapshot of this trainer became durable."""
         self.unkept_stall_s -= snapshot.stall_s
+        self._forget_newest()
+        fd = snapshot.arena.shared()
+        self._newest = None if fd is None else (commit, fd)
         self._trainer.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
             self.final = snapshot, commit
+
+    def take_newest(self) -> tuple[int, int] | None:
+        """
+        The number of the newest commit, and a descriptor of the arena that held it, now the caller's.
+
+        The trainer may have begun to write something newer there.
+        """
+        newest, self._newest = self._newest, None
+        return newest
+
+    def _forget_newest(self) -> None:
+        if (newest := self.take_newest()) is not None:
+            os.close(newest[1])
 
     def release(self, snapshot: Snapshot) -> None:
         """Its arena may be written again."""
@@ -208,6 +225,7 @@ class Incarnation:
     def close(self) -> None:
         """Its memory goes; what is still being saved, when that is done."""
         self._drop_image()
+        self._forget_newest()
         self._arenas.close()
 
 

@@ -5,6 +5,8 @@ A committed checkpoint's image back in memory, every byte compared with what the
 from __future__ import annotations
 
 import hashlib
+import itertools
+import mmap
 import os
 import re
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 
 from spotrun.checkpoint.upload import Manifest, Part, manifest_key, part_key
-from spotrun.errors import CheckpointDamaged, ObjectMissing
+from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
 from spotrun.events import CheckpointCommitted
 from spotrun.retrying import through_faults
 from spotrun.state import Commit
@@ -54,7 +56,7 @@ class Found(msgspec.Struct, frozen=True):
 
 def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | None = None) -> Found:
     """
-    Walk back from the newest of `candidates` to one that is whole. `ready` was fetched before and is used if it fits.
+    Walk back from the newest of `candidates` to one that is whole. `ready` is whole, and used or closed.
 
     Raises:
         CheckpointDamaged: none is whole.
@@ -66,10 +68,14 @@ def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | N
         if ready is not None and ready.commit.number == commit.number:
             return Found(ready, tuple(skipped))
         try:
-            return Found(fetch(store, commit), tuple(skipped))
+            found = Found(fetch(store, commit), tuple(skipped))
         except CheckpointDamaged as damage:
             skipped.append(commit.number)
             reasons.append(damage.message)
+            continue
+        if ready is not None:
+            ready.close()
+        return found
     raise CheckpointDamaged(
         f"none of {len(skipped)} checkpoints can be read back whole: {'; '.join(reasons)[:600]}",
         hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch anew",
@@ -93,6 +99,40 @@ def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> 
         os.close(fd)
         raise
     return Image(commit, fd)
+
+
+def recognised(store: Store, commit: Commit, fd: int, *, retry_for_s: float = RETRY_FOR_S) -> Image | None:
+    """
+    The memory behind `fd` as the image of `commit`: None where a single byte is not what the ledger vouches for, or
+    that cannot be told. Whoever had written to it must be gone; it becomes the image's, or is closed.
+    """
+    try:
+        manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
+        if _is_whole(manifest, fd):
+            image, fd = Image(commit, fd), -1
+            return image
+    except (CheckpointDamaged, StoreError):
+        pass  # a fetch meets the same, and tells it
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return None
+
+
+def _is_whole(manifest: Manifest, fd: int) -> bool:
+    if os.fstat(fd).st_size < manifest.size_bytes:
+        return False
+
+    def holds(part: Part, start: int) -> bool:
+        with view[start : start + part.size_bytes] as piece:
+            return hashlib.sha256(piece).hexdigest() == part.sha256
+
+    with (
+        mmap.mmap(fd, manifest.size_bytes, prot=mmap.PROT_READ) as memory,
+        memoryview(memory) as view,
+        ThreadPoolExecutor(READERS, thread_name_prefix="recognise") as pool,
+    ):
+        return all(pool.map(holds, manifest.parts, _starts(manifest)))
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
@@ -124,9 +164,13 @@ def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: f
         while written < len(data):
             written += os.pwrite(fd, memoryview(data)[written:], start + written)
 
-    starts = [sum(part.size_bytes for part in manifest.parts[:n]) for n in range(len(manifest.parts))]
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
-        list(pool.map(fill, manifest.parts, starts))
+        list(pool.map(fill, manifest.parts, _starts(manifest)))
+
+
+def _starts(manifest: Manifest) -> list[int]:
+    """Where each part begins."""
+    return list(itertools.accumulate((part.size_bytes for part in manifest.parts[:-1]), initial=0))
 
 
 def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, retry_for_s: float) -> bytes:
