@@ -34,17 +34,23 @@ E = TypeVar("E", bound=ev.Event)
 
 class AgentRun:
     """
-    One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes 60 times as fast.
+    One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
 
     The run is below `runs_uri`; below `folder` unless told otherwise.
     """
 
     def __init__(
-        self, folder: Path, job: dict[str, Any] | None = None, *, runs_uri: str | None = None, **spec: Any
+        self,
+        folder: Path,
+        job: dict[str, Any] | None = None,
+        *,
+        runs_uri: str | None = None,
+        scale: float = SCALE,
+        **spec: Any,
     ) -> None:
         self.folder = folder
         self.trace = folder / "trace"
-        self.clock = ScaledClock(datetime.now(UTC), SCALE)
+        self.clock = ScaledClock(datetime.now(UTC), scale)
         self.store = open_store(f"{runs_uri or folder / 'runs'}/demo-{UID}")
         self.ledger = Ledger(self.store, UID, "test", self.clock)
         self.nodes: list[Node] = []
@@ -66,7 +72,7 @@ class AgentRun:
                 spec_sha256=resolved.spec_sha256,
                 workdir_sha256=workdir.upload(self.store, work),
                 clock_epoch=self.clock.epoch,
-                time_scale=SCALE,
+                time_scale=scale,
                 price_cap_usd_per_hour=None,
                 budget_usd=None,
                 storage=FREE_STORAGE,

@@ -36,12 +36,11 @@ from spotrun.trainer_link import (
     SnapshotWanted,
 )
 
-PAYLOAD = layout.place([("uint8", (100_000,))])
-
 
 class Trainer:
     def __init__(self, job: dict) -> None:
         self.job = job
+        self.payload = layout.place([("uint8", (job.get("payload_bytes", 100_000),))])
         link = trainer_link.from_environment()
         assert link is not None
         self.link = link
@@ -60,7 +59,7 @@ class Trainer:
             sys.exit(3)
         self.begin()
         threading.Thread(target=self.listen, daemon=True).start()
-        self.link.send(ArenasWanted(size_bytes=200_000))
+        self.link.send(ArenasWanted(size_bytes=2 * self.payload[-1].size_bytes))
         while self.step < self.job["steps"]:
             self.do_step()
         if not self.happens("no_final"):
@@ -155,8 +154,8 @@ class Trainer:
         while not self.free:
             time.sleep(0.005)
         arena = self.free.pop(0)
-        header = layout.encode_header(PAYLOAD, None, {"step": self.step, "spotrun": "test"})
-        size = len(header) + PAYLOAD[-1].size_bytes
+        header = layout.encode_header(self.payload, None, {"step": self.step, "spotrun": "test"})
+        size = len(header) + self.payload[-1].size_bytes
         self.arenas[arena][: len(header)] = header
         self.arenas[arena][len(header) : size] = bytes([self.step % 256]) * (size - len(header))
         epoch, batch = divmod(self.step, self.job["epoch_steps"])

@@ -25,6 +25,8 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 UPSTREAM_TIMEOUT_S = 60.0
+PAYLOAD_BYTES = 64 << 10
+"""Nothing but parts of checkpoints is as large in tests of a narrow line."""
 OF_ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect", "te", "upgrade"}
 """Headers that belong to one connection, or that http.client writes itself."""
 
@@ -126,6 +128,24 @@ def after(event: threading.Event) -> Fault:
         none(exchange)
 
     return fault
+
+
+class Narrow:
+    """A fate: bodies that are sent share a line of so many bytes a second; nothing else takes time."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._line = threading.Lock()
+
+    def __call__(self, request: Request) -> Fault:
+        return self._through
+
+    def _through(self, exchange: Exchange) -> None:
+        body = exchange.request.body
+        if len(body) >= PAYLOAD_BYTES:
+            with self._line:
+                time.sleep(len(body) / self._bytes_per_s)
+        none(exchange)
 
 
 def reset_before(exchange: Exchange) -> None:
