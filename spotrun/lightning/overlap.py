@@ -11,7 +11,7 @@ snapshots are copied while training waits.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -38,10 +38,8 @@ class Overlap:
         if not self._allowed:
             return []
         owned = set(_owned(self._trainer.optimizers))
-        found = [
-            piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES and _place(piece.tensor) in owned
-        ]
-        found = [piece for piece in found if is_plain(piece.tensor)]
+        large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
+        found = [piece for piece in large if _place(piece.tensor) in owned and _is_watched(piece.tensor)]
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
@@ -78,8 +76,13 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[int]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             yield from map(_place, group["params"])
-        for state in optimizer.state.values():
-            yield from (_place(value) for value in state.values() if isinstance(value, Tensor))
+        states = [state for state in optimizer.state.values() if isinstance(state, Mapping)]
+        yield from (_place(value) for state in states for value in state.values() if isinstance(value, Tensor))
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    """It lies as it is, and counts who writes to it."""
+    return is_plain(tensor) and not tensor.is_inference()
 
 
 def _place(tensor: Tensor) -> int:
