@@ -516,6 +516,8 @@ def _train(pl, job: dict) -> None:
                 batch = [torch.cat(column) for column in zip(*parts, strict=True)]
             ids, x = batch
             self.seen += len(ids)
+            if job.get("patient") and self.global_step:
+                await_room(self.trainer)
             if job.get("writes") == "counted" and batch_idx in job["writes_in"]:
                 with torch.no_grad():
                     self.net[0].weight.mul_(0.999)
@@ -842,6 +844,13 @@ def _train(pl, job: dict) -> None:
         "best": [float(cb.best_model_score).hex() for cb in trainer.checkpoint_callbacks if job.get("checkpoints")],
     }
     Path(job["result"]).write_text(json.dumps(result))
+
+
+def await_room(trainer) -> None:
+    """Until the agent's arenas are there and one is free."""
+    (callback,) = [each for each in trainer.callbacks if type(each).__name__ == "SpotrunCallback"]
+    while not callback._run._agent.any_room():
+        time.sleep(0.001)
 
 
 def slow_down(writer, seconds: float) -> None:

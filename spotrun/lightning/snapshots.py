@@ -163,11 +163,19 @@ class Snapshots:
         self._agent.snapshot_wanted.clear()
         before, self._step = self._step, self._trainer.global_step
         later = self._overlap.pieces(plan) if place.overlaps and not final else []
-        finite = self._checker.submit(tensors.are_finite, self.loss, list(self._trainer.lightning_module.parameters()))
         watch = self._overlap.watch(later)
+        finite = self._checker.submit(tensors.are_finite, self.loss, list(self._trainer.lightning_module.parameters()))
         staged = self._agent.stage(plan, later, overlapped=not watch.probes)
-        taken = SnapshotTaken(
-            arena=staged.arena,
+        stall_s = time.perf_counter() - started - waited_s
+        taken = self._told(staged.arena, plan, place, final=final)
+        self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
+        if not later:
+            self.settle()
+
+    def _told(self, arena: int, plan: Plan, place: Place, *, final: bool) -> SnapshotTaken:
+        """What the agent is to know of it, but for what shows only when it is whole."""
+        return SnapshotTaken(
+            arena=arena,
             size_bytes=plan.size_bytes,
             epoch=place.epoch,
             batch=place.batch,
@@ -178,10 +186,6 @@ class Snapshots:
             epoch_ended=place.epoch_ended,
             metrics=metrics(self._trainer),
         )
-        stall_s = time.perf_counter() - started - waited_s
-        self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
-        if not later:
-            self.settle()
 
     def settle(self, *, wait: bool = True) -> None:
         """
