@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from spotrun.agent.notices import NoticeWatcher, parse_action, remaining_s
 from spotrun.agent.pace import Pace
 from spotrun.checkpoint import retention
 from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
-from spotrun.checkpoint.upload import PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
+from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
@@ -361,6 +362,33 @@ def test_in_a_hurry_more_parts_travel_side_by_side(store: Shaky):
 
     store.fault = fault
     assert upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, control=control).objects == 5
+
+
+def test_training_goes_first_until_there_is_a_hurry(store: Shaky):
+    control, seen = UploadControl(), []
+
+    def fault(verb: str, key: str) -> None:
+        if verb == "put" and "part-" in key:
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            control.hurry()
+            seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    store.fault = fault
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    assert upload(store, "checkpoints/1-0-0", memoryview(IMAGE), {}, control=control).objects == 5
+    assert seen[0] == min(usual + NICENESS, 19)
+    assert (usual in seen) is _may_come_forward(usual)
+
+
+def _may_come_forward(usual: int) -> bool:
+    """Whether this user may take back what a thread has given."""
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            pool.submit(os.setpriority, os.PRIO_PROCESS, 0, usual + 1).result()
+            pool.submit(os.setpriority, os.PRIO_PROCESS, 0, usual).result()
+        except PermissionError:
+            return False
+    return True
 
 
 def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):

@@ -10,7 +10,9 @@ here makes a checkpoint exist: that is the ledger's entry.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +31,8 @@ SMALL_BYTES = 4 << 20
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 """Parts that travel side by side: few while training wants the processor, more once a notice has come."""
+NICENESS, NICENESS_MAX = 10, 19
+"""Of the threads that send, beyond that of the process: training goes first."""
 RETRY_FOR_S = 60.0
 """System time, for each object."""
 
@@ -46,6 +50,8 @@ class UploadControl:
         self.slots = threading.Semaphore(UPLOADERS)
         self._cancelled = threading.Event()
         self._hurried = False
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        self._senders: list[int] = []
 
     @property
     def cancelled(self) -> bool:
@@ -56,10 +62,25 @@ class UploadControl:
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """It takes as much of the line as it can get, from now on."""
-        if not self._hurried:
-            self._hurried = True
-            self.slots.release(UPLOADERS_IN_A_HURRY - UPLOADERS)
+        """It takes as much of the line and of the processor as it can get, from now on."""
+        if self._hurried:
+            return
+        self._hurried = True
+        self.slots.release(UPLOADERS_IN_A_HURRY - UPLOADERS)
+        for sender in self._senders:
+            self._come_forward(sender)
+
+    def stand_behind(self) -> None:
+        """Called by each thread that sends: training goes first, unless there is a hurry."""
+        sender = threading.get_native_id()  # to Linux each thread has a priority of its own
+        self._senders.append(sender)
+        os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
+        if self._hurried:
+            self._come_forward(sender)
+
+    def _come_forward(self, sender: int) -> None:
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; training stops soon anyway
+            os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +164,8 @@ class _Sending:
 
     def parts(self) -> tuple[Part, ...]:
         self._sent(0)
-        with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, thread_name_prefix="upload") as pool:
+        behind = self._control.stand_behind
+        with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, "upload", initializer=behind) as pool:
             try:
                 return tuple(pool.map(self._part, *zip(*enumerate(cut(len(self._image))), strict=True)))
             except BaseException:
