@@ -113,6 +113,9 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:
     assert "hello from the job" in site.call("logs", "plain")
     assert site.call_json("status")[0]["state"] == "completed"
     assert float(site.call_json("report", "plain")["total"]["cost_usd"]) > 0
+    site.call("report", "plain", "--fail-if", "cost_usd > 1000")
+    assert "and > 0 is a failure" in site.call("report", "plain", "--fail-if", "cost_usd > 0", code=10)
+    assert "try: cost_usd?" in site.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
 
 
 def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(site: Site) -> None:

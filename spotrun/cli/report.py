@@ -15,28 +15,33 @@ def report(
     store: StoreOption = None,
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per epoch.")] = False,
+    fail_if: Annotated[
+        str, typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if, say, 'usd_per_epoch > 0.42'.")
+    ] = "",
     html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.accounting import summarise
     from spotrun.cli.wiring import open_run
-    from spotrun.report import machine, terminal
+    from spotrun.report import limits, machine, terminal
     from spotrun.report.html.page import page
 
+    limit = limits.parse(fail_if) if fail_if else None
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
     summary = summarise(state, now)
     if html is not None:
         _write(html, page(state, opened.ledger.entries, now))
-        if not (as_json or csv):
-            print(f"wrote {html}")
-            return
-    if as_json:
+    if html is not None and not (as_json or csv):
+        print(f"wrote {html}")
+    elif as_json:
         print_json(machine.report(summary))
     elif csv:
         print(machine.report_csv(summary), end="")
     else:
         terminal.show(summary)
+    if limit is not None:
+        limits.check(limit, summary)
 
 
 def _write(path: Path, text: str) -> None:
