@@ -118,6 +118,16 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:
     assert "try: cost_usd?" in site.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
 
 
+def test_the_last_runs_of_a_name_are_compared_the_oldest_first(site: Site) -> None:
+    ids = [open_run(create_run(load_spec(site.job("night"), {}, ""), "test"), None).id for _ in range(3)]
+    create_run(load_spec(site.job("day"), {}, ""), "test")
+    assert [run["run"] for run in site.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
+    assert [run["run"] for run in site.call_json("compare", "night", "--last", "7")["runs"]] == ids
+    assert ids[0] in site.call("compare", "night", "--last", "7", "--md")
+    assert "no run" in site.call("compare", "ghost", "--last", "7", code=3)
+    assert "--last 7 night" in site.call("compare", "night", "day", "--last", "7", code=2)
+
+
 def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(site: Site) -> None:
     job = site.job("fails", args="--epochs, '2', --step-s, '0', --fail-at, '3'", extra="retry: {max_restarts: 5}\n")
     output = site.call("launch", job, "-y", code=4)

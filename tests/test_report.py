@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from decimal import Decimal
 
@@ -184,6 +185,17 @@ def test_the_report_can_be_printed_where_only_ascii_can():
     console = Console(file=io.TextIOWrapper(raw, encoding="ascii", errors="strict"), width=80)
     terminal.show(stormy(), console)
     compare.show([stormy(), calm_on_demand()], console)
+
+
+def test_a_comparison_in_markdown_has_the_figures_of_the_table_and_no_sign_of_its_own():
+    hostile = "a|b](http://x) <img src=x> `c` **d**"
+    text = compare.markdown([stormy(name=hostile), calm_on_demand()])
+    rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {3}
+    cost = next(row for row in rows if row[0] == "cost")
+    assert cost[1:] == [dollars(run.total.cost_usd) for run in (stormy(), calm_on_demand())]
+    assert not re.search(r"(?<!\\)[<>`*\[\]]", text)
+    assert "Assumptions: " in text
 
 
 @quickly

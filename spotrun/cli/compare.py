@@ -11,20 +11,30 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Two runs or more; ratios are to the first.")],
+    last: Annotated[
+        int | None,
+        typer.Option("--last", metavar="N", min=1, help="The last N runs of the one name given, oldest first."),
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per run.")] = False,
+    md: Annotated[bool, typer.Option("--md", help="Print a Markdown table.")] = False,
 ) -> None:
     """Show the bills of some runs side by side."""
     from spotrun.accounting import summarise
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.wiring import last_runs, open_run
+    from spotrun.errors import SpecInvalid
     from spotrun.report import compare as comparison
 
-    opened = [open_run(run, store) for run in runs]
+    if last and len(runs) != 1:
+        raise SpecInvalid(f"--last is about one name, and {len(runs)} were given", hint=f"--last {last} {runs[0]}")
+    opened = last_runs(runs[0], last, store) if last else [open_run(run, store) for run in runs]
     summaries = [summarise(run.ledger.refresh(), run.clock.now()) for run in opened]
     if as_json:
         print_json(comparison.machine(summaries))
     elif csv:
         print(comparison.csv(summaries), end="")
+    elif md:
+        print(comparison.markdown(summaries), end="")
     else:
         comparison.show(summaries)

@@ -104,6 +104,21 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     return OpenRun(newest.uri, writer(role))
 
 
+def last_runs(name: str, count: int, store: str | None) -> list[OpenRun]:
+    """
+    The newest runs of that name, `count` at most, the oldest of them first.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    folder = store or DEFAULT_STORE
+    runs, unreadable = look_in(folder)
+    found = sorted((run for run in runs if run.created.name == name), key=lambda run: run.created.clock_epoch)
+    if not found:
+        raise _why_not_found(name, folder, unreadable)
+    return found[-count:]
+
+
 class Unreadable(NamedTuple):
     """A folder that holds a run whose first entry cannot be read."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ from spotrun.report.tables import (
     short_duration,
 )
 from spotrun.timeline import DOWNTIME
+
+_SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,25 @@ def csv(summaries: Sequence[RunSummary]) -> str:
     return csv_text([_figures(run) for run in comparison(summaries)], last="assumptions")
 
 
+def markdown(summaries: Sequence[RunSummary]) -> str:
+    """The table of `show` for a pull request or a wiki."""
+    runs = comparison(summaries)
+    rows = [["", *(plain(run.summary.run) for run in runs)], ["---", *("---:" for _ in runs)]]
+    rows += [[label.strip(), *(figure(run) for run in runs)] for section in _SECTIONS for label, figure in section]
+    lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    return "\n".join([*lines, "", f"Assumptions: {_cell(_assumptions(summaries))}", ""])
+
+
+def _cell(text: str) -> str:
+    """Markdown's own signs as themselves: a name is no link, no picture and no tag."""
+    return _SIGNS.sub(r"\\\g<0>", text)
+
+
+def _assumptions(summaries: Sequence[RunSummary]) -> str:
+    lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
+    return "; ".join(lines)
+
+
 def _figures(run: Compared) -> dict[str, Any]:
     summary = run.summary
     total = {key: value for key, value in figures(summary.total).items() if key != "epoch"}
@@ -76,11 +98,10 @@ def _figures(run: Compared) -> dict[str, Any]:
 
 
 def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
-    lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
     return Group(
         compare_table(comparison(summaries)),
         Text(),
-        Text(f"Assumptions: {'; '.join(lines)}", style="dim"),
+        Text(f"Assumptions: {_assumptions(summaries)}", style="dim"),
     )
 
 
