@@ -160,8 +160,9 @@ def test_what_is_left_for_later_is_there_after_the_wait(stager: Stager) -> None:
     assert torch.equal(_image(stager, staged.arena)["x"], tensor)
 
 
-def test_a_probe_is_whole_at_once_and_sees_every_bit_that_changed(stager: Stager) -> None:
-    tensor = torch.randn(5000)
+@pytest.mark.parametrize("place", [0, 1], ids=["aligned to words", "between words"])
+def test_a_probe_is_whole_at_once_and_sees_every_bit_that_changed(stager: Stager, place: int) -> None:
+    tensor = torch.randn(5001)[place : place + 5000]
     tensor[7] = float("nan")
     plan, later = _planned(tensor)
     staged = stager.stage(plan, later, overlapped=False)

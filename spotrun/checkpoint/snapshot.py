@@ -89,8 +89,7 @@ def write_pieces(pieces: Iterable[Piece], arena: Tensor) -> None:
 
 def is_plain(tensor: Tensor) -> bool:
     """Its memory is its value, from the first byte to the last."""
-    on_cpu = tensor.device.type == "cpu"
-    return on_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+    return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def write_image(plan: Plan, arena: Tensor) -> None:
