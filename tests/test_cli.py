@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import torch
 
 from spotrun import events as ev
 from spotrun.cli.background import leave_behind
-from spotrun.cli.wiring import open_run
+from spotrun.cli.wiring import open_run, who
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
 from spotrun.spec_file import load_spec
@@ -190,6 +191,15 @@ def test_a_background_runner_that_cannot_begin_is_told_as_such(site: Site, monke
     with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:
         leave_behind(run)
     assert "spotrun resume" in str(told.value.hint)
+
+
+@pytest.mark.parametrize("error", [KeyError, OSError])
+def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def nameless() -> str:
+        raise error("uid not found")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert who().startswith(f"uid-{os.getuid()}@")
 
 
 def test_tick_carries_a_run_on_without_any_runner(site: Site) -> None:

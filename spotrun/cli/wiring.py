@@ -78,8 +78,12 @@ def default_store() -> str:
 
 
 def who() -> str:
-    """The person at this terminal, for the ledger."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
 
 
 def writer(role: str) -> str:
