@@ -196,7 +196,7 @@ def _check_overlaps(tensors: Sequence[TensorEntry]) -> None:
 
 # --- the tree --------------------------------------------------------------------------------------------------------
 
-_TENSORS = {"torch", "torch.nn.parameter"}
+_OF_TORCH = {"torch", "torch.nn.parameter"}
 EncodeOther = Callable[[Any, Path], Json]
 """Encodes what this module does not know (tensors), or raises Unsavable."""
 DecodeOther = Callable[[str, Json], Any]
@@ -219,10 +219,10 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
         return _encode_int(value)
     if kind is float:
         return value if math.isfinite(value) else {"float": repr(value)}
-    if kind.__module__ in _TENSORS:
-        return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
     if len(path) > DEPTH_MAX:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
+    if kind.__module__ in _OF_TORCH:
+        return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
     if isinstance(value, Mapping):
         return _encode_mapping(value, encode_other, path)
     if kind is list:

@@ -106,17 +106,15 @@ def recognised(store: Store, commit: Commit, fd: int, *, retry_for_s: float = RE
     The memory behind `fd` as the image of `commit`: None where a single byte is not what the ledger vouches for, or
     that cannot be told. Whoever had written to it must be gone; it becomes the image's, or is closed.
     """
+    whole = False
     try:
-        manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
-        if _is_whole(manifest, fd):
-            image, fd = Image(commit, fd), -1
-            return image
+        whole = _is_whole(read_manifest(store, commit.event, retry_for_s=retry_for_s), fd)
     except (CheckpointDamaged, StoreError):
         pass  # a fetch meets the same, and tells it
     finally:
-        if fd >= 0:
+        if not whole:
             os.close(fd)
-    return None
+    return Image(commit, fd) if whole else None
 
 
 def _is_whole(manifest: Manifest, fd: int) -> bool:

@@ -40,7 +40,7 @@ class Staged:
             self._copying.result()
 
     def changed(self) -> bool:
-        """Whether a tensor of `later` is no longer what the arena holds of it, read whole; costs twice the copy."""
+        """Whether the arena holds something else than the tensors of `later` now; takes as long as the copy did."""
         return not all(_same_bits(piece, self._memory) for piece in self.later)
 
 

@@ -99,28 +99,28 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
     if "/" in reference:
         return OpenRun(reference, writer(role))
-    folder = store or DEFAULT_STORE
-    runs, unreadable = look_in(folder)
-    found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
-    if not found:
-        raise _why_not_found(reference, folder, unreadable)
-    newest = max(found, key=lambda run: run.created.clock_epoch)
+    newest = _runs_meant_by(reference, store)[-1]
     return OpenRun(newest.uri, writer(role))
 
 
-def last_runs(name: str, count: int, store: str | None) -> list[OpenRun]:
+def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
     The newest runs of that name, `count` at most, the oldest of them first.
 
     Raises:
         RunNotFound: there is none.
     """
+    return _runs_meant_by(reference, store)[-count:]
+
+
+def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
+    """Every run of that id or name, the oldest first; at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
-    found = sorted((run for run in runs if run.created.name == name), key=lambda run: run.created.clock_epoch)
+    found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
     if not found:
-        raise _why_not_found(name, folder, unreadable)
-    return found[-count:]
+        raise _why_not_found(reference, folder, unreadable)
+    return sorted(found, key=lambda run: run.created.clock_epoch)
 
 
 class Unreadable(NamedTuple):

@@ -8,6 +8,7 @@ When what happens (epoch and batch count from 0; a *boundary* is a moment betwee
     batch end          Progress. A validation is due and a snapshot is wanted: taken here, and the resumed run validates
     within validation  the same snapshot, of the state before it, as soon as it is wanted
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
+    next backward      what of that snapshot only optimizers write to was copied meanwhile: the agent is told of it
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
     training's end     the final snapshot, then Finished
 
