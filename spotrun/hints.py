@@ -4,6 +4,7 @@ High-rate facts: one small object per writer, overwritten. A hint is never the t
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TypeVar
 
@@ -58,13 +59,21 @@ class RunnerHint(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-RUNNER_KEY = "hints/runner.json"
+FOLDER = "hints/"
+RUNNER_KEY = f"{FOLDER}runner.json"
+_AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
 
 Hint = TypeVar("Hint", AgentHint, RunnerHint)
 
 
 def agent_key(launch: int) -> str:
-    return f"hints/agent-{launch}.json"
+    return f"{FOLDER}agent-{launch}.json"
+
+
+def launch_of(key: str) -> int | None:
+    """Whose heartbeat lies under `key`; None of one that is no agent's."""
+    found = _AGENT_KEY.fullmatch(key)
+    return None if found is None else int(found[1])
 
 
 def write_hint(store: Store, key: str, hint: AgentHint | RunnerHint) -> None:

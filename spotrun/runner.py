@@ -7,8 +7,6 @@ any other: what was intended is in the ledger before it is done.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -27,18 +25,16 @@ from spotrun.errors import (
     StoreUnavailable,
 )
 from spotrun.events import Cause
-from spotrun.hints import RUNNER_KEY, AgentHint, RunnerHint, agent_key, read_hint, write_hint
+from spotrun.heartbeats import Heartbeats
+from spotrun.hints import AgentHint, agent_key, read_hint
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.ledger import EntryRefused, Ledger
 from spotrun.market import StepSeen, World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
-from spotrun.policy.patience import TICK_SYSTEM_MIN_S, tick_s
+from spotrun.policy.patience import tick_s
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
-
-HINT_EVERY_S = 2.0
-"""Run time."""
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +64,8 @@ class Runner:
         self._clock = clock
         self._spec = spec
         self._uri = uri
-        self._sequence = 0
-        self._hinted_at = -HINT_EVERY_S
+        self._heartbeats = Heartbeats(store, clock)
+        self._waiting_for = ""
         self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
@@ -97,7 +93,7 @@ class Runner:
             seen = Pass(state=self._ledger.state, blind=error.message)
         else:
             seen = self._seen(world, actions)
-        self._leave_hint(seen)
+        self._waiting_for = seen.waiting_for or ""
         return seen
 
     def _seen(self, world: World, actions: list[Action]) -> Pass:
@@ -124,7 +120,7 @@ class Runner:
             offerings=tuple(suitable(self._driver.offerings(), self._spec)),
             instances=instances,
             ready=self._ready(state),
-            silent=self._silent(state),
+            silent=self._heartbeats.silent(self._waiting_for),
             step_seen=self._step_seen(state) if hurried else None,
             steps_total=self._steps_total(state) if hurried else None,
         )
@@ -133,18 +129,6 @@ class Runner:
         pending = state.pending_launch
         hint = None if pending is None else self._hint(pending.number)
         return frozenset({hint.launch}) if hint is not None and hint.phase == "standby" else frozenset()
-
-    def _silent(self, state: RunState) -> dict[int, timedelta]:
-        """How long, by the store's time, the heartbeats that matter have not changed; unknown ones are absent."""
-        own = self._store.list(RUNNER_KEY)
-        watched = [] if state.current is None else [state.current.launch]
-        watched += [] if state.pending_launch is None else [state.pending_launch.number]
-        found = {launch: self._store.list(agent_key(launch)) for launch in watched} if own else {}
-        return {
-            launch: (own[0].modified_at - agent[0].modified_at) * self._clock.scale
-            for launch, agent in found.items()
-            if agent
-        }
 
     def _step_seen(self, state: RunState) -> StepSeen | None:
         hint = None if state.current is None else self._hint(state.current.launch)
@@ -221,19 +205,3 @@ class Runner:
             offering=intent.offering,
             time_to_live=timedelta(seconds=intent.time_to_live_s),
         )
-
-    # -- record ------------------------------------------------------------------------------------------------------
-
-    def _leave_hint(self, seen: Pass) -> None:
-        if self._clock.monotonic() - self._hinted_at < max(HINT_EVERY_S, TICK_SYSTEM_MIN_S * self._clock.scale):
-            return
-        self._hinted_at = self._clock.monotonic()
-        self._sequence += 1
-        hint = RunnerHint(
-            at=self._clock.now(),
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            sequence=self._sequence,
-            message=seen.waiting_for or "",
-        )
-        write_hint(self._store, RUNNER_KEY, hint)

@@ -44,8 +44,10 @@ STEPS = EPOCHS * 12
 SCALE = 60
 KILLS_MIN, KILLS_MAX = 5, 20
 VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runner")
-LOOK_EVERY_S = 0.002
+LOOK_EVERY_S = 0.01
 """An upload lasts a tenth of a second."""
+LINES_BYTES = 400
+"""Of a trace, in which its last line is whole."""
 RUN_WITHIN_S = 600
 PROGRAM = "quick.py"
 QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
@@ -89,7 +91,7 @@ class Outcome:
 def plan(seed: int) -> list[Kill]:
     """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
     dice = random.Random(seed)
-    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 5)
+    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 6)
     steps = sorted(dice.sample(range(4, STEPS - 24), count))
     return [Kill(step, dice.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
@@ -155,8 +157,9 @@ def _reached(site: Site, runner: subprocess.Popen[str], uploads: Uploads, kill: 
 def trained(trace: Path) -> int:
     """The newest step in the trace, cheaply; after a resume an older one than was trained before."""
     try:
-        last = trace.read_bytes()[-400:].rstrip(b"\n").rpartition(b"\n")[2]
-        return int(last.split()[0])
+        with trace.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LINES_BYTES))
+            return int(file.read().splitlines()[-1].split()[0])
     except (OSError, IndexError, ValueError):
         return -1
 

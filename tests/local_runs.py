@@ -44,7 +44,7 @@ class Site:
         extra: str = "",
         script: str = "",
         scale: float = 30,
-        program: str = "tiny.py",
+        program: str = "quick.py",
     ) -> Path:
         """A YAML file for `program` of tests/jobs. `script` holds the market's steps, a line each."""
         steps = "".join(f"\n    - {line}" for line in script.strip().splitlines())

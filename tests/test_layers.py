@@ -17,7 +17,7 @@ LAYERS = (
     exactness strategies""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation clouds
     checkpoint lightning""",
-    "runner agent verify report doctor simulation",
+    "runner heartbeats agent verify report doctor simulation",
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}

@@ -15,6 +15,7 @@ from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import AccessDenied, CloudUnavailable
 from spotrun.fold import fold
+from spotrun.heartbeats import LOOK_EVERY_S
 from spotrun.hints import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.ledger import EntryRefused, Ledger, key_of
@@ -326,7 +327,7 @@ def test_an_agent_that_is_silent_while_we_see_is_condemned_and_replaced(town: To
         town.turn()
         runner.tick()
     silent = town.training_on()
-    for _ in range(int(SILENCE.total_seconds() / 10) + 5):
+    for _ in range(int((SILENCE.total_seconds() + 2 * LOOK_EVERY_S) / 10) + 5):
         town.clock.advance(10)
         runner.tick()
     assert silent.instance_id in town.cloud.terminations

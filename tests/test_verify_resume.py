@@ -71,7 +71,7 @@ def left_running(folder: Path) -> list[int]:
 
 
 def test_an_exact_script_is_bit_identical_whatever_is_killed(tmp_path: Path) -> None:
-    seen = verify_json(JOBS / "tiny.py", "--at", "14,30", "--", "--epochs", 3, "--step-s", 0)
+    seen = verify_json(JOBS / "quick.py", "--at", "14,30", "--", "--epochs", 3, "--step-s", 0)
     assert seen.keys() == JSON_KEYS
     assert seen["identical"] is True
     assert seen["first_difference"] is None
@@ -90,7 +90,7 @@ def test_an_exact_script_is_bit_identical_whatever_is_killed(tmp_path: Path) -> 
 def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(
-        f"workdir: {JOBS}\ntrain: {{script: tiny.py, args: [--epochs, '1', --step-s, '0']}}\n"
+        f"workdir: {JOBS}\ntrain: {{script: quick.py, args: [--epochs, '1', --step-s, '0']}}\n"
         "resources: {accelerators: 'H100:8'}\nbudget: {max_usd: 0.01}\nlocal: {time_scale: 5}\n"
     )
     told = verify(job, "--kills", 0, "--keep").stdout
@@ -145,7 +145,7 @@ def test_what_is_no_training_of_lightnings_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tmp_path: Path) -> None:
-    done = verify(JOBS / "tiny.py", "--within", "4s", "--", "--epochs", 1000, code=1)
+    done = verify(JOBS / "quick.py", "--within", "4s", "--", "--epochs", 1000, code=1)
     assert "the straight training was not done after 4s" in done.stderr
     assert "--within" in done.stderr
     assert left_over(tmp_path) == []
@@ -153,7 +153,7 @@ def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tm
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_that_is_interrupted_leaves_nothing_running_and_nothing_on_disk(tmp_path: Path, number: int) -> None:
-    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "tiny.py"), "--", "--epochs", "1000"]
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "quick.py"), "--", "--epochs", "1000"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     eventually(lambda: any(tmp_path.glob("*/straight.trace")), within_s=60)
     child.send_signal(number)
@@ -164,7 +164,7 @@ def test_one_that_is_interrupted_leaves_nothing_running_and_nothing_on_disk(tmp_
 
 @pytest.mark.parametrize("words", [("--at", "3,x"), ("--within", "soon")])
 def test_flags_that_cannot_be_read_are_refused_before_anything_starts(words: tuple[str, str]) -> None:
-    assert words[0] in verify(JOBS / "tiny.py", *words, code=2).stderr
+    assert words[0] in verify(JOBS / "quick.py", *words, code=2).stderr
 
 
 def test_kills_are_drawn_from_the_seed_within_the_training() -> None:

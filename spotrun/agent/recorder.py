@@ -22,7 +22,7 @@ from spotrun.state import RunState
 
 TAIL_S = 2.0
 """Run time between two looks at the next number."""
-TAIL_MIN_S = 0.05
+TAIL_MIN_S = 0.1
 """System time."""
 GIVE_UP_AFTER_S = 3600.0
 """System time. A store that is gone for so long has taken the run with it."""

@@ -6,6 +6,7 @@ import argparse
 import random
 import time
 
+import fast_imports  # noqa: F401
 import pytorch_lightning as pl
 import torch
 from torch import nn
