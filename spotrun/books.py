@@ -117,7 +117,7 @@ class Books:
         ]
         kept_until = account_end(state, horizon)
         self._stored = Integral(
-            (commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.size_bytes))
+            (commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes))
             for commit in state.commits
         )
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.

@@ -269,7 +269,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
     `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
     from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
-    step follows it in this attempt.
+    step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
+    its `size_bytes` are its own, all where that is None.
     """
 
     attempt: int
@@ -289,6 +290,13 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     suspect: bool = False
     versions: dict[str, str] = {}
     metrics: dict[str, float] = {}
+    borrows: tuple[str, ...] = ()
+    sent_bytes: Count | None = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """What is stored for it alone."""
+        return self.size_bytes if self.sent_bytes is None else self.sent_bytes
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):

@@ -133,14 +133,16 @@ def environment_of(pid: int) -> Mapping[str, str]:
 def final_tensors(run: OpenRun) -> dict[int, bytes]:
     """The bytes of every tensor in a completed run's final checkpoint: weights, optimizer, counters."""
     from spotrun.checkpoint import layout
+    from spotrun.checkpoint.restore import fetch
 
     state = run.ledger.refresh()
     assert state.terminal is not None
     assert state.terminal.final_commit is not None
     commit = state.commit(state.terminal.final_commit)
     assert commit is not None
-    parts = [stored for stored in run.store.list(commit.event.prefix) if "part-" in stored.key]
-    image = b"".join(run.store.get(part.key) for part in parts)
+    fetched = fetch(run.store, commit)
+    image = os.pread(fetched.fd, fetched.size_bytes, 0)
+    fetched.close()
     header = layout.decode_header(image)
     tensors = {}
     for number, tensor in enumerate(header.tensors):

@@ -16,6 +16,8 @@ from tests.strikes import strike
 
 EPOCHS = 10
 STEPS = EPOCHS * 12
+ARGS = f"--frozen, --epochs, '{EPOCHS}'"
+"""Later checkpoints borrow most of their bytes of earlier ones."""
 VICTIMS = ("trainer", "agent", "instance", "runner", "instance", "trainer", "runner", "agent")
 SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261121"))
 """Another seed kills at other steps; a failure prints the plan."""
@@ -24,13 +26,13 @@ SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261121"))
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(site: Site) -> None:
-    site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
+    site.call("launch", site.job("calm", args=f"{ARGS}, --step-s, '0'"), "-y")
     quiet = site.trace_by_step()
     site.trace.unlink()
 
     plan = kill_plan(random.Random(SEED))
     print(f"seed {SEED}: {plan}")
-    job = site.job("killed", args=f"--epochs, '{EPOCHS}', --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
+    job = site.job("killed", args=f"{ARGS}, --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
     runner = site.start("launch", job, "-y")
     for step, victim in plan:
         eventually(lambda at=step: site.last_step() >= at, within_s=120)
@@ -45,6 +47,7 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(si
     assert site.trace_by_step() == quiet
     assert samples_are_whole(quiet, epochs=EPOCHS, samples=96)
     assert final_tensors(site.run("killed")) == final_tensors(site.run("calm"))
+    assert sum(bool(commit.event.borrows) for commit in site.state("killed").commits) >= 3
     assert one_attempt_at_a_time(site.state("killed"))
     ours, clouds = books(site, "killed")
     assert abs(ours - clouds) < Fraction(1, 10**6), (float(ours), float(clouds))

@@ -18,6 +18,7 @@ from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
+from spotrun.checkpoint.unchanged import Unchanged
 from spotrun.checkpoint.upload import Abandoned, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
@@ -144,6 +145,7 @@ class _Worker:
         self._status = status
         self._inbox = inbox
         self._rule = rule
+        self._unchanged = Unchanged()
         self._tries = 0
         self._swept = False
 
@@ -174,9 +176,16 @@ class _Worker:
             self._status.change(upload=Upload(sent_bytes, size_bytes))
 
         with snapshot.arena.image(size_bytes) as image:
-            meta = layout.decode_header(image).meta
-            uploaded = upload(self._store, prefix, image, meta, sent=sent, control=control)
+            header = layout.decode_header(image)
+            borrowed = self._unchanged.in_store(image, header, self._lenders(snapshot.attempt))
+            meta = header.meta
+            uploaded = upload(self._store, prefix, image, meta, borrowed=borrowed, sent=sent, control=control)
         return uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}
+
+    def _lenders(self, attempt: int) -> set[str]:
+        """The prefixes of the commits whose objects stay as long as a new one borrows them."""
+        commits = self._recorder.state.commits
+        return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
     def _commit(
         self, snapshot: Snapshot, prefix: str, uploaded: Uploaded, versions: dict[str, str], began_s: float
@@ -188,7 +197,7 @@ class _Worker:
             incarnation=snapshot.incarnation,
             prefix=prefix,
             manifest_sha256=uploaded.manifest_sha256,
-            size_bytes=uploaded.size_bytes,
+            size_bytes=taken.size_bytes,
             objects=uploaded.objects,
             epoch=taken.epoch,
             batch=taken.batch,
@@ -201,6 +210,8 @@ class _Worker:
             suspect=not taken.finite,
             versions=versions,
             metrics=finite(taken.metrics),
+            borrows=uploaded.manifest.borrows,
+            sent_bytes=uploaded.sent_bytes if uploaded.manifest.borrows else None,
         )
         try:
             self._recorder.append(unless(lambda state: _with_prefix(state, prefix), event)).result()
@@ -208,6 +219,7 @@ class _Worker:
             return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
         commit = _with_prefix(self._recorder.state, prefix)
         assert commit is not None
+        self._unchanged.committed(prefix, uploaded.manifest)
         self._inbox.put(Saved(snapshot.sequence, commit.number, self._clock.monotonic() - began_s))
 
     def _tell_failure(self, snapshot: Snapshot, error: SpotrunError) -> None:

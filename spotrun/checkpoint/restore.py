@@ -5,16 +5,14 @@ A committed checkpoint's image back in memory, every byte compared with what the
 from __future__ import annotations
 
 import hashlib
-import itertools
 import mmap
 import os
-import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from spotrun.checkpoint.upload import Manifest, Part, manifest_key, part_key
+from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key, part_key
 from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
 from spotrun.events import CheckpointCommitted
 from spotrun.retrying import through_faults
@@ -30,7 +28,6 @@ RETRY_FOR_S = 300.0
 """System time, for each object."""
 MANIFEST_MAX_BYTES = 64 << 20
 """Parts of 16 MiB for a checkpoint of more than 8 TB. Nobody is trusted to have put no more there."""
-_PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 
 class Image(msgspec.Struct, frozen=True):
@@ -118,11 +115,12 @@ def recognised(store: Store, commit: Commit, fd: int, *, retry_for_s: float = RE
 
 
 def _is_whole(manifest: Manifest, fd: int) -> bool:
-    if os.fstat(fd).st_size < manifest.size_bytes:
-        return False
+    if manifest.extents or os.fstat(fd).st_size < manifest.size_bytes:
+        return False  # of a part that was borrowed, only some bytes are in the image
 
-    def holds(part: Part, start: int) -> bool:
-        with view[start : start + part.size_bytes] as piece:
+    def holds(part: Part, extents: list[Extent]) -> bool:
+        (extent,) = extents
+        with view[extent.start : extent.start + extent.size_bytes] as piece:
             return hashlib.sha256(piece).hexdigest() == part.sha256
 
     with (
@@ -130,14 +128,14 @@ def _is_whole(manifest: Manifest, fd: int) -> bool:
         memoryview(memory) as view,
         ThreadPoolExecutor(READERS, thread_name_prefix="recognise") as pool,
     ):
-        return all(pool.map(holds, manifest.parts, _starts(manifest)))
+        return all(pool.map(holds, manifest.parts, manifest.placed()))
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
     """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps one part in memory at a time."""
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
-        key = part_key(commit.event.prefix, part.name)
+        key = part_key(commit.event.prefix, part)
         _read_verified(store, key, part.sha256, part.size_bytes, retry_for_s)
 
 
@@ -147,28 +145,28 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
-    sizes = [part.size_bytes for part in manifest.parts]
-    if not (manifest.size_bytes == event.size_bytes == sum(sizes) and min(sizes, default=0) >= 0):
-        raise CheckpointDamaged(f"{event.prefix}: its parts do not add up to {event.size_bytes} bytes")
-    if not all(_PART_NAME.fullmatch(part.name) for part in manifest.parts):
-        raise CheckpointDamaged(f"{event.prefix}: its manifest names objects elsewhere")
+    flaw = manifest.flaw(event.borrows)
+    if flaw is None and manifest.size_bytes != event.size_bytes:
+        flaw = f"its manifest is of {manifest.size_bytes} bytes, not {event.size_bytes}"
+    if flaw is not None:
+        raise CheckpointDamaged(f"{event.prefix}: {flaw}")
     return manifest
 
 
 def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: float) -> None:
-    def fill(part: Part, start: int) -> None:
-        data = _read_verified(store, part_key(prefix, part.name), part.sha256, part.size_bytes, retry_for_s)
-        written = 0
-        while written < len(data):
-            written += os.pwrite(fd, memoryview(data)[written:], start + written)
+    def fill(part: Part, extents: list[Extent]) -> None:
+        data = memoryview(_read_verified(store, part_key(prefix, part), part.sha256, part.size_bytes, retry_for_s))
+        for extent in extents:
+            _write_all(fd, data[extent.at : extent.at + extent.size_bytes], extent.start)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
-        list(pool.map(fill, manifest.parts, _starts(manifest)))
+        list(pool.map(fill, manifest.parts, manifest.placed()))
 
 
-def _starts(manifest: Manifest) -> list[int]:
-    """Where each part begins."""
-    return list(itertools.accumulate((part.size_bytes for part in manifest.parts[:-1]), initial=0))
+def _write_all(fd: int, data: memoryview, start: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], start + written)
 
 
 def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, retry_for_s: float) -> bytes:

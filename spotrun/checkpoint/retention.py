@@ -18,7 +18,8 @@ def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) 
     The commits that nobody needs, oldest first: all before the `keep_last` newest usable ones, and what a person
     asked to prune, but for those that `keep_best` and `keep_every` hold.
 
-    Never the newest usable one, and never what the current trainer was resumed from.
+    Never the newest usable one, never what the current trainer was resumed from, and never what a commit that stays
+    has borrowed of.
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
@@ -26,8 +27,31 @@ def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) 
         return []
     unwanted = _asked_to_prune(state, [commit.number for commit in usable])
     kept = {resume_source, *_best(usable, rule.keep_best), *_milestones(usable, rule.keep_every)}
-    held = [commit.number for commit in state.commits if commit.retired_at is None]
-    return [number for number in held if (number < newest[0] or number in unwanted) and number not in kept]
+    return _without_lenders(
+        state, {number for number in _held(state) if (number < newest[0] or number in unwanted) and number not in kept}
+    )
+
+
+def _held(state: RunState) -> dict[int, Commit]:
+    return {commit.number: commit for commit in state.commits if commit.retired_at is None}
+
+
+def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
+    """
+    Those of `going` of which no commit has borrowed that stays; a lender is sent whole and never borrows itself.
+
+    Oldest first, but who has borrowed goes before who has lent.
+    """
+    held = _held(state)
+    needed = _lenders(commit for number, commit in held.items() if number not in going)
+    lenders = _lenders(held.values())
+    free = [number for number in going if held[number].event.prefix not in needed]
+    return sorted(free, key=lambda number: (held[number].event.prefix in lenders, number))
+
+
+def _lenders(commits: Iterable[Commit]) -> set[str]:
+    """The prefixes of which any of them has borrowed."""
+    return {prefix for commit in commits for prefix in commit.event.borrows}
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
@@ -75,9 +99,9 @@ def to_prune(state: RunState, rule: CheckpointSpec) -> list[Commit]:
     The final one stays too, and newer ones that are suspect: they show what went wrong.
     """
     final = None if state.terminal is None else state.terminal.final_commit
-    old = set(to_retire(state, rule, final))
-    held = [commit for commit in state.commits if commit.retired_at is None]
-    return [commit for commit in held if commit.number in old or commit.cut_off]
+    held = _held(state)
+    going = {*to_retire(state, rule, final), *(number for number, commit in held.items() if commit.cut_off)}
+    return [held[number] for number in _without_lenders(state, going)]
 
 
 def garbage(state: RunState, keys: Iterable[str], retiring: Collection[int] = ()) -> list[str]:

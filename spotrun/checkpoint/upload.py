@@ -1,8 +1,5 @@
 """
-A checkpoint image as objects: parts of at most 16 MiB, then a manifest that names them.
-
-    PREFIX/part-0000 … part-NNNN     the image, cut
-    PREFIX/manifest.json             sizes and sha256 of the parts; its own sha256 goes into the ledger
+A checkpoint image as objects: parts of at most 16 MiB, then the manifest that names them (manifest.py).
 
 Each object is compared with what was stored, by the store's own checksum or by reading it back (protocol 21). Nothing
 here makes a checkpoint exist: that is the ledger's entry.
@@ -14,13 +11,16 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
 from spotrun.checkpoint.layout import ALIGNMENT, aligned
+from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key
+from spotrun.checkpoint.unchanged import Borrowed, Piece, missing
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.retrying import through_faults
 from spotrun.store import Store
@@ -83,35 +83,13 @@ class UploadControl:
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` is relative to the checkpoint's prefix."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The parts in order, one after the other without gaps, and the image's own meta."""
-
-    format: int
-    size_bytes: int
-    parts: tuple[Part, ...]
-    meta: dict[str, Any] = {}
-
-
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    """`objects` and `sent_bytes` are what was sent; what the manifest borrows was there."""
+
+    manifest: Manifest
     manifest_sha256: str
-    size_bytes: int
     objects: int
-
-
-def manifest_key(prefix: str) -> str:
-    return f"{prefix}/manifest.json"
-
-
-def part_key(prefix: str, name: str) -> str:
-    return f"{prefix}/{name}"
+    sent_bytes: int
 
 
 def cut(size_bytes: int) -> list[tuple[int, int]]:
@@ -121,37 +99,78 @@ def cut(size_bytes: int) -> list[tuple[int, int]]:
     return [(start, min(stride, size_bytes - start)) for start in range(0, size_bytes, stride)]
 
 
+def pack(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    """Pieces of an image, dealt out to parts: each is filled before the next, and a piece may be in two."""
+    starts = list(accumulate((size for _, size in pieces), initial=0))
+    parts = []
+    for begin, size_bytes in cut(starts[-1]):
+        overlaps = [
+            (piece + max(begin, at) - at, min(begin + size_bytes, at + size) - max(begin, at))
+            for at, (piece, size) in zip(starts, pieces, strict=False)
+        ]
+        parts.append([(start, size) for start, size in overlaps if size > 0])
+    return parts
+
+
 def upload(
     store: Store,
     prefix: str,
     image: memoryview,
     meta: dict[str, Any],
     *,
+    borrowed: Borrowed | None = None,
     sent: Sent = lambda _: None,
     control: UploadControl | None = None,
     retry_for_s: float = RETRY_FOR_S,
 ) -> Uploaded:
     """
-    Every byte of `image` below `prefix`, compared with what the store holds. `sent` is told the bytes done so far after
-    each part.
+    Every byte of `image` that is not `borrowed` below `prefix`, compared with what the store holds. After each part,
+    `sent` is told how many bytes of the image are there.
 
     Raises:
         StoreError: it is not whole; remove it (`discard`) and try another time.
         Abandoned: it was cancelled.
     """
-    sending = _Sending(store, prefix, image, sent, control or UploadControl(), retry_for_s)
-    parts = sending.parts()
-    manifest = Manifest(format=1, size_bytes=len(image), parts=parts, meta=meta)
+    borrowed = borrowed or Borrowed()
+    contents = pack(list(missing(len(image), borrowed.extents)))
+    sending = _Sending(store, prefix, image, borrowed.size_bytes, sent, control or UploadControl(), retry_for_s)
+    parts = sending.parts(contents)
+    manifest = Manifest(
+        format=FORMAT,
+        size_bytes=len(image),
+        parts=(*borrowed.parts, *parts),
+        meta=meta,
+        extents=(*borrowed.extents, *_places(contents, len(borrowed.parts))) if borrowed.parts else (),
+    )
     data = msgspec.json.encode(manifest)
     sending.put_verified(manifest_key(prefix), memoryview(data))
     return Uploaded(
-        manifest_sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(image), objects=len(manifest.parts) + 1
+        manifest=manifest,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        objects=len(parts) + 1,
+        sent_bytes=sum(part.size_bytes for part in parts) + len(data),
     )
+
+
+def _places(contents: Sequence[Sequence[Piece]], first: int) -> list[Extent]:
+    """Where the pieces of parts number `first` and on belong."""
+    places = []
+    for number, pieces in enumerate(contents, first):
+        starts = accumulate((size for _, size in pieces), initial=0)
+        places += [Extent(number, at, start, size) for at, (start, size) in zip(starts, pieces, strict=False)]
+    return places
 
 
 class _Sending:
     def __init__(
-        self, store: Store, prefix: str, image: memoryview, sent: Sent, control: UploadControl, retry_for_s: float
+        self,
+        store: Store,
+        prefix: str,
+        image: memoryview,
+        there_bytes: int,
+        sent: Sent,
+        control: UploadControl,
+        retry_for_s: float,
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -160,28 +179,39 @@ class _Sending:
         self._control = control
         self._retry_for_s = retry_for_s
         self._lock = threading.Lock()
-        self._sent_bytes = 0
+        self._there_bytes = there_bytes
 
-    def parts(self) -> tuple[Part, ...]:
-        self._sent(0)
+    def parts(self, contents: Sequence[Sequence[Piece]]) -> tuple[Part, ...]:
+        self._sent(self._there_bytes)
         behind = self._control.stand_behind
         with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, "upload", initializer=behind) as pool:
             try:
-                return tuple(pool.map(self._part, *zip(*enumerate(cut(len(self._image))), strict=True)))
+                return tuple(pool.map(self._part, *zip(*enumerate(contents), strict=True)))
             except BaseException:
                 self._control.cancel()  # for the other parts
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _part(self, number: int, extent: tuple[int, int]) -> Part:
-        start, size_bytes = extent
+    def _part(self, number: int, pieces: Sequence[Piece]) -> Part:
+        size_bytes = sum(size for _, size in pieces)
         name = f"part-{number:04d}"
-        with self._control.slots, self._image[start : start + size_bytes] as piece:
-            sha256 = self.put_verified(part_key(self._prefix, name), piece)
+        with self._control.slots, self._gathered(pieces) as data:
+            sha256 = self.put_verified(f"{self._prefix}/{name}", data)
         with self._lock:
-            self._sent_bytes += size_bytes
-            self._sent(self._sent_bytes)
+            self._there_bytes += size_bytes
+            self._sent(self._there_bytes)
         return Part(name=name, size_bytes=size_bytes, sha256=sha256)
+
+    def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
+        """One piece is sent from where it lies."""
+        if len(pieces) == 1:
+            ((start, size_bytes),) = pieces
+            return self._image[start : start + size_bytes]
+        data = bytearray()
+        for start, size_bytes in pieces:
+            with self._image[start : start + size_bytes] as piece:
+                data += piece
+        return memoryview(data)
 
     def put_verified(self, key: str, data: memoryview) -> str:
         """The sha256 of `data`, which is what the store holds now."""

@@ -30,9 +30,9 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
     for commit in commits:
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
-        size = gigabytes(event.size_bytes)
+        sent = f"{gigabytes(event.stored_bytes)} sent" if event.borrows else ""
         where = f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}"
-        print(f"{where}  {size:>10}  {plain(event.why):10} {fate}")
+        print(f"{where}  {gigabytes(event.size_bytes):>10}  {plain(event.why):10} {sent:15} {fate}".rstrip())
 
 
 def _facts(event: object) -> dict[str, object]:

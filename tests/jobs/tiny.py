@@ -28,11 +28,12 @@ class Noisy(Dataset[tuple[int, torch.Tensor, torch.Tensor]]):
 
 
 class Net(pl.LightningModule):
-    def __init__(self, width: int, step_s: float) -> None:
+    def __init__(self, width: int, step_s: float, frozen: bool = False) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, width))
         self.head = nn.Linear(width, 1)
         self.step_s = step_s
+        self.layers[3].requires_grad_(not frozen)
 
     def training_step(self, batch: tuple[torch.Tensor, ...], batch_idx: int) -> torch.Tensor:
         index_B, x_BF, y_B1 = batch
@@ -69,6 +70,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.03)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--fail-at", type=int, default=-1)
+    parser.add_argument("--frozen", action="store_true", help="most of the model stays as it is")
     args = parser.parse_args()
     pl.seed_everything(7, verbose=False)
     torch.set_num_threads(1)
@@ -84,7 +86,7 @@ def main() -> None:
         num_sanity_val_steps=0,
         callbacks=[FailAt(args.fail_at)] if args.fail_at >= 0 else [],
     )
-    trainer.fit(Net(args.width, args.step_s), train, DataLoader(Noisy(16), batch_size=8))
+    trainer.fit(Net(args.width, args.step_s, args.frozen), train, DataLoader(Noisy(16), batch_size=8))
     print("trained", trainer.global_step, "steps")
 
 

@@ -1,0 +1,105 @@
+"""
+What a checkpoint's manifest says: which objects hold the image, and which bytes of each.
+
+    PREFIX/part-0000 … part-NNNN     the image, cut; or, of a commit that borrows, what has changed since
+    PREFIX/manifest.json             sizes and sha256 of the parts; its own sha256 goes into the ledger
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+FORMAT = 1
+_PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An object. `name` is relative to the checkpoint's own prefix, or to that of the commit it is borrowed `of`."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    of: str = ""
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """`size_bytes` of part number `part`, from its byte `at` on, are the image's from `start` on."""
+
+    part: int
+    at: int
+    start: int
+    size_bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """
+    The parts, and the image's own meta. Without `extents` the parts are the image, one after the other; with them
+    they may hold more than it.
+    """
+
+    format: int
+    size_bytes: int
+    parts: tuple[Part, ...]
+    meta: dict[str, Any] = {}
+    extents: tuple[Extent, ...] = ()
+
+    @property
+    def borrows(self) -> tuple[str, ...]:
+        """The prefixes of the commits whose objects it needs."""
+        return tuple(sorted({part.of for part in self.parts if part.of}))
+
+    def placed(self) -> list[list[Extent]]:
+        """Of each part, what of it goes where."""
+        if not self.extents:
+            return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
+        placed: list[list[Extent]] = [[] for _ in self.parts]
+        for extent in self.extents:
+            placed[extent.part].append(extent)
+        return placed
+
+    def flaw(self, borrows: Sequence[str]) -> str | None:
+        """Why no image can come of it; None where one can. It may borrow of `borrows` only, which the ledger names."""
+        if not all(_PART_NAME.fullmatch(part.name) for part in self.parts):
+            return "its manifest names objects elsewhere"
+        if not set(self.borrows) <= set(borrows):
+            return "its manifest borrows of commits that the ledger does not name"
+        if min((part.size_bytes for part in self.parts), default=0) < 0:
+            return "its manifest has a part of a negative size"
+        extents = self.extents or one_after_the_other([part.size_bytes for part in self.parts])
+        return None if self._cover(extents) else f"its parts do not add up to {self.size_bytes} bytes"
+
+    def _cover(self, extents: Sequence[Extent]) -> bool:
+        """Whether they are the image without gap or overlap, and lie within their parts."""
+        end = 0
+        for extent in sorted(extents, key=lambda extent: extent.start):
+            if extent.start != end or extent.size_bytes < 0 or not self._lies_in_its_part(extent):
+                return False
+            end += extent.size_bytes
+        return end == self.size_bytes
+
+    def _lies_in_its_part(self, extent: Extent) -> bool:
+        return (
+            0 <= extent.part < len(self.parts)
+            and extent.at >= 0
+            and extent.at + extent.size_bytes <= self.parts[extent.part].size_bytes
+        )
+
+
+def one_after_the_other(sizes: Sequence[int]) -> list[Extent]:
+    """Whole parts of these sizes."""
+    starts = itertools.accumulate(sizes, initial=0)
+    return [Extent(number, 0, start, size) for number, (start, size) in enumerate(zip(starts, sizes, strict=False))]
+
+
+def manifest_key(prefix: str) -> str:
+    return f"{prefix}/manifest.json"
+
+
+def part_key(prefix: str, part: Part) -> str:
+    """Where a part of the checkpoint below `prefix` lies."""
+    return f"{part.of or prefix}/{part.name}"

@@ -1,0 +1,143 @@
+"""
+What need not be sent again: tensors that are, byte for byte, those of an earlier commit of the same attempt.
+
+A frozen backbone is most of a checkpoint, and the same in all. A commit *borrows* the objects in which the last commit
+that was sent whole holds it, and sends the rest. That one stays as long as others need it (retention.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import xxhash
+
+from spotrun.checkpoint import layout
+from spotrun.checkpoint.manifest import Extent, Manifest, Part
+
+SHARE_MIN = 0.25
+"""Of an image, to be worth a commit that depends on another."""
+FRUITLESS_MAX = 3
+"""After so many comparisons in a row without a gain there are no more: to read all tensors takes a tenth of sending."""
+
+Piece = tuple[int, int]
+"""(start, size) in an image."""
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """Parts of an earlier commit, and where their bytes belong in a new image."""
+
+    parts: tuple[Part, ...] = ()
+    extents: tuple[Extent, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(extent.size_bytes for extent in self.extents)
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A commit that was sent whole: its parts, where each begins and the last ends, and by digest where a tensor is."""
+
+    prefix: str
+    parts: tuple[Part, ...]
+    begins: tuple[int, ...]
+    tensors: dict[bytes, Piece]
+
+
+class Unchanged:
+    """What an agent remembers of what it has sent, from commit to commit. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._whole: _Whole | None = None
+        self._fruitless = 0
+        self._seen: list[tuple[bytes, Piece]] = []
+
+    def in_store(self, image: memoryview, header: layout.Header, kept: Iterable[str]) -> Borrowed:
+        """
+        What of the image is in the store already. `kept` are the prefixes of commits that are there and may be
+        resumed from.
+        """
+        if self._fruitless >= FRUITLESS_MAX:
+            return Borrowed()
+        self._seen = _tensors(image, header)
+        whole = self._whole
+        if whole is None or whole.prefix not in kept:
+            return Borrowed()
+        found = _borrow(whole, self._seen)
+        worth = found.size_bytes >= SHARE_MIN * len(image)
+        self._fruitless = 0 if worth else self._fruitless + 1
+        return found if worth else Borrowed()
+
+    def committed(self, prefix: str, manifest: Manifest) -> None:
+        """That image is a commit now; others may borrow of one that was sent whole."""
+        if manifest.extents or self._fruitless >= FRUITLESS_MAX:
+            return
+        placed = [extent.start for (extent,) in manifest.placed()]
+        parts = tuple(Part(name=p.name, size_bytes=p.size_bytes, sha256=p.sha256, of=prefix) for p in manifest.parts)
+        self._whole = _Whole(prefix, parts, (*placed, manifest.size_bytes), dict(self._seen))
+
+
+def missing(size_bytes: int, extents: Iterable[Extent]) -> Iterator[Piece]:
+    """What of an image of that size the extents leave out."""
+    end = 0
+    for extent in sorted(extents, key=lambda extent: extent.start):
+        if extent.start > end:
+            yield end, extent.start - end
+        end = extent.start + extent.size_bytes
+    if end < size_bytes:
+        yield end, size_bytes - end
+
+
+def _tensors(image: memoryview, header: layout.Header) -> list[tuple[bytes, Piece]]:
+    """Digest and place of each, in order."""
+    found = []
+    for tensor in sorted(header.tensors, key=lambda tensor: tensor.offset):
+        start = header.data_start + tensor.offset
+        with image[start : start + tensor.size_bytes] as held:
+            found.append((xxhash.xxh3_128_digest(held), (start, tensor.size_bytes)))
+    return found
+
+
+def _borrow(whole: _Whole, tensors: list[tuple[bytes, Piece]]) -> Borrowed:
+    extents: list[Extent] = []
+    for digest, (start, size_bytes) in tensors:
+        there, known_bytes = whole.tensors.get(digest, (0, 0))
+        if known_bytes == size_bytes:
+            extents += _cut_as_its_parts(whole, there, start, size_bytes)
+    joined = _joined(extents)
+    used = sorted({extent.part for extent in joined})
+    renumbered = {part: number for number, part in enumerate(used)}
+    return Borrowed(
+        tuple(whole.parts[part] for part in used),
+        tuple(Extent(renumbered[one.part], one.at, one.start, one.size_bytes) for one in joined),
+    )
+
+
+def _cut_as_its_parts(whole: _Whole, there: int, start: int, size_bytes: int) -> Iterator[Extent]:
+    """What lies at `there` in that commit's image, for `start` in the new one."""
+    for part, (begin, end) in enumerate(pairwise(whole.begins)):
+        first, last = max(there, begin), min(there + size_bytes, end)
+        if first < last:
+            yield Extent(part, first - begin, start + first - there, last - first)
+
+
+def _joined(extents: Iterable[Extent]) -> list[Extent]:
+    """Neighbours in both images are one, with the padding between them: the manifest of a large model stays small."""
+    joined: list[Extent] = []
+    for extent in extents:
+        before = joined[-1] if joined else None
+        if before is not None and _follows(before, extent):
+            gap = extent.start - before.start
+            joined[-1] = Extent(before.part, before.at, before.start, gap + extent.size_bytes)
+        else:
+            joined.append(extent)
+    return joined
+
+
+def _follows(before: Extent, extent: Extent) -> bool:
+    shift = extent.start - before.start
+    padding = shift - before.size_bytes
+    return extent.part == before.part and extent.at - before.at == shift and 0 <= padding < layout.ALIGNMENT
