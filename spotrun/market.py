@@ -10,6 +10,7 @@ import msgspec
 
 from spotrun.instance import Instance
 from spotrun.offering import CapacityType, Offering
+from spotrun.sightings import Sighting
 from spotrun.spec import ResourcesSpec, RunSpec
 from spotrun.units import Amount
 
@@ -37,6 +38,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     silent: dict[int, timedelta] = {}
     step_seen: StepSeen | None = None
     steps_total: float | None = None
+    sightings: tuple[Sighting, ...] = ()
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:

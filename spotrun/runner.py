@@ -30,6 +30,7 @@ from spotrun.hints import AgentHint, agent_key, read_hint
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.ledger import EntryRefused, Ledger
 from spotrun.market import StepSeen, World, suitable
+from spotrun.market_record import MarketRecord
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.policy.patience import tick_s
 from spotrun.spec import RunSpec
@@ -38,7 +39,10 @@ from spotrun.store import Store
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of the runner saw and did. `blind` says why nothing could be seen, and nothing was done."""
+    """
+    What one pass of the runner saw and did. `blind` says why nothing could be seen, and nothing was done; `remark` what
+    goes wrong beside the run without stopping it.
+    """
 
     state: RunState
     instances: tuple[Instance, ...] = ()
@@ -46,6 +50,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     hint: AgentHint | None = None
     blind: str | None = None
     done: bool = False
+    remark: str | None = None
 
     @property
     def waiting_for(self) -> str | None:
@@ -56,8 +61,16 @@ class Runner:
     """Attends to one run, on one cloud."""
 
     def __init__(
-        self, ledger: Ledger, store: Store, driver: CloudDriver, clock: Clock, spec: RunSpec, uri: str
+        self,
+        ledger: Ledger,
+        store: Store,
+        driver: CloudDriver,
+        clock: Clock,
+        spec: RunSpec,
+        uri: str,
+        market: MarketRecord | None = None,
     ) -> None:
+        """`market` is what runs tell one another of the market; without it a run knows only what it saw itself."""
         self._ledger = ledger
         self._store = store
         self._driver = driver
@@ -65,7 +78,8 @@ class Runner:
         self._spec = spec
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
-        self._waiting_for = ""
+        self._message = ""
+        self._market = market
         self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
@@ -93,14 +107,15 @@ class Runner:
             seen = Pass(state=self._ledger.state, blind=error.message)
         else:
             seen = self._seen(world, actions)
-        self._waiting_for = seen.waiting_for or ""
+        self._message = seen.waiting_for or seen.remark or ""
         return seen
 
     def _seen(self, world: World, actions: list[Action]) -> Pass:
         state = self._ledger.state
         hint = None if state.current is None else self._hint(state.current.launch)
         done = finished(state, world) and not actions
-        return Pass(state=state, instances=world.instances, actions=tuple(actions), hint=hint, done=done)
+        remark = None if self._market is None else self._market.trouble
+        return Pass(state=state, instances=world.instances, actions=tuple(actions), hint=hint, done=done, remark=remark)
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
@@ -116,13 +131,15 @@ class Runner:
         instances, hurried = tuple(self._driver.list(state.created.uid)), state.created.deadline_at is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
+        offerings = tuple(suitable(self._driver.offerings(), self._spec))
         return World(
-            offerings=tuple(suitable(self._driver.offerings(), self._spec)),
+            offerings=offerings,
             instances=instances,
             ready=self._ready(state),
-            silent=self._heartbeats.silent(self._waiting_for),
+            silent=self._heartbeats.silent(self._message),
             step_seen=self._step_seen(state) if hurried else None,
             steps_total=self._steps_total(state) if hurried else None,
+            sightings=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
     def _ready(self, state: RunState) -> frozenset[int]:

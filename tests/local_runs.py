@@ -114,7 +114,7 @@ class Site:
 
     def _runs(self) -> list[str]:
         if self.uri != str(self.store):
-            return list(open_store(self.uri).folders())
+            return [name for name in open_store(self.uri).folders() if "-" in name]
         return [path.name for path in self.store.glob("*-*")] if self.store.is_dir() else []
 
 

@@ -245,8 +245,9 @@ def test_losses_and_refusals_are_remembered_against_a_pool() -> None:
     history.running()
     launch = history.state.attempts[history.attempt].launch
     history.after(600).gone(launch, EndedBy.CLOUD)
-    remembered = market_history(history.state)
-    young = market_history(History().state)
+    world = World(offerings=MARKET, instances=())
+    remembered = market_history(history.state, world, history.now)
+    young = market_history(History().state, world, history.now)
     pool = "local-a/sim-gpu"
     assert remembered.expected_life_s(pool, 700, 7200) < young.expected_life_s(pool, 700, 7200)
     assert not remembered.up

@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spotrun.clock import ScaledClock
+from spotrun.creation import newborn
+from spotrun.market import World
+from spotrun.policy.considered import considered
 from spotrun.report.forecast import cost_picture, for_machines
 from spotrun.simulation.forecast import Market, Question, forecast, lifetime_market, tick_for
 from spotrun.simulation.generator import generate, shape
@@ -17,7 +21,7 @@ from spotrun.simulation.ticks import on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
-from tests.histories import ON_DEMAND, SPOT, offering
+from tests.histories import ON_DEMAND, SPOT, START, offering
 from tests.local_runs import Site
 from tests.test_policy import spec
 
@@ -30,7 +34,8 @@ ONE = Market("1 zone", ("a",), ("east",), (0.9,))
 
 def planned(lifetimes: int = 60, budget: str = "6", **policy: object) -> Plan:
     wanted = spec(policy={"deadline": "8h", **policy}, budget={"max_usd": budget})
-    return plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, lifetimes, epochs=12)
+    order = considered(newborn(wanted, ScaledClock(START, 1.0)), wanted, World(offerings=OFFERINGS, instances=()))
+    return plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, lifetimes, epochs=12, considered=order)
 
 
 # -- markets ---------------------------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
     assert facts["assumed"].startswith("Assumed: spot comes and goes as in a generator")
     assert [each["why"] for each in facts["offerings"]] == [
         "asked first: the cheapest spot",
-        "where the cheaper ones have none, or lost us",
+        "where the ones before have none, or lost us",
         "when the deadline leaves no time for spot",
     ]
     ours = facts["forecasts"][0]

@@ -19,9 +19,11 @@ from spotrun.heartbeats import LOOK_EVERY_S
 from spotrun.hints import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.ledger import EntryRefused, Ledger, key_of
+from spotrun.market_record import MarketRecord
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.runner import Pass, Runner
 from spotrun.state import Attempt, RunState
+from spotrun.store import Store
 from tests import test_driver_contract as contract
 from tests.commits import committed
 from tests.histories import START, History
@@ -100,7 +102,7 @@ class Agent:
             now = self._town.clock.now()
             self._write(ev.AttemptDrained(attempt=number, final_commit=final, stopped_at=now, reason="told to go"))
             self._power_off()
-        elif self._step >= STEPS:
+        elif self._step >= self._town.steps:
             self._write(ev.RunCompleted(attempt=number, final_commit=self._commit(number), step=self._step))
             self._power_off()
         else:
@@ -128,12 +130,18 @@ class Agent:
 
 
 class Town:
-    """A run, its store, its cloud and the agents on its instances; and as many runners as one likes."""
+    """
+    A run, its store, its cloud and the agents on its instances; and as many runners as one likes.
 
-    def __init__(self, **created: object) -> None:
-        self.clock = ManualClock(START)
-        self.cloud = FakeCloud(self.clock)
+    `before` is a town whose run was there earlier: on the same cloud, with the same `beside`, the store of all runs.
+    """
+
+    def __init__(self, before: Town | None = None, steps: int = STEPS, **created: object) -> None:
+        self.clock = ManualClock(START) if before is None else before.clock
+        self.cloud = FakeCloud(self.clock) if before is None else before.cloud
+        self.beside: Store = MemoryStore(self.clock) if before is None else before.beside
         self.store = MemoryStore(self.clock)
+        self.steps = steps
         history = History(**created)
         self.uid = history.uid
         self.store.put(key_of(0), ev.encode_entry(history.entries[0]))
@@ -151,7 +159,8 @@ class Town:
         """A new runner; `before` and `after` are told of each call that it makes to its cloud or its store."""
         store, cloud = Watched(self.store, before, after), Watched(self.cloud, before, after)
         wanted.setdefault("policy", {"on_demand_after": "1m"})
-        return Runner(self.ledger("runner", store), store, cloud, self.clock, spec(**wanted), "memory")
+        market = MarketRecord(self.beside)
+        return Runner(self.ledger("runner", store), store, cloud, self.clock, spec(**wanted), "memory", market)
 
     def state(self) -> RunState:
         return self._watching.refresh()
@@ -170,7 +179,7 @@ class Town:
         self.clock.advance(10)
         self.cloud.take_what_was_announced()
         for instance in self.cloud.alive:
-            if instance.state is InstanceState.RUNNING:
+            if instance.state is InstanceState.RUNNING and instance.run_uid == self.uid:
                 agent = self._agents.setdefault(instance.instance_id, Agent(self, instance))
                 agent.act()
         self.most_alive = max(self.most_alive, len(self.cloud.alive))

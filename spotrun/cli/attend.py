@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -15,13 +15,13 @@ from rich.console import Console
 from spotrun import address
 from spotrun.accounting import summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.wiring import OpenRun, any_cloud, local_cloud, only_local, who
-from spotrun.clock import ScaledClock, system_clock
-from spotrun.creation import deadline_at, newborn
+from spotrun.cli.wiring import OpenRun, any_cloud, first_look, only_local, who
+from spotrun.clock import system_clock
+from spotrun.creation import deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
 from spotrun.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.ledger import EntryRefused
-from spotrun.market import World, suitable
+from spotrun.market import World
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
@@ -31,6 +31,7 @@ from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
+from spotrun.state import RunState
 
 
 def show_plan(spec: RunSpec) -> None:
@@ -41,10 +42,10 @@ def show_plan(spec: RunSpec) -> None:
         CloudError: none suits, or none within max_price.
     """
     only_local(spec)
-    offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
-    chosen = _first_choice(spec, offerings)
+    unborn, world = first_look(spec)
+    chosen = _first_choice(spec, unborn, world)
     console = Console()
-    console.print(offerings_table(offerings, chosen))
+    console.print(offerings_table(world.offerings, chosen))
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         console.print(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
@@ -91,19 +92,18 @@ def show_start(path: Path) -> None:
     print(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
-def _first_choice(spec: RunSpec, offerings: list[Offering]) -> Offering:
+def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
     """What the run's first decision will ask for."""
-    clock = ScaledClock(system_clock().now(), spec.local.time_scale)
-    world = World(offerings=tuple(offerings), instances=())
-    for action in decide(newborn(spec, clock), spec, world, clock.now()):
+    assert unborn.created_at is not None
+    for action in decide(unborn, spec, world, unborn.created_at):
         if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
             return action.event.offering
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
             raise SpecInvalid(f"nothing could be launched: {action.event.reason}", hint="raise budget.max_usd")
-    raise _no_choice(spec, offerings)
+    raise _no_choice(spec, world.offerings)
 
 
-def _no_choice(spec: RunSpec, offerings: list[Offering]) -> CloudError:
+def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
     if offerings:
         wanted = "" if spec.resources.spot_policy == "auto" else f"{spec.resources.spot_policy} "
         return CloudError(

@@ -34,11 +34,11 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what JOB.yaml will cost and when it will be done, before anything is spent."""
-    from spotrun.cli.wiring import local_cloud, only_local
+    from spotrun.cli.wiring import first_look, only_local
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
     from spotrun.errors import SpecInvalid
-    from spotrun.market import suitable
+    from spotrun.policy.considered import considered
     from spotrun.policy.deadline import unreachable
     from spotrun.report import forecast as shown
     from spotrun.simulation.plan import plan as forecast_of
@@ -58,20 +58,22 @@ def plan(
     now = system_clock().now()
     time_left = deadline_at(spec.policy.deadline, now) - now
     policy = spec.policy.model_copy(update={"expected_work": expected})
-    if (reason := unreachable(spec.model_copy(update={"policy": policy}), time_left)) is not None:
+    told = spec.model_copy(update={"policy": policy})
+    if (reason := unreachable(told, time_left)) is not None:
         raise SpecInvalid(reason, hint="give a later deadline")
-    offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
+    unborn, world = first_look(told, store)
     record = None if traces is None else (traces.name, read_windows(traces))
     with progress_bar(quiet=as_json) as progressed:
         found = forecast_of(
             spec,
-            offerings,
+            world.offerings,
             expected,
             time_left,
             lifetimes,
             epochs=epochs,
             seed=seed,
             record=record,
+            considered=considered(unborn, told, world),
             progressed=progressed,
         )
     if as_json:

@@ -6,20 +6,29 @@ import getpass
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
+from spotrun import address
 from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
-from spotrun.creation import first_entry
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError
+from spotrun.creation import first_entry, newborn
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
 from spotrun.events import RunCreated
 from spotrun.ledger import Ledger
+from spotrun.market import World, suitable
+from spotrun.market_record import FOLDER as MARKET
+from spotrun.market_record import MarketRecord
+from spotrun.offering import Offering
 from spotrun.retrying import persist
 from spotrun.runner import Runner
+from spotrun.sightings import Sighting
 from spotrun.spec import LocalMarketSpec, RunSpec
+from spotrun.state import RunState
 from spotrun.store import Store, open_store
 
 OPENERS = 8
@@ -50,7 +59,8 @@ class OpenRun:
 
     @cached_property
     def runner(self) -> Runner:
-        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri)
+        market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
+        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market)
 
 
 def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
@@ -65,6 +75,31 @@ def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
     )
     config = MarketConfig(seed=spec.seed, kind=spec.market, boot_s=spec.boot.total_seconds(), script=steps)
     return LocalCloud(default_root(), clock, config)
+
+
+def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:
+    """
+    A run of `spec` at the moment of its birth, and what it would see of the market; nothing is written anywhere.
+
+    `store` has the runs, where that is not checkpoint.uri. One that cannot be read yet is the business of the launch:
+    without it there is only less to know.
+    """
+    clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
+    unborn = newborn(spec, clock)
+    assert unborn.created is not None
+    offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
+    sightings = _told(store or spec.checkpoint.uri, unborn.created, offerings)
+    return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
+
+
+def _told(folder: str, created: RunCreated, offerings: list[Offering]) -> tuple[Sighting, ...]:
+    place = address.parse(folder)
+    if isinstance(place, str) and not Path(place).expanduser().is_dir():
+        return ()  # opening a folder makes it
+    try:
+        return MarketRecord(open_store(folder)).read(created, offerings, created.clock_epoch)
+    except StoreError:
+        return ()
 
 
 def any_cloud() -> LocalCloud:
@@ -145,7 +180,8 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
     store = open_store(folder)
     with ThreadPoolExecutor(OPENERS) as pool:
-        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), persist(store.folders)))
+        names = [name for name in persist(store.folders) if name != MARKET]
+        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
     runs = [run for run in found if isinstance(run, OpenRun)]
     return runs, [run for run in found if isinstance(run, Unreadable)]
 

@@ -12,7 +12,7 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.deadline import give_up, too_late_for, towards_deadline
 from spotrun.policy.money import HANDOVER_BEFORE_END, intend, life_left, nearly_over
 from spotrun.policy.patience import opened_at
-from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings
+from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
 
@@ -57,7 +57,7 @@ def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetim
         return "standby: the instance is leaving"
     if nearly_over(state, current, now):
         return "standby: the time-to-live is nearly over"
-    if may_return_to_spot(state, spec, current, now):
+    if may_return_to_spot(state, spec, current, now) and worthwhile_spot(state, spec, world, now):
         return RETURN_TO_SPOT
     return None
 
@@ -74,14 +74,15 @@ def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: da
 
 
 def _return_choice(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | Wait:
-    return next(iter(spot_now(state, spec, world, now)), Wait(reason="no spot pool to ask yet"))
+    return next(iter(worthwhile_spot(state, spec, world, now)), Wait(reason="no spot pool to ask yet"))
 
 
 def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | Wait:
     """
     The offering to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
 
-    `auto` goes on-demand when spot has been missing for `on_demand_after`, counted from the loss (or the notice).
+    `auto` goes on-demand when spot has been missing for `on_demand_after`, counted from the loss (or the notice), and
+    when all spot that can be asked lasts so shortly that an hour of progress would cost more than on demand.
     """
     policy = spec.resources.spot_policy
     on_demand = on_demand_now(state, spec, world, now)
@@ -89,6 +90,8 @@ def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime)
         return on_demand[0] if on_demand else Wait(reason="no on-demand capacity in any zone just now")
     missing = now - _capacity_missing_since(state, now)
     spot = spot_now(state, spec, world, now)
+    if policy == "auto" and on_demand and spot and not worthwhile_spot(state, spec, world, now):
+        return on_demand[0]
     waited = missing >= spec.policy.on_demand_after or _dying(state, now)
     if policy == "auto" and waited and on_demand and (not spot or _asked_in_vain(state, spec, now)):
         return on_demand[0]

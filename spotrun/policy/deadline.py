@@ -16,7 +16,7 @@ from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.money import intend, nearly_over
-from spotrun.policy.places import just_lost_pools, on_demand_now, spot_launches, spot_now
+from spotrun.policy.places import just_lost, on_demand_now, spot_launches, spot_now
 from spotrun.policy.situation import choice_of, name_of, situation
 from spotrun.policy.workload import workload
 from spotrun.spec import RunSpec
@@ -104,7 +104,7 @@ def _spot_to_ask(state: RunState, spec: RunSpec, world: World, now: datetime, ru
     if running is not None and not (spec.policy.return_to_spot and _cooled_down(state, spec, now)):
         return []
     spot = spot_now(state, spec, world, now)
-    lost = just_lost_pools(state, now)
+    lost = just_lost(state, world, now)
     return [found for found in spot if found.pool not in lost] or spot
 
 

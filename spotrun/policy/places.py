@@ -1,4 +1,11 @@
-"""Which offerings may be asked for now: what just refused rests, and what was just lost comes last."""
+"""
+Which offerings may be asked for now, and in which order: the least dollars per hour of progress first.
+
+    price per hour of progress = price now * (1 + changeover / expected life)
+
+The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
+just lost, or refused another run, comes last whatever it costs.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +15,12 @@ from spotrun.events import Cause
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
+from spotrun.policy.situation import changeover, market_history, name_of
+from spotrun.policy.workload import workload
+from spotrun.sightings import Kind, Sighting, sightings_of, troubled
 from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.state import Launch, RunState
+from spotrun.strategies.history import FADING_S
 
 POOL_REST = timedelta(minutes=2)
 """A pool that had no capacity is not asked again for so long."""
@@ -31,26 +42,58 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 
 def on_demand_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
-    """The on-demand offerings worth asking for now, cheapest first."""
-    at_rest, on_demand = resting(state, now), CapacityType.ON_DEMAND
-    return [
-        found for found in within_price(spec, world) if found.capacity_type is on_demand and found.pool not in at_rest
-    ]
+    """The on-demand offerings worth asking for now, best first."""
+    at_rest, trouble = resting(state, now), just_lost(state, world, now)
+    on_demand = [found for found in within_price(spec, world) if found.capacity_type is CapacityType.ON_DEMAND]
+    asked = [found for found in on_demand if found.pool not in at_rest]
+    return sorted(asked, key=lambda found: (found.pool in trouble, found.price_usd_per_hour))
 
 
 def spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
-    """The spot offerings worth asking for now, best first: the cheapest, and those just lost last."""
-    at_rest = resting(state, now)
-    lost = just_lost_pools(state, now)
+    """The spot offerings worth asking for now, best first."""
+    at_rest, trouble = resting(state, now), just_lost(state, world, now)
     asked = [found for found in spot_offerings(spec, world) if found.pool not in at_rest]
-    return sorted(asked, key=lambda found: (found.pool in lost, found.price_usd_per_hour))
+    lives = expected_lives(state, spec, world, now)
+    d = changeover(state)
+    return sorted(asked, key=lambda found: (found.pool in trouble, _price_of_progress(found, lives[found.pool], d)))
 
 
-def just_lost_pools(state: RunState, now: datetime) -> set[Pool]:
-    """Where the run was interrupted, or told to go, a short while ago."""
+def worthwhile_spot(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
+    """Of those, what makes an hour of progress cheaper than the cheapest on-demand offering, changeovers and all."""
+    lives, d = expected_lives(state, spec, world, now), changeover(state)
+    on_demand = min((found.price_usd_per_hour for found in on_demand_now(state, spec, world, now)), default=None)
+    return [
+        found
+        for found in spot_now(state, spec, world, now)
+        if on_demand is None or _price_of_progress(found, lives[found.pool], d) < on_demand
+    ]
+
+
+def _price_of_progress(offering: Offering, life_s: float, changeover_s: float) -> float:
+    """USD per hour of progress: a changeover is paid once in a life."""
+    return float(offering.price_usd_per_hour) * (1 + changeover_s / life_s)
+
+
+def expected_lives(state: RunState, spec: RunSpec, world: World, now: datetime) -> dict[Pool, float]:
+    """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
+    assert state.created_at is not None
+    history = market_history(state, world, now)
+    known = workload(state, spec, world, now)
+    horizon_s = FADING_S if known is None else max(1.0, known.left_s + changeover(state))
+    now_s = (now - state.created_at).total_seconds()
     return {
-        state.launch_of(attempt).intent.offering.pool for attempt in state.attempts.values() if _just_lost(attempt, now)
+        found.pool: history.expected_life_s(name_of(found.pool), now_s, horizon_s)
+        for found in spot_offerings(spec, world)
     }
+
+
+def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
+    """
+    The pools that this run or another was interrupted in, or told to leave, a short while ago; and those that refused
+    another. What refused this run rests, and is worth asking again afterwards.
+    """
+    own = [seen for seen in sightings_of(state) if seen.kind is Kind.LOST]
+    return troubled([*own, *world.sightings], now, LOST_POOL_REST)
 
 
 def resting(state: RunState, now: datetime) -> set[Pool]:
@@ -67,10 +110,3 @@ def _refused_for_now(launch: Launch, now: datetime) -> bool:
     if launch.closed.cause is Cause.QUOTA:
         return True
     return launch.closed.cause is Cause.CAPACITY and now - launch.intended_at < POOL_REST
-
-
-def _just_lost(attempt: Attempt, now: datetime) -> bool:
-    lost_at = attempt.notice_at or (
-        attempt.end.known_at if attempt.end and attempt.end.cause is Cause.INTERRUPTED else None
-    )
-    return lost_at is not None and now - lost_at < LOST_POOL_REST

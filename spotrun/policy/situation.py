@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 
-from spotrun.events import Cause
-from spotrun.instance import EndedBy
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy import assumptions
 from spotrun.policy.patience import tick
 from spotrun.policy.workload import Workload, workload
+from spotrun.sightings import pasts, running, sightings_of
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
-from spotrun.strategies.history import MarketHistory
+from spotrun.strategies.history import MarketHistory, Past
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
 TICKS_TO_LAUNCH = 3
@@ -58,7 +57,7 @@ def situation(
         offered = next((found for found in world.offerings if found.pool == running.intent.offering.pool), None)
         prices.setdefault(str(place), float((offered or running.intent.offering).price_usd_per_hour))
     settled = running is not None and _settled(state, running)
-    return Situation(job, elapsed_s, work.left_s, place, settled, prices, market_history(state))
+    return Situation(job, elapsed_s, work.left_s, place, settled, prices, market_history(state, world, now))
 
 
 def changeover(state: RunState) -> float:
@@ -95,31 +94,14 @@ def _settled(state: RunState, running: Launch) -> bool:
     return bool(trainers) and trainers[-1].started_at is not None
 
 
-# -- what this run has seen of the market ----------------------------------------------------------------------------
+# -- what is known of the market -------------------------------------------------------------------------------------
 
 
-def market_history(state: RunState) -> MarketHistory:
-    """Which pools could be had, were lost, or refused, in seconds since the run's creation."""
-    history, up = MarketHistory(), frozenset[str]()
-    for at_s, pool, has in sorted(_sightings(state)):
-        up = up | {pool} if has else up - {pool}
-        if not has and pool not in history.records:
-            history = history.observed(up | {pool}, at_s)  # a refusal of the unknown counts, as a loss does
-        history = history.observed(up, at_s)
-    return history
-
-
-def _sightings(state: RunState) -> Iterator[tuple[float, str, bool]]:
-    """When a spot pool showed that it can be had (True) or that it cannot."""
+def market_history(state: RunState, world: World, now: datetime) -> MarketHistory:
+    """How the spot pools have treated this run and others, as of `now` in seconds since the run's creation."""
     assert state.created_at is not None
-    for launch in state.launches.values():
-        offering = launch.intent.offering
-        if offering.capacity_type is not CapacityType.SPOT:
-            continue
-        pool, asked_s = name_of(offering.pool), (launch.intended_at - state.created_at).total_seconds()
-        if launch.closed is not None and launch.closed.cause in (Cause.CAPACITY, Cause.QUOTA):
-            yield asked_s, pool, False
-        elif launch.recorded is not None:
-            yield asked_s, pool, True
-        if launch.gone is not None and launch.gone.ended_by is EndedBy.CLOUD:
-            yield (launch.gone.ended_at - state.created_at).total_seconds(), pool, False
+    found = pasts([*sightings_of(state), *world.sightings], now)
+    for pool, past in running(state, now).items():
+        found[pool] = found.get(pool, Past()) + past
+    spot = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
+    return MarketHistory.from_pasts(spot, (now - state.created_at).total_seconds())

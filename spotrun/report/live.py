@@ -62,6 +62,8 @@ class PlainView(_Watching, Lines[Pass]):
         parts = [status_word(seen.state), _where(seen.state), _position(seen.hint), _so_far(summary)]
         if seen.waiting_for:
             parts.append(plain(seen.waiting_for))
+        if seen.remark:
+            parts.append(plain(seen.remark))
         return f"{self._clock.now():%H:%M:%S}  ..  " + " | ".join(part for part in parts if part)
 
 
@@ -99,6 +101,8 @@ class LiveView(_Watching, Screen[Pass]):
         facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))
         if seen.waiting_for:
             facts.add_row(Text("waiting", "dim"), Text(plain(seen.waiting_for)))
+        if seen.remark:
+            facts.add_row(Text("beside", "dim"), Text(plain(seen.remark)))
         return facts
 
     def _durable(self, state: RunState) -> str:

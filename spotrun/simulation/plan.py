@@ -12,19 +12,13 @@ from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
+from spotrun.policy.considered import Considered
 from spotrun.policy.situation import name_of
 from spotrun.simulation.forecast import Forecast, Market, Question, forecast, tick_for
 from spotrun.simulation.traces import Windows
 from spotrun.spec import RunSpec
 from spotrun.strategies.port import Job
 from spotrun.units import format_duration
-
-
-class Considered(msgspec.Struct, frozen=True):
-    """An offering, and why it would be taken or not."""
-
-    offering: Offering
-    why: str
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -51,17 +45,17 @@ def plan(
     epochs: int | None = None,
     seed: int = 0,
     record: tuple[str, Windows] | None = None,
+    considered: Sequence[Considered] = (),
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
     Forecast `spec` on the `offerings` that suit it, cheapest first, to be done in `time_left`.
 
-    `record` is a recorded market with its name; without one markets are generated.
+    `record` is a recorded market with its name; without one markets are generated. `considered` is told as it is.
 
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
-    considered = _considered(spec, offerings)
     job = job_for(spec, offerings, work, time_left)
     questions = _questions(spec, [found for found in offerings if affordable(found, spec.resources.max_price)])
     budget = spec.budget.max_usd
@@ -128,23 +122,6 @@ def _market(name: str, offerings: Sequence[Offering]) -> Market:
         tuple(found.region for found in offerings),
         tuple(float(found.price_usd_per_hour) for found in offerings),
     )
-
-
-def _considered(spec: RunSpec, offerings: Sequence[Offering]) -> list[Considered]:
-    within = [found for found in offerings if affordable(found, spec.resources.max_price)]
-    first = {kind: next((found for found in within if found.capacity_type is kind), None) for kind in CapacityType}
-    return [Considered(found, _why(found, spec, first[found.capacity_type])) for found in offerings]
-
-
-def _why(offering: Offering, spec: RunSpec, first: Offering | None) -> str:
-    spot = offering.capacity_type is CapacityType.SPOT
-    if not affordable(offering, spec.resources.max_price):
-        return "above max_price"
-    if spot and spec.resources.spot_policy == "on-demand":
-        return "spot_policy is on-demand"
-    if spot:
-        return "asked first: the cheapest spot" if offering == first else "where the cheaper ones have none, or lost us"
-    return "when the deadline leaves no time for spot" if offering == first else "where the cheaper one has none"
 
 
 def _assumed(spec: RunSpec, job: Job, market: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import exp, log
 
 import msgspec
@@ -12,6 +12,22 @@ FADING_S = 8 * 3600.0
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """What is believed of a zone never seen: chosen on the 2023 V100 trace (both halves seen), as the fading is."""
+
+
+class Past(msgspec.Struct, frozen=True):
+    """Faded losses and faded seconds up, of stretches that are over."""
+
+    losses: float = 0.0
+    up_s: float = 0.0
+
+    @classmethod
+    def of(cls, *, lost: bool, up_s: float, ago_s: float) -> Past:
+        """One stretch of `up_s` that ended `ago_s` ago, in a loss or otherwise: what a ZoneRecord would make of it."""
+        keep = exp(-ago_s / FADING_S)
+        return cls(keep if lost else 0.0, FADING_S * keep * (1 - exp(-up_s / FADING_S)))
+
+    def __add__(self, other: Past) -> Past:
+        return Past(self.losses + other.losses, self.up_s + other.up_s)
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
@@ -36,6 +52,11 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
     records: dict[str, ZoneRecord] = {}
     up: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_pasts(cls, pasts: Mapping[str, Past], now_s: float) -> MarketHistory:
+        """What others remember of each zone, as of `now_s`."""
+        return cls({zone: ZoneRecord(now_s, False, past.losses, past.up_s) for zone, past in pasts.items()})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """This history and what can be had from `now_s` on; the same object where nothing changed."""
