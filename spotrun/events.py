@@ -212,6 +212,20 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
     work_left_s: float
 
 
+class BudgetNearlySpent(Event, frozen=True, kw_only=True):
+    """
+    The share of the budget at which to warn is spent. At the pace so far the rest will be at `passes_at`, in `epoch`;
+    None where that cannot be foreseen. Told once.
+    """
+
+    spent_usd: Decimal
+    passes_at: Moment | None = None
+    epoch: Count | None = None
+
+    def __post_init__(self) -> None:
+        require_amount(self.spent_usd)
+
+
 class RunStopped(Event, frozen=True, kw_only=True):
     reason: str
 
@@ -377,6 +391,7 @@ AnyEvent = (
     | InstanceCondemned
     | InstanceGone
     | DeadlineOutOfReach
+    | BudgetNearlySpent
     | RunStopped
     | RunFailed
     | AttemptStarted

@@ -29,7 +29,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps
     a launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
-    attempt, and `steps_total` how many the whole training will have, as far as its agents could tell.
+    attempt, and `steps_total` and `epochs_total` how many the whole training will have, as far as its agents could
+    tell. `sightings` are what other runs have seen of the market.
     """
 
     offerings: tuple[Offering, ...]
@@ -38,6 +39,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     silent: dict[int, timedelta] = {}
     step_seen: StepSeen | None = None
     steps_total: float | None = None
+    epochs_total: int | None = None
     sightings: tuple[Sighting, ...] = ()
 
 

@@ -139,6 +139,7 @@ class Runner:
             silent=self._heartbeats.silent(self._message),
             step_seen=self._step_seen(state) if hurried else None,
             steps_total=self._steps_total(state) if hurried else None,
+            epochs_total=self._epochs_total(state),
             sightings=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
@@ -163,6 +164,14 @@ class Runner:
             if self._known_total is not None:
                 break
         return self._known_total
+
+    def _epochs_total(self, state: RunState) -> int | None:
+        """What the current attempt says; asked for only as long as a warning of the budget may need it."""
+        assert state.created is not None
+        if state.current is None or state.created.budget_usd is None or state.budget_warning is not None:
+            return None
+        hint = self._hint(state.current.launch)
+        return None if hint is None else hint.epochs or None
 
     def _hint(self, launch: int) -> AgentHint | None:
         return read_hint(self._store, agent_key(launch), AgentHint)

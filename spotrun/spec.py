@@ -37,6 +37,7 @@ from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
     NAME_PATTERN,
     PLACE_PATTERN,
+    SHARE_PATTERN,
     STEPS_PATTERN,
     STRATEGY_NAMES,
     TIME_OF_DAY_PATTERN,
@@ -54,6 +55,7 @@ from spotrun.spec_values import (
     read_num_nodes,
     read_positive_duration,
     read_script,
+    read_share,
     read_steps,
     read_time_scale,
     read_uri,
@@ -103,6 +105,19 @@ Deadline = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"{TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}"}),
 ]
 Usd = Annotated[Decimal, PlainValidator(parse_usd), _as_text, _USD_SCHEMA]
+Share = Annotated[
+    Decimal,
+    PlainValidator(read_share),
+    _as_text,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+                {"type": "string", "pattern": SHARE_PATTERN},
+            ]
+        }
+    ),
+]
 AmountField = Annotated[Amount, PlainValidator(parse_amount), _as_text, _AMOUNT_SCHEMA]
 StepsField = Annotated[
     Steps,
@@ -267,6 +282,15 @@ class BudgetSpec(Model):
     """What the run may cost."""
 
     max_usd: Usd | None = Field(default=None, description="Stop before the run costs more than this many US dollars.")
+    warn_at: Share | None = Field(
+        default=None, description="Warn once when this share of max_usd is spent; 0.8 where it is left out."
+    )
+
+    @model_validator(mode="after")
+    def _a_warning_needs_a_budget(self) -> BudgetSpec:
+        if self.warn_at is not None and self.max_usd is None:
+            raise Unreadable("goes with max_usd", "add budget.max_usd, or remove it", at=("warn_at",))
+        return self
 
 
 class RetrySpec(Model):

@@ -24,6 +24,7 @@ from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"
+SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
 TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
 STRATEGY_NAMES = (
     *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
@@ -193,6 +194,16 @@ def read_steps(value: object) -> Steps:
     if steps.count == 0:
         raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
     return steps
+
+
+def read_share(value: object) -> Decimal:
+    """A share of a whole, above 0 and at most 1: `0.8`."""
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(SHARE_PATTERN, text, re.ASCII) or not 0 < Decimal(text) <= 1:
+        percent = re.fullmatch(r"(\d{1,2})\s*%", text, re.ASCII)
+        advice = f"write {int(percent[1]) / 100:g}" if percent else "write it like 0.8"
+        raise Unreadable(f"must be a share above 0 and at most 1, not {shown(text)}", advice)
+    return Decimal(text)
 
 
 def read_positive_duration(value: object) -> timedelta:

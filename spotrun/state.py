@@ -189,6 +189,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     opened_at: datetime | None = None
     restarts_used: int = 0
     deadline_lost: ev.DeadlineOutOfReach | None = None
+    budget_warning: ev.BudgetNearlySpent | None = None
     terminal: Terminal | None = None
     prune: Prune | None = None
     pauses: tuple[Pause, ...] = ()

@@ -196,7 +196,8 @@ def test_the_reservation_never_exceeds_the_budget_and_the_last_life_is_short() -
     history = History(budget_usd=Decimal("3"))
     (intent,) = events_of(decided(history, spec(budget={"max_usd": "3"})))
     assert isinstance(intent, ev.LaunchIntended)
-    assert timedelta(seconds=intent.time_to_live_s) == timedelta(hours=1.5)
+    half = timedelta(hours=1.5)  # less what storage and requests may take
+    assert half * 0.97 < timedelta(seconds=intent.time_to_live_s) < half
 
 
 def test_a_budget_that_pays_for_no_instance_stops_the_run_once_nothing_is_reserved() -> None:

@@ -443,7 +443,10 @@ def specs() -> st.SearchStrategy[dict[str, Any]]:
                 },
             ),
             "max_duration": durations(1),
-            "budget": fixed({}, optional={"max_usd": dollars()}),
+            "budget": st.one_of(
+                fixed({}, optional={"max_usd": dollars()}),
+                fixed({"max_usd": dollars(), "warn_at": st.sampled_from(["0.5", 0.8, 1])}),
+            ),
             "retry": fixed({}, optional={"on_events": st.lists(st.just("error"), max_size=1)}),
             "local": fixed(
                 {},

@@ -292,6 +292,17 @@ class FakeCloud:
             if instance.notice_deadline is not None and self._clock.now() >= instance.notice_deadline:
                 self.end(instance.instance_id, EndedBy.CLOUD)
 
+    def reprice(self, pool: Pool, usd_per_hour: Decimal) -> None:
+        """From now on a pool has another price, for what runs in it too."""
+        self.market = [
+            replace(found, price_usd_per_hour=usd_per_hour) if found.pool == pool else found for found in self.market
+        ]
+        segment = PriceSegment(since=self._clock.now(), usd_per_hour=usd_per_hour)
+        for found in self.alive:
+            if found.offering.pool == pool and found.billed_from is not None:
+                with self._lock:
+                    self._instances[found.instance_id] = replace(found, prices=(*found.prices, segment))
+
     def no_spot(self) -> None:
         self.empty |= {offering.pool for offering in self.market if offering.capacity_type is SPOT}
 

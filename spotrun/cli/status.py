@@ -9,6 +9,7 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun, Unreadable
+    from spotrun.spending import Outlook
     from spotrun.state import RunState
 
 
@@ -43,6 +44,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
     from spotrun.accounting import summarise
     from spotrun.errors import LedgerDamaged
     from spotrun.outcome import status_word
+    from spotrun.report.budget import budget_outlook
     from spotrun.report.tables import plain
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
@@ -50,7 +52,9 @@ def _row(run: OpenRun) -> dict[str, Any]:
         state = run.ledger.refresh()
     except LedgerDamaged as error:
         return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
-    total = summarise(state, run.clock.now()).total
+    now = run.clock.now()
+    summary = summarise(state, now)
+    total, budget = summary.total, budget_outlook(state, summary, now, _epochs_total(run))
     return {
         **base,
         "state": status_word(state),
@@ -63,14 +67,40 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "voids": len(state.voids),
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": state.deadline_lost is not None,
-        "detail": plain(_detail(state)),
+        **_budget_facts(budget),
+        "detail": plain(_detail(state, budget)),
     }
 
 
-def _detail(state: RunState) -> str:
+def _epochs_total(run: OpenRun) -> int | None:
+    from spotrun.hints import AgentHint, agent_key, read_hint
+
+    state = run.ledger.state
+    if run.created.budget_usd is None or state.current is None:
+        return None
+    hint = read_hint(run.store, agent_key(state.current.launch), AgentHint)
+    return None if hint is None else hint.epochs or None
+
+
+def _budget_facts(budget: Outlook | None) -> dict[str, Any]:
+    """Epochs count from 1 where a person reads them."""
+    if budget is None:
+        return {"budget_usd": None, "budget_passed_at": None, "budget_passed_in_epoch": None}
+    return {
+        "budget_usd": str(budget.budget_usd),
+        "budget_passed_at": None if budget.passes_at is None else budget.passes_at.isoformat(),
+        "budget_passed_in_epoch": None if budget.epoch is None else budget.epoch + 1,
+    }
+
+
+def _detail(state: RunState, budget: Outlook | None) -> str:
+    from spotrun.report.budget import budget_line
+
     if state.terminal is not None:
         return state.terminal.detail
-    return "the deadline cannot be met" if state.deadline_lost is not None else ""
+    lost = ["the deadline cannot be met"] if state.deadline_lost is not None else []
+    spent = [budget_line(budget)] if budget is not None else []
+    return "; ".join(lost + spent)
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:

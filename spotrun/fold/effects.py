@@ -109,6 +109,10 @@ def _deadline_out_of_reach(state: RunState, entry: Entry, event: ev.DeadlineOutO
     return replace(state, deadline_lost=event)
 
 
+def _budget_nearly_spent(state: RunState, entry: Entry, event: ev.BudgetNearlySpent) -> RunState:
+    return replace(state, budget_warning=event)
+
+
 def _run_stopped(state: RunState, entry: Entry, event: ev.RunStopped) -> RunState:
     return _end_run(state, "stopped", entry, Cause.STOPPED, event.reason)
 
@@ -256,6 +260,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.InstanceCondemned: _condemned,
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_out_of_reach,
+    ev.BudgetNearlySpent: _budget_nearly_spent,
     ev.RunStopped: _run_stopped,
     ev.RunFailed: _run_failed,
     ev.AttemptStarted: _attempt_started,

@@ -108,6 +108,13 @@ def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> N
     _require(state.deadline_lost is None, "told already")
 
 
+def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None:
+    _check_open(state)
+    assert state.created is not None
+    _require(state.created.budget_usd is not None, "the run has no budget")
+    _require(state.budget_warning is None, "told already")
+
+
 def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
     _check_open(state)
     launch = _known_launch(state, event.launch)
@@ -199,6 +206,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.InstanceCondemned: _check_condemned,
     ev.InstanceGone: _check_gone,
     ev.DeadlineOutOfReach: _check_deadline_out_of_reach,
+    ev.BudgetNearlySpent: _check_budget_nearly_spent,
     ev.RunStopped: _check_ending_by_runner,
     ev.RunFailed: _check_ending_by_runner,
     ev.AttemptStarted: _check_attempt_started,

@@ -15,6 +15,7 @@ from spotrun.policy.capacity import keep_going
 from spotrun.policy.deadline import out_of_reach
 from spotrun.policy.ending import hopeless, leave, overdue, stop
 from spotrun.policy.housekeeping import clean_up, record
+from spotrun.policy.money import nearly_spent
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 
@@ -36,8 +37,8 @@ def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> l
         return list(leave(state, "max_duration is over"))
     if state.current is None and (failure := hopeless(state)) is not None:
         return [Append(event=failure)]
-    lost = out_of_reach(state, spec, world, now)
-    news: list[Action] = [] if lost is None else [Append(event=lost)]
+    told = (out_of_reach(state, spec, world, now), nearly_spent(state, spec, world, now))
+    news: list[Action] = [Append(event=event) for event in told if event is not None]
     return news + list(keep_going(state, spec, world, now))
 
 

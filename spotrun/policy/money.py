@@ -7,19 +7,30 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun import events as ev
+from spotrun.accounting import summarise
 from spotrun.billing import SECONDS_PER_HOUR, ZERO
+from spotrun.intervals import COMMIT_GAP
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.patience import age
 from spotrun.spec import RunSpec
+from spotrun.spending import outlook
 from spotrun.state import Attempt, RunState
 
+WARN_AT = Decimal("0.8")
+"""The share of a budget at which to warn, where the specification names none."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
 TIME_TO_LIVE = timedelta(hours=24)
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """A shorter life does not pay for its boot."""
+UPKEEP_SHARE = Decimal("0.01")
+"""Of a budget so much is kept for storage and requests, as long as it is not known to take more."""
+OBJECTS_ASSUMED = 8
+"""Of a checkpoint, before one was made."""
+ENTRIES_PER_COMMIT = 3
+"""A commit, the retirement of an older one, and all else that is written now and then."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """So long before an instance's time-to-live a standby is launched for it."""
 
@@ -45,6 +56,21 @@ def intend(
     yield Append(event=intent)
 
 
+def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.BudgetNearlySpent | None:
+    """The news that `warn_at` of the budget is spent; None before, and where it was told."""
+    assert state.created is not None
+    budget = state.created.budget_usd
+    if budget is None or state.budget_warning is not None:
+        return None
+    limit = budget * (spec.budget.warn_at or WARN_AT)
+    if state.reserved_usd() + storage_reserve(state, spec) < limit:
+        return None  # not even all that is reserved comes to it
+    found = outlook(summarise(state, now), budget, now, world.epochs_total)
+    if found.spent_usd < limit:
+        return None
+    return ev.BudgetNearlySpent(spent_usd=found.spent_usd, passes_at=found.passes_at, epoch=found.epoch)
+
+
 def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | None) -> Decimal:
     """The most an hour may come to be: a spot price floats, up to max_price or the on-demand price."""
     if offering.capacity_type is CapacityType.ON_DEMAND:
@@ -56,7 +82,8 @@ def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime
     """
     How long a new instance may live, or None where the budget allows too little to be worth a boot.
 
-    With a budget, half of what is left is kept for its standby while that leaves a useful life.
+    With a budget, half of what is left is kept for its standby while that leaves a useful life. What storage and
+    requests may take comes off first.
     """
     assert state.created is not None
     life = TIME_TO_LIVE
@@ -64,7 +91,8 @@ def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime
         life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
     budget = state.created.budget_usd
     if budget is not None and ceiling > 0:
-        hours = (budget - state.reserved_usd() - storage_reserve(state, spec)) / ceiling
+        upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
+        hours = (budget - state.reserved_usd() - upkeep) / (ceiling + requests_usd_per_hour(state))
         affordable_life = timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
         half = affordable_life / 2
         life = min(life, half if half >= TIME_TO_LIVE_MIN * 3 else affordable_life)
@@ -94,6 +122,25 @@ def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
     held = sum(1 for commit in state.commits if commit.retired_at is None)
     kept_gb = Decimal(latest.event.size_bytes * (max(by_rule, held) + 1)) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
+
+
+def requests_usd(state: RunState) -> Decimal:
+    """What the store has asked for requests so far, or a little more."""
+    assert state.created is not None
+    prices = state.created.storage
+    puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
+    gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
+    return (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
+
+
+def requests_usd_per_hour(state: RunState) -> Decimal:
+    """The most that an hour of training asks for: a commit each COMMIT_GAP, put and read back."""
+    assert state.created is not None
+    prices, newest = state.created.storage, state.latest_commit()
+    objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
+    puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects
+    each = (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
+    return each * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds())
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:

@@ -4,7 +4,7 @@ Which offerings may be asked for now, and in which order: the least dollars per 
     price per hour of progress = price now * (1 + changeover / expected life)
 
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
-just lost, or refused another run, comes last whatever it costs.
+just lost, or refused any run, comes last whatever it costs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
 from spotrun.policy.situation import changeover, market_history, name_of
 from spotrun.policy.workload import workload
-from spotrun.sightings import Kind, Sighting, sightings_of, troubled
+from spotrun.sightings import Sighting, sightings_of, troubled
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
 from spotrun.strategies.history import FADING_S
@@ -25,7 +25,7 @@ from spotrun.strategies.history import FADING_S
 POOL_REST = timedelta(minutes=2)
 """A pool that had no capacity is not asked again for so long."""
 LOST_POOL_REST = timedelta(minutes=10)
-"""A pool that just took an instance back is asked last: 10 min after a loss it is up again with p = 0.23 only."""
+"""A pool that just took an instance back, or had none, is asked last: 10 min later it is up with p = 0.23 only."""
 
 
 def within_price(spec: RunSpec, world: World) -> list[Offering]:
@@ -88,12 +88,8 @@ def expected_lives(state: RunState, spec: RunSpec, world: World, now: datetime) 
 
 
 def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
-    """
-    The pools that this run or another was interrupted in, or told to leave, a short while ago; and those that refused
-    another. What refused this run rests, and is worth asking again afterwards.
-    """
-    own = [seen for seen in sightings_of(state) if seen.kind is Kind.LOST]
-    return troubled([*own, *world.sightings], now, LOST_POOL_REST)
+    """The pools that this run or another was interrupted in, told to leave or refused by a short while ago."""
+    return troubled([*sightings_of(state), *world.sightings], now, LOST_POOL_REST)
 
 
 def resting(state: RunState, now: datetime) -> set[Pool]:

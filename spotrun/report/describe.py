@@ -9,7 +9,8 @@ from typing import Any
 
 from spotrun import events as ev
 from spotrun.events import Entry
-from spotrun.report.tables import plain, short_duration
+from spotrun.report.budget import passing
+from spotrun.report.tables import dollars, plain, short_duration
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 DETAIL_MAX = 300
@@ -66,6 +67,10 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
     return f"the deadline cannot be met: {span(event.work_left_s)} of work are left, {late} too much even on demand"
 
 
+def _budget_nearly_spent(event: ev.BudgetNearlySpent) -> str:
+    return f"{dollars(event.spent_usd)} are spent{passing(event.passes_at, event.epoch, 'the budget')}"
+
+
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
         return "training begins at step 0"
@@ -106,6 +111,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} is to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,
+    ev.BudgetNearlySpent: _budget_nearly_spent,
     ev.RunStopped: lambda event: f"run stopped: {event.reason}",
     ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
     ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -16,6 +17,7 @@ from spotrun.events import CheckpointRetired, Entry
 from spotrun.hints import AgentHint
 from spotrun.ledger import Ledger
 from spotrun.outcome import status_word
+from spotrun.report.budget import budget_line, budget_outlook
 from spotrun.report.describe import describe, span
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
@@ -60,6 +62,8 @@ class PlainView(_Watching, Lines[Pass]):
     def _progress(self, seen: Pass) -> str:
         summary = summarise(seen.state, self._clock.now())
         parts = [status_word(seen.state), _where(seen.state), _position(seen.hint), _so_far(summary)]
+        if (budget := _budget(seen, summary, self._clock.now())) is not None:
+            parts.append(f"budget {budget}")
         if seen.waiting_for:
             parts.append(plain(seen.waiting_for))
         if seen.remark:
@@ -98,6 +102,8 @@ class LiveView(_Watching, Screen[Pass]):
         facts = Table.grid(padding=(0, 2))
         facts.add_row(Text("where", "dim"), Text(_where(seen.state) or "no instance"))
         facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
+        if (budget := _budget(seen, summary, self._clock.now())) is not None:
+            facts.add_row(Text("budget", "dim"), Text(budget))
         facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))
         if seen.waiting_for:
             facts.add_row(Text("waiting", "dim"), Text(plain(seen.waiting_for)))
@@ -153,6 +159,12 @@ def _place(launch: Launch) -> str:
     prices = launch.recorded.prices if launch.recorded is not None else ()
     price = prices[-1].usd_per_hour if prices else offering.price_usd_per_hour
     return f"{offering} at ${price}/h" + (" simulated" if offering.simulated else "")
+
+
+def _budget(seen: Pass, summary: RunSummary, now: datetime) -> str | None:
+    epochs = None if seen.hint is None else seen.hint.epochs or None
+    found = budget_outlook(seen.state, summary, now, epochs)
+    return None if found is None else budget_line(found)
 
 
 def _so_far(summary: RunSummary) -> str:

@@ -1,0 +1,38 @@
+"""A budget in words: what is spent of it, and when the rest will be."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from spotrun.accounting import RunSummary
+from spotrun.report.tables import dollars
+from spotrun.spending import Outlook, outlook
+from spotrun.state import RunState
+
+
+def budget_outlook(
+    state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
+) -> Outlook | None:
+    """None for a run without a budget."""
+    assert state.created is not None
+    budget_usd = state.created.budget_usd
+    return None if budget_usd is None else outlook(summary, budget_usd, now, epochs_total)
+
+
+def budget_line(found: Outlook) -> str:
+    """`$12.30 of $40: passes it in epoch 37 at 02:10`; without a forecast where there is none."""
+    whole = f"{found.budget_usd:f}"
+    return f"{dollars(found.spent_usd)} of ${whole}" + passing(found.passes_at, found.epoch, "it")
+
+
+def passing(at: datetime | None, epoch: int | None, what: str) -> str:
+    """`: passes $40 in epoch 37 at 02:10`, on another day with its date; empty where it does not."""
+    if at is None:
+        return ""
+    where = "" if epoch is None else f" in epoch {epoch + 1}"
+    return f": passes {what}{where} at {at:%m-%d %H:%M}"
+
+
+def share(spent_usd: Decimal, budget_usd: Decimal) -> str:
+    return f"{spent_usd / budget_usd:.0%}"

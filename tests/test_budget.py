@@ -1,0 +1,212 @@
+"""A budget is never passed, whatever happens; and whoever comes near it is told, once, and where it leads."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from random import Random
+
+import pytest
+
+from spotrun import events as ev
+from spotrun.accounting import summarise
+from spotrun.billing import LOCAL_RULE, Meter
+from spotrun.clock import ManualClock
+from spotrun.instance import EndedBy
+from spotrun.ledger import Ledger, key_of
+from spotrun.report.budget import budget_line
+from spotrun.report.describe import describe
+from spotrun.report.live import PlainView
+from spotrun.runner import Pass
+from spotrun.spending import Outlook, outlook
+from spotrun.store import open_store
+from tests.histories import START, History
+from tests.local_runs import Site
+from tests.test_policy import decided, events_of, spec
+from tests.test_runner import Town
+from tests.test_state import refused
+from tests.worlds import SPOT, FakeCloud
+
+BUDGET = Decimal(40)
+
+
+def trained(epochs: int, hours_each: float = 2 / 3, **created: object) -> History:
+    """Epochs that take so long and are durable at once, on an instance at $1.50 an hour."""
+    history = History(**{"budget_usd": BUDGET, **created})
+    launch = history.launch(price="1.5", on_demand="1.5")
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    for epoch in range(epochs):
+        history.step += 100
+        history.after(hours_each * 3600).epoch(epoch)
+        history.commit(size_bytes=1)
+    return history
+
+
+# -- never above the cap ---------------------------------------------------------------------------------------------
+
+
+def billed(town: Town) -> Decimal:
+    """Recomputed from the cloud's own records, apart from our account."""
+    return sum(
+        (
+            Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(town.clock.now())
+            for each in town.cloud.all
+        ),
+        Decimal(0),
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budget(seed: int) -> None:
+    """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
+    dice = Random(seed)
+    budget = Decimal(dice.choice(["0.6", "1.5", "4", "9"]))
+    town = Town(steps=10**9, budget_usd=budget)
+    wanted = {"budget": {"max_usd": str(budget)}, "policy": {"on_demand_after": "1m"}}
+    runner, asleep = town.runner(**wanted), 0
+    for _ in range(700):
+        if dice.random() < 0.02:
+            pool = dice.choice([found.pool for found in town.cloud.market if found.pool.capacity_type is SPOT])
+            town.cloud.reprice(pool, Decimal(dice.choice(["0.5", "2", "3"])))
+        for instance in town.cloud.alive:
+            if instance.offering.capacity_type is SPOT and dice.random() < 0.01:
+                town.cloud.notice(instance.instance_id, 120)
+            elif dice.random() < 0.003:
+                town.cloud.end(instance.instance_id, dice.choice([EndedBy.CLOUD, EndedBy.FAULT]))
+        town.turn()
+        if asleep > 0:
+            asleep -= 1
+        elif dice.random() < 0.01:
+            runner, asleep = town.runner(**wanted), dice.choice([5, 60, 10**6])
+        elif not runner.tick().done:
+            assert town.state().reserved_usd() <= budget
+        assert billed(town) <= budget
+    town.clock.advance(timedelta(days=2).total_seconds())  # nobody looks; what is armed ends by itself
+    assert not town.cloud.alive
+    assert billed(town) <= budget
+    town.settle(town.runner(**wanted), 8)
+    total = summarise(town.state(), town.clock.now()).total.cost_usd
+    assert billed(town) <= total <= budget
+
+
+def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_room_for_storage_and_requests() -> None:
+    """The runner dies at once, the machine boots in no time, and the agent commits as often as it may."""
+    budget = Decimal("0.6")
+    town = Town(steps=10**9, budget_usd=budget)
+    town.cloud = FakeCloud(town.clock, boot_s=0)
+    wanted = {"budget": {"max_usd": str(budget)}, "resources": {"spot_policy": "on-demand"}}
+    town.settle(town.runner(**wanted))
+    while town.cloud.alive:
+        town.turn()
+    town.settle(town.runner(**wanted), 8)
+    total = summarise(town.state(), town.clock.now()).total
+    assert total.on_demand_usd > budget * Decimal("0.9")
+    assert total.requests_usd > 0
+    assert total.cost_usd <= budget
+
+
+# -- the forecast ----------------------------------------------------------------------------------------------------
+
+
+def test_the_forecast_names_the_epoch_and_the_time_at_which_the_budget_is_passed() -> None:
+    history = trained(30)
+    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    assert found.spent_usd == pytest.approx(Decimal(30), abs=Decimal("0.1"))
+    assert found.epoch == 39
+    assert found.passes_at is not None
+    assert (found.passes_at - history.now).total_seconds() == pytest.approx(10 * 2400, rel=0.02)
+
+
+def test_the_forecast_follows_the_newest_epochs() -> None:
+    steady, slower = trained(20, 1 / 3), trained(20, 1 / 3)
+    for epoch in range(20, 25):
+        slower.step += 100
+        slower.after(4 / 3 * 3600).epoch(epoch)
+        slower.commit(size_bytes=1)
+    early, late = (outlook(summarise(each.state, each.now), BUDGET, each.now) for each in (steady, slower))
+    assert early.epoch == 79
+    assert late.epoch == 34
+
+
+def test_a_run_that_will_be_done_before_is_not_said_to_pass_its_budget() -> None:
+    history = trained(30)
+    summary = summarise(history.state, history.now)
+    assert outlook(summary, BUDGET, history.now, epochs_total=39).passes_at is None
+    assert outlook(summary, BUDGET, history.now, epochs_total=40).epoch == 39
+
+
+def test_before_the_first_epoch_there_is_a_time_and_no_epoch_and_before_the_first_cent_neither() -> None:
+    history = History(budget_usd=BUDGET)
+    assert outlook(summarise(history.state, history.now), BUDGET, history.now).passes_at is None
+    history = trained(0)
+    history.after(3600)
+    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    assert found.epoch is None
+    assert found.passes_at is not None
+
+
+def test_a_forecast_in_words() -> None:
+    assert budget_line(Outlook(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
+    passes = Outlook(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
+    assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10"
+
+
+# -- the warning -----------------------------------------------------------------------------------------------------
+
+
+def test_the_warning_comes_at_its_share_of_the_budget_once() -> None:
+    history, wanted = trained(0), spec(budget={"max_usd": "40", "warn_at": "0.5"})
+    told = []
+    for epoch in range(39):
+        history.step += 100
+        history.after(2400).epoch(epoch)
+        history.commit(size_bytes=1)
+        for event in events_of(decided(history, wanted)):
+            if isinstance(event, ev.BudgetNearlySpent):
+                history.write(event)
+                told.append((epoch, event))
+    ((epoch, warning),) = told
+    assert epoch in (19, 20)
+    assert warning.epoch == 39
+    sentence = describe(history.entry(warning))
+    assert sentence.startswith("$20.")
+    assert "passes the budget in epoch 40 at 03-02 1" in sentence
+
+
+def test_without_a_share_the_warning_comes_at_four_fifths_and_without_a_budget_never() -> None:
+    near, nearer = trained(31), trained(33)
+    free = trained(33, budget_usd=None)
+    wanted = spec(budget={"max_usd": "40"})
+    warned = [
+        any(isinstance(event, ev.BudgetNearlySpent) for event in events_of(decided(history, wanted)))
+        for history in (near, nearer, free)
+    ]
+    assert warned == [False, True, False]
+
+
+def test_a_warning_is_void_a_second_time_and_for_a_run_without_a_budget() -> None:
+    warning = ev.BudgetNearlySpent(spent_usd=Decimal(32))
+    history = trained(1)
+    history.write(warning)
+    refused(history, warning, "told already")
+    refused(History(), warning, "no budget")
+
+
+def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = trained(30, spec=spec().to_dict())
+    store = open_store(str(site.store / f"demo-{history.uid}"))
+    for entry in history.entries:
+        store.put(key_of(entry.number), ev.encode_entry(entry))
+    ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
+    PlainView(ledger, clock, spec(), "demo").show(Pass(state=ledger.refresh()))
+    assert "budget $30.0" in (said := capsys.readouterr().out)
+    assert "of $40: passes it in epoch 40 at 03-02 1" in said
+    (row,) = site.call_json("status")
+    assert row["budget_usd"] == "40"
+    assert row["budget_passed_in_epoch"] is not None
+    assert "of $40: passes it in epoch" in row["detail"]
