@@ -15,7 +15,7 @@ from rich.console import Console
 from spotrun import address
 from spotrun.accounting import summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.wiring import OpenRun, any_cloud, first_look, only_local, who
+from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, only_local, who
 from spotrun.clock import system_clock
 from spotrun.creation import deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
@@ -25,6 +25,7 @@ from spotrun.market import World
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
+from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
 from spotrun.report import terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
@@ -40,9 +41,11 @@ def show_plan(spec: RunSpec) -> None:
 
     Raises:
         CloudError: none suits, or none within max_price.
+        SpecInvalid: the run would never be done.
     """
     only_local(spec)
     unborn, world = first_look(spec)
+    refuse_hopeless(spec, world)
     chosen = _first_choice(spec, unborn, world)
     console = Console()
     console.print(offerings_table(world.offerings, chosen))
@@ -50,6 +53,18 @@ def show_plan(spec: RunSpec) -> None:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         console.print(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
     show_deadline(spec)
+
+
+def refuse_hopeless(spec: RunSpec, world: World) -> None:
+    """
+    Raises:
+        SpecInvalid: on spot the run would never be done, by what an earlier one of its name measured.
+    """
+    before = earlier_run(spec)
+    known = None if before is None else earlier(before, spec.local.time_scale)
+    found = hopeless_on_spot(spec, known, median_life(world.sightings))
+    if found is not None:
+        raise SpecInvalid(found.reason, hint=found.fix)
 
 
 def _who_bills(spec: RunSpec) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cached_property
@@ -87,19 +88,40 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
     unborn = newborn(spec, clock)
     assert unborn.created is not None
-    offerings = suitable(local_cloud(spec.local, system_clock()).offerings(), spec)
+    offerings = suitable(local_cloud(spec.local, clock).offerings(), spec)  # its own market, which begins with it
     sightings = _told(store or spec.checkpoint.uri, unborn.created, offerings)
     return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
 
 
 def _told(folder: str, created: RunCreated, offerings: list[Offering]) -> tuple[Sighting, ...]:
-    place = address.parse(folder)
-    if isinstance(place, str) and not Path(place).expanduser().is_dir():
-        return ()  # opening a folder makes it
+    if _absent(folder):
+        return ()
     try:
         return MarketRecord(open_store(folder)).read(created, offerings, created.clock_epoch)
     except StoreError:
         return ()
+
+
+def earlier_run(spec: RunSpec) -> RunState | None:
+    """The newest run of that name that can be read, if there is one in its store."""
+    folder = spec.checkpoint.uri
+    if _absent(folder):
+        return None
+    try:
+        store = open_store(folder)
+        names = [name for name in store.folders() if name.rpartition("-")[0] == spec.name]
+        with ThreadPoolExecutor(OPENERS) as pool:
+            found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
+        runs = sorted(_opened(found), key=lambda run: run.created.clock_epoch)
+        return runs[-1].ledger.refresh() if runs else None
+    except StoreError:
+        return None  # whether it can hold a run, the launch will find out
+
+
+def _absent(folder: str) -> bool:
+    """A folder of this machine that opening would make."""
+    place = address.parse(folder)
+    return isinstance(place, str) and not Path(place).expanduser().is_dir()
 
 
 def any_cloud() -> LocalCloud:
@@ -182,8 +204,11 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     with ThreadPoolExecutor(OPENERS) as pool:
         names = [name for name in persist(store.folders) if name != MARKET]
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
-    runs = [run for run in found if isinstance(run, OpenRun)]
-    return runs, [run for run in found if isinstance(run, Unreadable)]
+    return _opened(found), [run for run in found if isinstance(run, Unreadable)]
+
+
+def _opened(found: Iterable[OpenRun | Unreadable | None]) -> list[OpenRun]:
+    return [run for run in found if isinstance(run, OpenRun)]
 
 
 def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
