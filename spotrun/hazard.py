@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.events import Cause
 from spotrun.intervals import MEAN_TIME_BETWEEN_INTERRUPTIONS
@@ -15,25 +16,45 @@ from spotrun.state import Attempt, RunState
 
 
 class Hazard(msgspec.Struct, frozen=True):
-    """`saved` is the share of losses that undo no step, because their notice was used for one more commit."""
+    """
+    `saved` is the share of losses that undo no step, because their notice was used for one more commit. With each
+    second that the instance at hand goes on, the mean grows by `growth` seconds.
+    """
 
     mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
     saved: float = 0.0
+    growth: float = 1.0
+
+    def after(self, lived: timedelta) -> timedelta:
+        """
+        The mean time between losses once the instance has lived for so long after this was observed.
+
+        Lives are heavy-tailed: what has lasted will last. With a Gamma prior on the hazard a life is Lomax, whose
+        hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
+        """
+        return self.mean_time_between + lived * self.growth
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
-    """
-    What the ledger says of spot, beside one loss without notice that is assumed to have been seen already.
-
-        mean time between losses = (assumed + time on spot) / (1 + losses)
-        saved = losses after which the last step was committed / (1 + losses)
-    """
+    """What the ledger says of spot by `now`. On demand, where nothing is lost, the mean does not grow."""
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
     final = {commit.event.attempt for commit in state.commits if commit.event.final}
     up = sum((_until(attempt, now) - attempt.booted_at for attempt in spot), timedelta())
-    mean = (MEAN_TIME_BETWEEN_INTERRUPTIONS + max(up, timedelta())) / (1 + len(lost))
-    return Hazard(mean, sum(attempt.number in final for attempt in lost) / (1 + len(lost)))
+    found = hazard_of(max(up, timedelta()), len(lost), sum(attempt.number in final for attempt in lost))
+    on_demand = state.current is not None and not _on_spot(state.current, state)
+    return replace(found, growth=0.0) if on_demand else found
+
+
+def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
+    """
+    What was seen, beside one loss without notice that is assumed to have been seen already. `saved` of the losses were
+    after a commit of the last step.
+
+        mean time between losses = (assumed + time on spot) / (1 + losses)
+    """
+    mean = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time_on_spot) / (1 + losses)
+    return Hazard(mean, saved / (1 + losses), 1 / (1 + losses))
 
 
 def _on_spot(attempt: Attempt, state: RunState) -> bool:

@@ -124,7 +124,7 @@ def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_sna
     pace.snapshot(6, 0.5, 51)
     pace.committed(8, 55)
     assert (pace.snapshot_due(150), pace.snapshot_due(152)) == (None, "interval")
-    assert Pace(Steps(5), None).interval_s() is None
+    assert Pace(Steps(5), None).interval_s(0.0) is None
 
 
 # -- who may start -------------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class AttemptLoop:
         attempt = self._chronicle.take_over()
         self._node.status.change(phase="restore", attempt=attempt.number)
         hazard = observed_hazard(self._state, self._node.clock.now())
-        self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard)
+        self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard, self._now_s)
         self._leave.read(self._state, attempt.number)
         self._begin(len(attempt.trainers), lambda: ready)
         while True:

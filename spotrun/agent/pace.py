@@ -27,12 +27,15 @@ Every = Literal["auto"] | timedelta | Steps
 class Pace:
     """
     One attempt's. `committed_s` is the monotonic time of the run's newest commit, None where there is none; `hazard`
-    is what the run knew of losses when the attempt began.
+    is what the run knew of losses at `began_s`, when the attempt began.
     """
 
-    def __init__(self, every: Every, committed_s: float | None, hazard: Hazard | None = None) -> None:
+    def __init__(
+        self, every: Every, committed_s: float | None, hazard: Hazard | None = None, began_s: float = 0.0
+    ) -> None:
         self._every = every
         self._hazard = hazard or Hazard()
+        self._began_s = began_s
         self._committed_s = committed_s
         self._snapshot_s: float | None = None
         self._steps: deque[float] = deque(maxlen=STEPS_REMEMBERED)
@@ -79,19 +82,21 @@ class Pace:
         """For another commit that is not final."""
         return self._committed_s is not None and now_s - self._committed_s < COMMIT_GAP.total_seconds()
 
-    def interval_s(self) -> float | None:
+    def interval_s(self, now_s: float) -> float | None:
+        """Between two snapshots; None where the trainer counts steps by itself."""
         if isinstance(self._every, Steps):
             return None
         if isinstance(self._every, timedelta):
             return self._every.total_seconds()
         stall = FIRST_STALL if self.stall_s is None else timedelta(seconds=self.stall_s)
-        return auto_interval(stall, self._hazard.mean_time_between, self._hazard.saved).total_seconds()
+        mean_time_between = self._hazard.after(timedelta(seconds=now_s - self._began_s))
+        return auto_interval(stall, mean_time_between, self._hazard.saved).total_seconds()
 
     def snapshot_due(self, now_s: float) -> Why | None:
         facts = SnapshotFacts(
             since_commit_s=None if self._committed_s is None else now_s - self._committed_s,
             since_snapshot_s=None if self._snapshot_s is None else now_s - self._snapshot_s,
-            interval_s=self.interval_s(),
+            interval_s=self.interval_s(now_s),
             epoch_ended=self._epoch_step is not None,
             rebalance=self._rebalance,
         )
