@@ -96,4 +96,8 @@ class ManualClock:
         return event.is_set()
 
     def advance(self, seconds: float) -> None:
-        self._elapsed_s += max(0.0, seconds)
+        self.pass_to(self._elapsed_s + max(0.0, seconds))
+
+    def pass_to(self, moment_s: float) -> None:
+        """Let `monotonic` be exactly `moment_s`, unless that is over."""
+        self._elapsed_s = max(self._elapsed_s, moment_s)

@@ -48,7 +48,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     store = open_store(uri)
     _try_out(store)
     clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
-    event = _run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
+    event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).append(lambda _: event)
@@ -68,11 +68,12 @@ def _try_out(store: Store) -> None:
 
 def newborn(spec: RunSpec, clock: ScaledClock) -> RunState:
     """The state in which a run of `spec` begins; nothing is written anywhere."""
-    event = _run_created(spec, "unborn", "", clock)
+    event = run_created(spec, "unborn", "", clock)
     return fold.apply(RunState(), Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 
-def _run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
+def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
+    """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`."""
     return RunCreated(
         uid=uid,
         name=spec.name,

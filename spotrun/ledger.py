@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 from spotrun import fold
 from spotrun.clock import Clock
@@ -28,6 +29,7 @@ READS_MAX = 5
 """Of an entry that comes otherwise each time."""
 
 Decide = Callable[[RunState], AnyEvent | None]
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 class EntryRefused(SpotrunError):
@@ -61,15 +63,25 @@ class Ledger:
     """
     One writer's view of a run's ledger: the prefix it has read, and the fold of it.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it.
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. A cold
+    start reads `readers` entries at a time.
     """
 
-    def __init__(self, store: Store, run_uid: str, writer: str, clock: Clock, retry_for_s: float = RETRY_FOR_S) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_uid: str,
+        writer: str,
+        clock: Clock,
+        retry_for_s: float = RETRY_FOR_S,
+        readers: int = READERS,
+    ) -> None:
         self._store = store
         self._uid = run_uid
         self._writer = writer
         self._clock = clock
         self._retry_for_s = retry_for_s
+        self._readers = readers
         self._lock = threading.RLock()
         self._entries: list[Entry] = []
         self._state = RunState()
@@ -138,7 +150,7 @@ class Ledger:
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
         self._refuse_gap()
-        stored = through_faults(self._retry_for_s)(self._settle, entry.number, data)
+        stored = self._patiently(self._settle, entry.number, data)
         self._fold(entry.number, stored)
         settled = decode_entry(stored)
         return settled is not None and settled.nonce == entry.nonce
@@ -180,7 +192,10 @@ class Ledger:
         # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
         if whole < len(keys) and self._read(whole) is None:
             raise _missing(whole, keys[whole])
-        with ThreadPoolExecutor(READERS) as pool:
+        if self._readers == 1:
+            self._fold_all(map(self._read, range(whole)))
+            return
+        with ThreadPoolExecutor(self._readers) as pool:
             self._fold_all(pool.map(self._read, range(whole)))
 
     def _fold_all(self, objects: Iterable[bytes | None]) -> None:
@@ -190,10 +205,16 @@ class Ledger:
             self._fold(number, data)
 
     def _list(self, after: str = "") -> list[StoredObject]:
-        return through_faults(self._retry_for_s)(self._store.list, FOLDER, after)
+        return self._patiently(self._store.list, FOLDER, after)
 
     def _read(self, number: int) -> bytes | None:
-        return through_faults(self._retry_for_s)(read_entry, self._store, number)
+        return self._patiently(read_entry, self._store, number)
+
+    def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
+        """Through the passing faults of the store; where those are the caller's at once, by a plain call."""
+        if not self._retry_for_s:
+            return act(*args, **more)
+        return through_faults(self._retry_for_s)(act, *args, **more)
 
 
 def _missing(number: int, later: str) -> LedgerDamaged:

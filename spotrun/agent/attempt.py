@@ -76,7 +76,8 @@ class AttemptLoop:
             self._release,
         )
         self._leave = Leave(node.clock)
-        self._chronicle = Chronicle(node)
+        place = node.place
+        self._chronicle = Chronicle(node.recorder, place.launch, place.instance_id, node.booted_at)
         self._current: Incarnation | None = None
 
     # -- from the beginning to the end ---------------------------------------------------------------------------

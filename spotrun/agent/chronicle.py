@@ -4,10 +4,11 @@ What one attempt tells the ledger. Each event stands there once, however often i
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from datetime import datetime
+from typing import Protocol
 
 from spotrun.agent.inbox import NoticeHeard, PowerOff, Said
-from spotrun.agent.node import Node
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
 from spotrun.errors import SpotrunError
@@ -17,6 +18,7 @@ from spotrun.events import (
     AttemptEnded,
     AttemptStarted,
     Cause,
+    Entry,
     EpochCompleted,
     NoticeSeen,
     ResumedFrom,
@@ -33,16 +35,27 @@ APPEND_WITHIN_S = 3700.0
 """System time; longer than the recorder's own patience."""
 
 
+class Journal(Protocol):
+    """Where an agent's events are taken down, in order: a Recorder."""
+
+    @property
+    def state(self) -> RunState: ...
+
+    def append(self, decide: Decide) -> Future[Entry | None]: ...
+
+
 class Chronicle:
     """
-    The events of attempt `attempt`, which `take_over` begins.
+    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`.
 
     What the next move depends on is waited for; the rest is appended behind the loop's back, in order, and the inbox
     hears if it was refused.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, journal: Journal, launch: int, instance_id: str, booted_at: datetime) -> None:
+        self._journal = journal
+        self._launch = launch
+        self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at)
         self.attempt = -1
 
     def take_over(self) -> Attempt:
@@ -52,15 +65,11 @@ class Chronicle:
         Raises:
             PowerOff: this launch may not start one.
         """
-        launch = self._node.place.launch
-        started = AttemptStarted(
-            launch=launch, instance_id=self._node.place.instance_id, booted_at=self._node.booted_at
-        )
-        self._append(unless(lambda state: state.launches[launch].attempt is not None, started))
-        number = self._node.recorder.state.launches[launch].attempt
+        self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
+        number = self._journal.state.launches[self._launch].attempt
         assert number is not None
         self.attempt = number
-        return self._mine(self._node.recorder.state)
+        return self._mine(self._journal.state)
 
     def resumed(self, incarnation: int, event: ResumedFrom) -> None:
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
@@ -128,10 +137,10 @@ class Chronicle:
             PowerOff: this agent may not write any more.
         """
         try:
-            self._node.recorder.append(decide).result(APPEND_WITHIN_S)
+            self._journal.append(decide).result(APPEND_WITHIN_S)
         except SpotrunError as error:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
         """Without waiting. If it is refused the inbox will say so."""
-        self._node.recorder.append(decide)
+        self._journal.append(decide)

@@ -1,0 +1,155 @@
+"""
+The agent of one instance, without a process: it boots, sets up, waits as a standby, takes over and hears notices.
+
+When it may take over, and when a standby gives up, is decided by the real agent's own rules; what follows the takeover
+is in `spotrun.simulation.world.attempt`.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+from msgspec.structs import asdict
+
+from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict, standing
+from spotrun.agent.inbox import NoticeHeard, PowerOff
+from spotrun.agent.leave import Leave
+from spotrun.agent.notices import POLL_S
+from spotrun.agent.recorder import TAIL_S
+from spotrun.hints import AgentHint, agent_key, write_hint
+from spotrun.instance import EndedBy, Instance
+from spotrun.ledger import Ledger, key_of
+from spotrun.simulation.world.attempt import SimulatedAttempt
+from spotrun.simulation.world.dice import Range
+from spotrun.simulation.world.journal import NotNow, SimulatedRecorder
+from spotrun.simulation.world.place import Place
+from spotrun.state import RunState
+
+STANDBY_LOOK_S = 1.0
+"""Once its predecessor leaves, a standby looks so often whether the time is up."""
+ROUNDING = 1e-9
+
+
+class SimulatedAgent:
+    """What runs on one instance from its start on. The world calls `act` whenever `due_s` has come."""
+
+    def __init__(self, place: Place, instance: Instance) -> None:
+        self._place = place
+        self._launch, self._instance_id = instance.launch, instance.instance_id
+        self._booted_s = place.now_s + self._takes("boot", place.habits.boot_s)
+        self._ready_s = self._booted_s + self._takes("setup", place.habits.setup_s)
+        ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
+        self._recorder = SimulatedRecorder(ledger)
+        self._chronicle = Chronicle(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
+        self._leave = Leave(place.clock)
+        self._notice: NoticeHeard | None = None
+        self._leaving: Leaving | None = None
+        self._attempt: SimulatedAttempt | None = None
+        self._phase = "boot"
+        self._timer_s = self._held_up_until_s = self._booted_s
+        self._beats = 0
+
+    def _takes(self, what: str, limits: Range) -> float:
+        return self._place.dice.between(limits, what, self._launch)
+
+    # -- when ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def due_s(self) -> float:
+        """When it acts next: by itself, or because it will have read or heard something new by then."""
+        if self._place.now_s < self._held_up_until_s:
+            return self._held_up_until_s
+        return min(self._timer_s, self._reads_s(), self._hears_s())
+
+    def _reads_s(self) -> float:
+        written = key_of(self._recorder.state.next_number) in self._place.store.objects
+        return self._poll_after(TAIL_S) if written else inf
+
+    def _hears_s(self) -> float:
+        told = self._place.cloud.seen(self._instance_id).notice_deadline is not None
+        return self._poll_after(POLL_S) if told and self._notice is None else inf
+
+    def _poll_after(self, every_s: float) -> float:
+        """The first poll from now on, of those that began with the agent."""
+        return self._booted_s + ceil((self._place.now_s - self._booted_s) / every_s - ROUNDING) * every_s
+
+    # -- what ----------------------------------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Do what is due. An instance whose agent is done powers off."""
+        try:
+            self._listen(self._recorder.read())
+            if self._attempt is None:
+                self._come_up()
+            if self._attempt is not None:
+                self._attempt.act()
+                self._timer_s = self._attempt.next_s
+        except NotNow:
+            self._timer_s = self._held_up_until_s = self._place.now_s + TAIL_S
+        except PowerOff:
+            self._timer_s = inf
+            self._place.cloud.end(self._instance_id, EndedBy.ITSELF)
+
+    def beat(self) -> None:
+        """The hint of the moment: a heartbeat."""
+        if self._place.now_s < self._booted_s:
+            return
+        self._beats += 1
+        attempt, known = self._attempt, {}
+        if attempt is not None:
+            known = asdict(attempt.trainer.progress(self._place.now_s)) | {"attempt": self._chronicle.attempt}
+        known |= {"phase": self._phase if attempt is None else attempt.phase}
+        hint = AgentHint(launch=self._launch, at=self._place.clock.now(), sequence=self._beats, **known)
+        write_hint(self._place.line, agent_key(self._launch), hint)
+
+    def _listen(self, state: RunState) -> None:
+        """The metadata service, and what the ledger has for the current attempt."""
+        deadline_at = self._place.cloud.seen(self._instance_id).notice_deadline
+        if deadline_at is not None and self._notice is None:
+            self._notice = NoticeHeard("termination", deadline_at, self._place.moment_s(deadline_at))
+            self._leave.notice(self._notice)
+        if self._attempt is not None:
+            if state.terminal is not None or state.current_attempt != self._chronicle.attempt:
+                raise PowerOff("the run goes on elsewhere, or has ended")
+            self._follow(state)
+
+    def _follow(self, state: RunState) -> None:
+        if self._notice is not None and state.attempts[self._chronicle.attempt].notice is None:
+            self._chronicle.notice_seen(self._notice)
+        self._leave.read(state, self._chronicle.attempt)
+
+    # -- before the takeover -------------------------------------------------------------------------------------------
+
+    def _come_up(self) -> None:
+        """Boot, set up, then stand by until the run is there to be taken over."""
+        if self._phase == "boot":
+            if standing(self._recorder.state, self._launch) is Standing.LEAVE:
+                raise PowerOff("the run needs nothing from this instance")
+            self._phase = "setup"
+        if self._place.now_s < self._ready_s:
+            self._timer_s = self._ready_s
+        else:
+            self._stand_by()
+
+    def _stand_by(self) -> None:
+        state, now_s = self._recorder.state, self._place.now_s
+        window_s = leaving_window_s(state)
+        if self._leaving is None and window_s is not None:
+            self._leaving = Leaving(now_s, window_s)
+        verdict = standby_verdict(state, self._launch, self._leaving, self._ready_s, now_s)
+        if verdict in (Standing.START, Standing.CONTINUE):
+            self._take_over()
+        elif verdict is Standing.STAND_BY and self._notice is None:
+            self._phase = "standby"
+            self._timer_s = now_s + (STANDBY_LOOK_S if self._leaving is not None else 10 * TAIL_S)
+        else:
+            raise PowerOff("the standby is not needed, or the cloud takes it")
+
+    def _take_over(self) -> None:
+        habits = self._place.habits
+        self._chronicle.take_over()
+        self._follow(self._recorder.state)
+        waited = self._phase == "standby" and bool(self._recorder.state.commits)
+        restore_s = self._takes("restore", habits.warm_restore_s if waited else habits.restore_s)
+        self._attempt = SimulatedAttempt(self._place, self._recorder, self._chronicle, self._leave, restore_s)

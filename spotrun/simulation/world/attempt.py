@@ -1,0 +1,192 @@
+"""
+One attempt without processes: it restores, trains, saves, hears that it is to go, and ends.
+
+What an attempt decides is decided by the real one's own rules: the pace of snapshots (Pace), when to drain (Leave), and
+what the ledger is told (Chronicle). Only bytes, processes and the seconds that they take are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.inbox import PowerOff, Said
+from spotrun.agent.leave import Leave, Stage
+from spotrun.agent.pace import Pace
+from spotrun.events import ResumedFrom
+from spotrun.hazard import observed_hazard
+from spotrun.simulation.world.journal import SimulatedRecorder
+from spotrun.simulation.world.place import Place
+from spotrun.simulation.world.saves import Save, Saves
+from spotrun.simulation.world.trainer import SimulatedTrainer
+from spotrun.trainer_link import EpochEnded
+
+
+class SimulatedAttempt:
+    """
+    From the takeover on, which the `chronicle` has told, to the instance's power-off. The agent calls `act` when
+    `next_s` has come, or when there is news.
+    """
+
+    def __init__(
+        self, place: Place, recorder: SimulatedRecorder, chronicle: Chronicle, leave: Leave, restore_s: float
+    ) -> None:
+        self._place, self._recorder = place, recorder
+        self._chronicle, self._leave = chronicle, leave
+        state, newest = recorder.state, recorder.state.latest_commit()
+        self._resumed = ResumedFrom(
+            attempt=chronicle.attempt,
+            incarnation=0,
+            commit=None if newest is None else newest.number,
+            epoch=0 if newest is None else newest.event.epoch,
+            step=0 if newest is None else newest.event.step,
+        )
+        chronicle.resumed(0, self._resumed)
+        self.trainer = SimulatedTrainer(place.training, self._resumed.step, place.now_s + restore_s)
+        self._committed_s = -inf if newest is None else place.moment_s(newest.at)
+        committed_s = None if newest is None else self._committed_s
+        self._pace = Pace(place.spec.checkpoint.every, committed_s, observed_hazard(state, place.clock.now()))
+        self._saves = Saves(recorder, place.training, place.spec.checkpoint, self._pace, place.began_at)
+        self._epoch = place.training.epoch_of(self._resumed.step)
+        self._started = self._final = self._finished = False
+        self._snapshot_s = self._stops_s = inf
+        self._act: Callable[[], None] = self._train
+        self.phase = "restore"
+
+    def act(self) -> None:
+        """
+        Do what is due.
+
+        Raises:
+            PowerOff: the attempt is over.
+            NotNow: the store does not answer; act again later.
+        """
+        self._act()
+
+    @property
+    def next_s(self) -> float:
+        """When something is due, if nobody says anything. Sets the moment of the next snapshot."""
+        now_s = self._place.now_s
+        moments = [now_s + self._leave.until_next_s(self._pace)]
+        if self._saves.in_flight is not None:
+            moments.append(self._saves.in_flight.durable_s)
+        if not self._started:
+            moments.append(self.trainer.done_s(self.trainer.first + 1))
+        elif self._drains:
+            moments.append(self._stops_s)
+        elif not self._final and self._leave.draining_s is None:
+            moments.append(self.trainer.done_s(self._place.training.epoch_end(self._epoch)))
+            self._snapshot_s = self._saves.due_s(self.trainer, self._committed_s, now_s)
+            moments.append(self._snapshot_s)
+        return max(now_s, min(moments))
+
+    def _train(self) -> None:
+        self._tell_progress()
+        self._settle_save()
+        self._follow_leave()
+        self._snapshot()
+
+    # -- steps and epochs ----------------------------------------------------------------------------------------------
+
+    def _tell_progress(self) -> None:
+        now_s = self._place.now_s
+        step = self.trainer.step_at(now_s)
+        if step <= self.trainer.first:
+            return
+        if not self._started:
+            self._chronicle.training_started(0, self.trainer.first + 1)
+            self._started, self.phase = True, "train"
+        self._pace.progressed(self.trainer.progress(now_s), now_s)
+        while not self._final and step >= self._place.training.epoch_end(self._epoch):
+            self._end_epoch(self._place.training.epoch_end(self._epoch))
+
+    def _end_epoch(self, step: int) -> None:
+        done_s = self.trainer.done_s(step)
+        ended = EpochEnded(epoch=self._epoch, step=step, batches=step, samples=step)
+        self._chronicle.epoch_completed(ended, Said(0, ended, self._place.at(done_s), done_s))
+        self._epoch += 1
+        self._saves.epoch_ended(step)
+        if step >= self._place.training.steps:
+            self._saves.take(self.trainer, done_s, "end of training", final=True)
+            self._final = self._finished = True
+
+    # -- saving --------------------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> None:
+        """At the moment that was set for it, even where the store has held this agent up since then."""
+        if self._final or not self._started or self._leave.draining_s is not None:
+            return
+        if self._snapshot_s <= self._place.now_s:
+            why = self._pace.snapshot_due(self._place.now_s) or "steps"
+            self._saves.take(self.trainer, self._snapshot_s, why)
+            self._snapshot_s = inf
+
+    def _settle_save(self) -> None:
+        save, now_s = self._saves.in_flight, self._place.now_s
+        if save is None or now_s < save.durable_s:
+            return
+        number = self._saves.commit(self._chronicle.attempt, now_s)
+        self._committed_s = now_s
+        if save.final:
+            self._act = lambda: self._end_well(number, save)
+            self._act()
+        self._saves.retire(self._chronicle.attempt, self._resumed.commit)
+
+    def _end_well(self, commit: int, save: Save) -> None:
+        if self._finished:
+            self._chronicle.completed(commit, save.step)
+            raise PowerOff("completed")
+        self._chronicle.drained(commit, self._place.at(save.taken_s), self._leave.reason)
+        raise PowerOff("drained")
+
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def _follow_leave(self) -> None:
+        stage = self._leave.stage(self._pace)
+        if stage is Stage.DRAINING and self._leave.draining_s is None:
+            self._begin_to_leave()
+        if self._leave.draining_s is None:
+            return
+        if stage is Stage.TOO_LATE:
+            self._end_short("the final snapshot was not durable in time")
+        if not self._started:
+            self._end_untrained()
+        if self._leave.too_short and self._saves.in_flight is None:
+            self._end_short(self._leave.too_short)
+        if self._drains and self._stops_s <= self._place.now_s:
+            self._take_final()
+
+    @property
+    def _drains(self) -> bool:
+        """No step is wanted any more, and the last snapshot waits for the end of the one under way."""
+        return self._leave.draining_s is not None and not self._leave.too_short and not self._final
+
+    def _begin_to_leave(self) -> None:
+        self._leave.begin(self._pace, uploading=self._saves.in_flight is not None)
+        self._stops_s = self.trainer.between_steps_s(self._place.now_s)
+        if self._final:
+            self._leave.too_short = ""  # it ends by itself, as soon as its last snapshot is durable
+            return
+        self.phase = "drain"
+        if self._leave.too_short:
+            self.trainer.stop(self._place.now_s)
+
+    def _take_final(self) -> None:
+        if self._leave.deadline_s is not None:
+            self._saves.abandon()
+        self._saves.take(self.trainer, self._stops_s, self._leave.reason, final=True)
+        self._final = True
+
+    def _end_untrained(self) -> None:
+        newest = self._recorder.state.latest_commit()
+        final = None if newest is None else newest.number
+        self._chronicle.drained(final, self._place.clock.now(), self._leave.reason)
+        raise PowerOff("drained")
+
+    def _end_short(self, why: str) -> None:
+        newest = self._recorder.state.latest_commit()
+        survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
+        detail = f"{self._leave.reason}: {why}; {survives}"
+        self._chronicle.ended(self._leave.cause, self.trainer.step_at(self._place.now_s), detail)
+        raise PowerOff("ended")

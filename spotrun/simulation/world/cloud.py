@@ -1,0 +1,251 @@
+"""
+A cloud without machines: a CloudDriver over a market, and over the time of a clock.
+
+It is a function of time: whoever asks it sees what has happened by now. What a real cloud would do to an instance
+(boot it, bill it, tell it that it will be taken, take it, end it at its time-to-live) is worked out when it is asked.
+"""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import inf
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
+from spotrun.offering import Offering
+from spotrun.simulation.world.dice import Dice, Range
+from spotrun.simulation.world.habits import Habits
+from spotrun.simulation.world.market import Market
+
+
+@dataclass
+class Machine:
+    """An instance and its fate, in seconds since the world began. `told_s` is when its notice comes."""
+
+    request: LaunchRequest
+    instance: Instance
+    listed_s: float
+    running_s: float
+    dies_s: float
+    taken_s: float
+    told_s: float
+    prices_until_s: float = inf
+
+    @property
+    def ends_s(self) -> float:
+        return min(self.dies_s, self.taken_s)
+
+    def next_s(self) -> float:
+        """When something becomes of it that others may see."""
+        pending = self.instance.state is InstanceState.PENDING
+        told = self.instance.notice_deadline is not None
+        return min(self.ends_s, self.running_s if pending else inf, inf if told else self.told_s)
+
+
+@dataclass
+class SimulatedCloud:
+    """
+    Rents out instances that are records; any number of runners may share it. See CloudDriver for what its verbs do.
+
+    `hidden_s`: for how long after its launch an instance is not listed yet. `down`: no call is answered. `changes`
+    counts what became of instances.
+    """
+
+    clock: Clock
+    market: Market
+    habits: Habits = field(default_factory=Habits)
+    dice: Dice = field(default_factory=lambda: Dice(0))
+    hidden_s: Range = (0.0, 0.0)
+    name: str = "local"
+    down: bool = False
+    changes: int = 0
+    launches: builtins.list[LaunchRequest] = field(default_factory=builtins.list)
+    terminations: builtins.list[str] = field(default_factory=builtins.list)
+
+    def __post_init__(self) -> None:
+        self._began_s, self._began_at = self.clock.monotonic(), self.clock.now()
+        self._machines: dict[str, Machine] = {}
+        self._of_token: dict[str, Machine] = {}
+        self._living: dict[str, Machine] = {}
+        self._lock = threading.RLock()
+
+    # -- the five verbs
+
+    def offerings(self) -> builtins.list[Offering]:
+        self._answer()
+        return self.market.offerings(self.now_s)
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        self._answer()
+        with self._lock:
+            self.launches.append(request)
+            self.settle()
+            known = self._of_token.get(request.token)
+            if known is not None:
+                return _again(known, request)
+            pool, now_s = request.offering.pool, self.now_s
+            if pool not in {offering.pool for offering in self.market.offerings(now_s)}:
+                raise CloudError(f"nobody rents out {request.offering}")
+            if not self.market.has(pool, now_s) or self._told_s(request, now_s) <= now_s:
+                raise InsufficientCapacity(f"no capacity for {request.offering}")
+            return self._start(request, now_s)
+
+    def describe(self, instance_id: str) -> Instance | None:
+        self._answer()
+        with self._lock:
+            found = self._machines.get(instance_id)
+            return None if found is None or found.listed_s > self.now_s else self.seen(instance_id)
+
+    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
+        self._answer()
+        with self._lock:
+            self.settle()
+            now_s = self.now_s
+            return [
+                machine.instance
+                for machine in self._machines.values()
+                if machine.listed_s <= now_s and run_uid in (None, machine.instance.run_uid)
+            ]
+
+    def terminate(self, instance_id: str) -> None:
+        self._answer()
+        with self._lock:
+            self.terminations.append(instance_id)
+            if instance_id in self._machines:
+                self.end(instance_id, EndedBy.USER)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise CloudUnavailable("the cloud does not answer")
+
+    # -- the hand of the market, and what an instance knows of itself
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.monotonic() - self._began_s
+
+    @property
+    def all(self) -> builtins.list[Instance]:
+        self.settle()
+        return [machine.instance for machine in self._machines.values()]
+
+    @property
+    def alive(self) -> builtins.list[Instance]:
+        self.settle()
+        return [machine.instance for machine in self._living.values()]
+
+    def seen(self, instance_id: str) -> Instance:
+        """An instance as it is by now, listed or not: what its own metadata service knows."""
+        self.settle()
+        return self._machines[instance_id].instance
+
+    def end(self, instance_id: str, by: EndedBy) -> None:
+        """End an instance now, unless it has ended."""
+        with self._lock:
+            self.settle()
+            if instance_id in self._living:
+                self._end(self._living[instance_id], self.now_s, by)
+
+    def notice(self, instance_id: str, after_s: float) -> None:
+        """Tell an instance that it will be taken after so many seconds, and take it then."""
+        machine = self._machines[instance_id]
+        machine.told_s, machine.taken_s = self.now_s, self.now_s + after_s
+        self.settle()
+
+    # -- how time passes in it
+
+    def next_s(self) -> float:
+        """When something will become of an instance, if nobody does anything; in seconds since the world began."""
+        return min((machine.next_s() for machine in self._living.values()), default=inf)
+
+    def settle(self) -> None:
+        """Let happen what was to happen by now."""
+        with self._lock:
+            now_s = self.now_s
+            for machine in builtins.list(self._living.values()):
+                if machine.prices_until_s <= now_s:
+                    self._charge(machine, now_s)
+                if machine.next_s() <= now_s:
+                    self._pass(machine, now_s)
+
+    def _start(self, request: LaunchRequest, now_s: float) -> Instance:
+        pending_s = self.dice.between(self.habits.pending_s, "pending", request.token)
+        machine = Machine(
+            request=request,
+            instance=Instance(
+                instance_id=f"i-{len(self._machines):05d}",
+                token=request.token,
+                run_uid=request.run_uid,
+                launch=request.launch,
+                offering=request.offering,
+                state=InstanceState.PENDING,
+                launched_at=self._at(now_s),
+            ),
+            listed_s=now_s + self.dice.between(self.hidden_s, "hidden", request.token),
+            running_s=now_s + pending_s,
+            dies_s=now_s + request.time_to_live.total_seconds(),
+            taken_s=self.market.taken_s(request.offering.pool, now_s),
+            told_s=self._told_s(request, now_s),
+        )
+        self._machines[machine.instance.instance_id] = self._living[machine.instance.instance_id] = machine
+        self._of_token[request.token] = machine
+        self.changes += 1
+        return machine.instance
+
+    def _told_s(self, request: LaunchRequest, now_s: float) -> float:
+        """When the next loss of a pool is announced to its instances: all of them, or none."""
+        pool = request.offering.pool
+        taken_s = self.market.taken_s(pool, now_s)
+        if taken_s == inf or self.dice.happens(self.habits.unannounced, "unannounced", pool.zone, taken_s):
+            return inf
+        return taken_s - self.habits.notice_s
+
+    def _pass(self, machine: Machine, now_s: float) -> None:
+        self.changes += 1
+        boots = machine.instance.state is InstanceState.PENDING
+        if boots and machine.running_s <= now_s and machine.running_s < machine.ends_s:
+            self._run(machine)
+        if machine.told_s <= now_s and machine.instance.notice_deadline is None:
+            machine.instance = replace(machine.instance, notice_deadline=self._at(machine.taken_s))
+        if machine.ends_s <= now_s:
+            by_market = machine.taken_s <= machine.dies_s
+            self._end(machine, machine.ends_s, EndedBy.CLOUD if by_market else EndedBy.TIME_TO_LIVE)
+
+    def _run(self, machine: Machine) -> None:
+        since, pool = self._at(machine.running_s), machine.request.offering.pool
+        price = PriceSegment(since=since, usd_per_hour=self.market.price(pool, machine.running_s))
+        machine.instance = replace(machine.instance, state=InstanceState.RUNNING, billed_from=since, prices=(price,))
+        machine.prices_until_s = self.market.price_may_change_s(machine.running_s)
+
+    def _charge(self, machine: Machine, now_s: float) -> None:
+        """The meter goes on at the prices since it was last looked at."""
+        while (at_s := machine.prices_until_s) <= min(now_s, machine.ends_s):
+            price = self.market.price(machine.request.offering.pool, at_s)
+            if price != machine.instance.prices[-1].usd_per_hour and at_s < machine.ends_s:
+                segment = PriceSegment(since=self._at(at_s), usd_per_hour=price)
+                machine.instance = replace(machine.instance, prices=(*machine.instance.prices, segment))
+            machine.prices_until_s = self.market.price_may_change_s(at_s)
+
+    def _end(self, machine: Machine, at_s: float, by: EndedBy) -> None:
+        self.changes += 1
+        machine.instance = replace(
+            machine.instance, state=InstanceState.TERMINATED, ended_at=self._at(at_s), ended_by=by
+        )
+        del self._living[machine.instance.instance_id]
+
+    def _at(self, moment_s: float) -> datetime:
+        return self._began_at + timedelta(seconds=moment_s)
+
+
+def _again(known: Machine, request: LaunchRequest) -> Instance:
+    if known.request.offering.pool != request.offering.pool:
+        raise CloudError(f"token {request.token} was used for another request")
+    if not known.instance.alive:
+        raise LaunchTokenSpent(f"the instance of {request.token} is gone")
+    return known.instance

@@ -1,0 +1,26 @@
+"""Chance in a world: each draw is a function of the world's seed and of what it is for, whatever was drawn before."""
+
+from __future__ import annotations
+
+from random import Random
+
+Range = tuple[float, float]
+"""From the least to the most; every value between is as likely."""
+
+
+class Dice:
+    """Equal seeds and names give equal draws: a strategy that rents more changes nobody else's luck."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def between(self, limits: Range, *names: object) -> float:
+        low, high = limits
+        return low if low == high else self._random(names).uniform(low, high)
+
+    def happens(self, share: float, *names: object) -> bool:
+        """True in `share` of all cases, 0 to 1."""
+        return share > 0 and self._random(names).random() < share
+
+    def _random(self, names: tuple[object, ...]) -> Random:
+        return Random("/".join(str(each) for each in (self.seed, *names)))

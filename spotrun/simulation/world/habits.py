@@ -1,0 +1,58 @@
+"""How long things take in a world, and what the job is that is trained in it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import msgspec
+
+from spotrun.simulation.world.dice import Range
+
+
+class Habits(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How clouds and agents behave. Ranges are in seconds, and drawn anew for each instance.
+
+    An instance is pending for `pending_s`, then billed; boots for `boot_s`; sets up for `setup_s`; and its trainer
+    takes `restore_s` from the takeover to its first step, or `warm_restore_s` where it waited as a standby. The cloud
+    tells of a loss `notice_s` before it, but for the share `unannounced`.
+    """
+
+    pending_s: Range = (30.0, 30.0)
+    boot_s: Range = (30.0, 90.0)
+    setup_s: Range = (30.0, 120.0)
+    restore_s: Range = (20.0, 40.0)
+    warm_restore_s: Range = (3.0, 6.0)
+    notice_s: float = 120.0
+    unannounced: float = 0.1
+
+
+class Training(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A job: so many steps of `step_s` seconds. For each checkpoint it stands still for `stall_s`; `upload_s` later that
+    is durable.
+    """
+
+    steps: int
+    step_s: float = 1.0
+    epochs: int = 10
+    stall_s: float = 1.0
+    upload_s: float = 5.0
+    size_bytes: int = 10**8
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.steps / self.epochs
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of training, without any checkpoint."""
+        return self.steps * self.step_s
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch (from 0) that goes on after `step`; the last one after the last."""
+        return min(self.epochs - 1, int(step / self.steps_per_epoch + 1e-9))
+
+    def epoch_end(self, epoch: int) -> int:
+        """The step on which `epoch` (from 0) ends."""
+        return ceil((epoch + 1) * self.steps_per_epoch - 1e-9)

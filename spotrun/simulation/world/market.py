@@ -1,0 +1,137 @@
+"""
+Where spot can be had in a world, and at what price. Time is seconds since the world began.
+
+Three markets: recorded or generated ticks, the same as `spotrun simulate` reads them; one that never changes; and one
+that a test holds in its hand, which is the second with pools in `empty`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from math import inf
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.simulation.ticks import Ticks
+
+TICK_ROUNDING = 1e-9
+"""A moment so little before a tick, as a share of it, is that tick's start."""
+
+
+class Market(Protocol):
+    """On-demand capacity can always be had; spot comes and goes by pool."""
+
+    def offerings(self, at_s: float) -> list[Offering]:
+        """Everything that is rented out, with its price now, whether or not there is capacity."""
+
+    def has(self, pool: Pool, at_s: float) -> bool:
+        """Whether a launch would get capacity."""
+
+    def price(self, pool: Pool, at_s: float) -> Decimal:
+        """USD per instance-hour."""
+
+    def taken_s(self, pool: Pool, at_s: float) -> float:
+        """The next moment, not before `at_s`, at which every instance of the pool is taken back; inf for never."""
+
+    def price_may_change_s(self, at_s: float) -> float:
+        """The next moment after `at_s` at which prices may be others."""
+
+
+class CalmMarket:
+    """What is offered, at prices that never change; nothing is taken back. Pools in `empty` have no capacity now."""
+
+    def __init__(self, offerings: Iterable[Offering]) -> None:
+        self.all = {offering.pool: offering for offering in offerings}
+        self.empty: set[Pool] = set()
+
+    def offerings(self, at_s: float) -> list[Offering]:
+        return list(self.all.values())
+
+    def has(self, pool: Pool, at_s: float) -> bool:
+        return pool not in self.empty
+
+    def price(self, pool: Pool, at_s: float) -> Decimal:
+        return self.all[pool].price_usd_per_hour
+
+    def taken_s(self, pool: Pool, at_s: float) -> float:
+        return inf
+
+    def price_may_change_s(self, at_s: float) -> float:
+        return inf
+
+    def no_spot(self) -> None:
+        """From now on no spot can be launched anywhere."""
+        self.empty |= {pool for pool in self.all if pool.capacity_type is CapacityType.SPOT}
+
+
+class TickMarket:
+    """
+    A market in ticks: in each, the pools that have spot, with their price. A loss falls on a tick's start.
+
+    `spot` names the offering of each pool in the ticks; its own price stands while it has no capacity. When the
+    record is over it begins anew.
+    """
+
+    def __init__(
+        self, ticks: Ticks, tick_s: float, spot: Mapping[str, Offering], on_demand: Iterable[Offering]
+    ) -> None:
+        self._ticks = ticks
+        self._tick_s = tick_s
+        self._names = {offering.pool: name for name, offering in spot.items()}
+        self._spot = dict(spot)
+        self._on_demand = {offering.pool: offering for offering in on_demand}
+        self._ticks_left = {name: _ticks_left([name in tick for tick in ticks]) for name in spot}
+
+    def offerings(self, at_s: float) -> list[Offering]:
+        here = self._ticks[self._number(at_s) % len(self._ticks)]
+        spot = [replace(found, price_usd_per_hour=self._now(name, here)) for name, found in self._spot.items()]
+        return [*spot, *self._on_demand.values()]
+
+    def has(self, pool: Pool, at_s: float) -> bool:
+        name = self._names.get(pool)
+        return name is None or name in self._ticks[self._number(at_s) % len(self._ticks)]
+
+    def price(self, pool: Pool, at_s: float) -> Decimal:
+        name = self._names.get(pool)
+        if name is None:
+            return self._on_demand[pool].price_usd_per_hour
+        return self._now(name, self._ticks[self._number(at_s) % len(self._ticks)])
+
+    def taken_s(self, pool: Pool, at_s: float) -> float:
+        name = self._names.get(pool)
+        if name is None:
+            return inf
+        number = self._number(at_s)
+        left = self._ticks_left[name][number % len(self._ticks)]
+        return at_s if left == 0 else (number + left) * self._tick_s
+
+    def price_may_change_s(self, at_s: float) -> float:
+        return (self._number(at_s) + 1) * self._tick_s
+
+    def _number(self, at_s: float) -> int:
+        return int(at_s / self._tick_s + TICK_ROUNDING)
+
+    def _now(self, name: str, here: Mapping[str, float]) -> Decimal:
+        if name not in here:
+            return self._spot[name].price_usd_per_hour
+        return usd(here[name])
+
+
+def usd(price: float) -> Decimal:
+    """A simulated hourly price as an amount, to a hundredth of a cent."""
+    return Decimal(repr(round(price, 4)))
+
+
+def _ticks_left(up: list[bool]) -> list[float]:
+    """From each tick on, how many the pool still has; inf where it is never lost."""
+    if all(up):
+        return [inf] * len(up)
+    left: list[float] = [0.0] * len(up)
+    following = 0.0
+    for number in [*reversed(range(len(up))), *reversed(range(len(up)))]:
+        following = following + 1 if up[number] else 0.0
+        left[number] = following
+    return left

@@ -1,0 +1,40 @@
+"""What all agents of one world share."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from spotrun.clock import ManualClock
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.dice import Dice
+from spotrun.simulation.world.habits import Habits, Training
+from spotrun.spec import RunSpec
+from spotrun.store import Store
+from spotrun.stores.memory import MemoryStore
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """`line` is how agents reach `store`: it may be a bad one. Moments are seconds since the world began."""
+
+    clock: ManualClock
+    cloud: SimulatedCloud
+    store: MemoryStore
+    line: Store
+    spec: RunSpec
+    training: Training
+    habits: Habits
+    dice: Dice
+    uid: str
+    began_at: datetime
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.monotonic()
+
+    def at(self, moment_s: float) -> datetime:
+        return self.began_at + timedelta(seconds=moment_s)
+
+    def moment_s(self, at: datetime) -> float:
+        return (at - self.began_at).total_seconds()

@@ -1,0 +1,130 @@
+"""The checkpoints of a simulated attempt: when one is due, what it costs, and what the ledger is told of it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from functools import partial
+from math import inf
+
+import msgspec
+
+from spotrun.agent.pace import Pace
+from spotrun.agent.recorder import unless
+from spotrun.checkpoint import retention
+from spotrun.events import CheckpointCommitted, CheckpointRetired
+from spotrun.intervals import COMMIT_GAP
+from spotrun.simulation.world.habits import Training
+from spotrun.simulation.world.journal import SimulatedRecorder
+from spotrun.simulation.world.trainer import SimulatedTrainer
+from spotrun.spec import CheckpointSpec
+from spotrun.state import Commit, RunState
+from spotrun.units import Steps
+
+AFTER = 1e-6
+"""Seconds: what is due at a moment is asked for just behind it, where rounding cannot say that it is not."""
+
+
+class Save(msgspec.Struct, frozen=True):
+    """A snapshot, taken at `taken_s` (the end of its stall), that is durable at `durable_s`."""
+
+    sequence: int
+    step: int
+    taken_s: float
+    durable_s: float
+    why: str
+    final: bool
+
+
+class Saves:
+    """Of one attempt: one upload at a time, a snapshot between two steps, the rules of retention after each commit."""
+
+    def __init__(
+        self, recorder: SimulatedRecorder, training: Training, rule: CheckpointSpec, pace: Pace, began_at: datetime
+    ) -> None:
+        self._recorder = recorder
+        self._training = training
+        self._rule = rule
+        self._pace = pace
+        self._began_at = began_at
+        self._taken = 0
+        self._snapshot_s: float | None = None
+        self._pressing = False
+        self._waiting: list[Save] = []
+
+    @property
+    def in_flight(self) -> Save | None:
+        return self._waiting[0] if self._waiting else None
+
+    def abandon(self) -> None:
+        """Call off what is not durable yet: the line is wanted for something newer."""
+        self._waiting.clear()
+
+    def epoch_ended(self, step: int) -> None:
+        self._pace.epoch_ended(step)
+        self._pressing = True
+
+    def due_s(self, trainer: SimulatedTrainer, committed_s: float, now_s: float) -> float:
+        """When the next snapshot is to be taken: between two steps, one upload at a time, commits 30 s apart."""
+        if self.in_flight is not None:
+            return inf
+        earliest_s = max(committed_s + COMMIT_GAP.total_seconds() + AFTER, now_s)
+        if isinstance(self._rule.every, Steps) and self._snapshot_s is not None and not self._pressing:
+            count = self._rule.every.count
+            return max(trainer.done_s((trainer.step_at(now_s) // count + 1) * count), earliest_s)
+        interval_s = self._pace.interval_s()
+        if self._snapshot_s is not None and not self._pressing and interval_s is not None:
+            earliest_s = max(earliest_s, self._snapshot_s + interval_s + AFTER)
+        return trainer.between_steps_s(earliest_s)
+
+    def take(self, trainer: SimulatedTrainer, at_s: float, why: str, *, final: bool = False) -> None:
+        """A snapshot at that moment: training stands still, then the upload begins, behind one that is under way."""
+        stall_s = self._training.stall_s
+        taken_s = at_s + stall_s
+        step = trainer.step_at(at_s)
+        trainer.stand_still(at_s, stall_s)
+        self._pace.snapshot(step, stall_s, taken_s)
+        self._snapshot_s, self._pressing = taken_s, False
+        self._taken += 1
+        begins_s = max([taken_s, *(save.durable_s for save in self._waiting)])
+        self._waiting.append(Save(self._taken, step, taken_s, begins_s + self._training.upload_s, why, final))
+
+    def commit(self, attempt: int, now_s: float) -> int:
+        """The upload in flight is durable: write that down, and retire what nobody needs. The number of the entry."""
+        save = self._waiting[0]
+        prefix = f"{retention.FOLDER}{attempt}-0-{save.sequence}"
+        event = CheckpointCommitted(
+            attempt=attempt,
+            incarnation=0,
+            prefix=prefix,
+            manifest_sha256="0" * 64,
+            size_bytes=self._training.size_bytes,
+            objects=1,
+            epoch=int(save.step / self._training.steps_per_epoch),
+            batch=0,
+            step=save.step,
+            taken_at=self._began_at + timedelta(seconds=save.taken_s),
+            stall_s=self._training.stall_s,
+            durable_s=now_s - save.taken_s,
+            why=save.why,
+            final=save.final,
+        )
+        self._recorder.append(unless(lambda state: _with_prefix(state, prefix), event))
+        commit = _with_prefix(self._recorder.state, prefix)
+        assert commit is not None
+        self._pace.committed(now_s - save.taken_s, now_s)
+        self._waiting.pop(0)
+        return commit.number
+
+    def retire(self, attempt: int, resume_source: int | None) -> None:
+        for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
+            retired = partial(_is_retired, number=number)
+            self._recorder.append(unless(retired, CheckpointRetired(attempt=attempt, commit=number)))
+
+
+def _with_prefix(state: RunState, prefix: str) -> Commit | None:
+    return next((commit for commit in reversed(state.commits) if commit.event.prefix == prefix), None)
+
+
+def _is_retired(state: RunState, number: int) -> bool:
+    commit = state.commit(number)
+    return commit is not None and commit.retired_at is not None

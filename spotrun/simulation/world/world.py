@@ -1,0 +1,176 @@
+"""
+A whole run without machines: the real runner, ledger and policy over a simulated cloud, simulated agents, and time that
+passes from one event to the next.
+
+One seed is one world. Everything that happens in it happens at moments that the world passes through in order: first
+the cloud, then the agents, then the runner. So the same seed gives the same trace, entry by entry.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+from spotrun.clock import ManualClock, ScaledClock
+from spotrun.creation import run_created
+from spotrun.instance import InstanceState
+from spotrun.ledger import Ledger, key_of
+from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
+from spotrun.runner import Pass, Runner
+from spotrun.simulation.world.agent import SimulatedAgent
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.course import Course, course
+from spotrun.simulation.world.dice import Dice
+from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
+from spotrun.simulation.world.habits import Habits, Training
+from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.place import Place
+from spotrun.spec import RunSpec
+from spotrun.state import RunState
+from spotrun.stores.memory import MemoryStore
+
+ROUNDING_S = 1e-6
+
+
+class SimulatedWorld:
+    """
+    One run of `training` under `spec`, in `market`.
+
+    The runner looks every `look_s`, as a real one does; policy is told when it looks more seldom than that. A look at
+    which nothing has changed but the time, behind one that did nothing, is left out for up to `idle_s`: that makes long
+    quiet stretches cheap, and what the runner does for the time alone (ask a pool again that rested, go back to spot,
+    leave for the deadline) so much later at most.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        training: Training,
+        market: Market,
+        *,
+        seed: int = 0,
+        habits: Habits | None = None,
+        faults: Faults = NO_FAULTS,
+        look_s: float = TICK_S,
+        idle_s: float = 0.0,
+    ) -> None:
+        self.seed = seed
+        self.clock = ManualClock()
+        self.store = MemoryStore(self.clock)
+        habits, dice = habits or Habits(), Dice(seed)
+        self.cloud = SimulatedCloud(
+            self.clock, market, habits, dice, hidden_s=faults.hidden_s, name=spec.resources.cloud
+        )
+        self._spec, self._faults, self._dice = spec, faults, dice
+        self._look_s, self._idle_s = look_s, idle_s
+        self._lines = BadLines(faults, dice, self.clock)
+        self.uid = f"{seed % 16**10:010x}"
+        self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
+        self._create()
+        self._place = Place(
+            clock=self.clock,
+            cloud=self.cloud,
+            store=self.store,
+            line=self._lines.of_agent(self.store),
+            spec=spec,
+            training=training,
+            habits=habits,
+            dice=dice,
+            uid=self.uid,
+            began_at=self.clock.now(),
+        )
+        self._agents: dict[str, SimulatedAgent] = {}
+        self._runner = self._new_runner()
+        self._runners = 1
+        self._last: Pass | None = None
+        self._looked_s = self._free_s = -inf
+        self._changes_seen = -1
+
+    def _create(self) -> None:
+        time_scale = 1.0 if self._look_s <= TICK_S else self._look_s / TICK_SYSTEM_MIN_S
+        created = run_created(self._spec, self.uid, "", ScaledClock(self.clock.now(), time_scale))
+        self._ledger.append(lambda _: created)
+
+    def _new_runner(self) -> Runner:
+        store, cloud = self._lines.of_runner(self.store, self.cloud)
+        ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1)
+        return Runner(ledger, store, cloud, self.clock, self._spec, self.store.uri)
+
+    # -- what others see -----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> RunState:
+        return self._ledger.refresh()
+
+    @property
+    def done(self) -> bool:
+        """The run has ended and nothing of it is left running."""
+        return self._last is not None and self._last.done
+
+    @property
+    def course(self) -> Course:
+        """What has become of the run by now."""
+        return course(self.seed, self.state, self._ledger.entries, self.cloud.all, self.clock.now())
+
+    # -- how time passes -----------------------------------------------------------------------------------------------
+
+    def run(self, within_s: float) -> Course:
+        """Until the run has ended and nothing of it is left running, or for `within_s` seconds."""
+        while not self.done and self.clock.monotonic() < within_s:
+            self.step(within_s)
+        return self.course
+
+    def step(self, within_s: float = inf) -> None:
+        """Pass to the next moment at which anything happens, and let it happen."""
+        awake = self._awake()
+        self.clock.pass_to(min(self._next_s(), within_s))
+        if self.cloud.next_s() <= self.clock.monotonic():
+            self._beat(awake)  # heartbeats are frequent: the last one is fresh, whatever becomes of an instance now
+        for agent in self._awake():
+            if agent.due_s <= self.clock.monotonic():
+                agent.act()
+        if self._look_due_s() <= self.clock.monotonic():
+            self._look()
+
+    def _next_s(self) -> float:
+        return min([self.cloud.next_s(), self._look_due_s(), *(agent.due_s for agent in self._awake())])
+
+    def _awake(self) -> list[SimulatedAgent]:
+        """The agents of the instances that run, in the order of their launches."""
+        running = [each for each in self.cloud.alive if each.state is InstanceState.RUNNING]
+        for instance in running:
+            if instance.instance_id not in self._agents:
+                self._agents[instance.instance_id] = SimulatedAgent(self._place, instance)
+        return [self._agents[instance.instance_id] for instance in running]
+
+    @staticmethod
+    def _beat(agents: list[SimulatedAgent]) -> None:
+        for agent in agents:
+            agent.beat()
+
+    # -- the runner ----------------------------------------------------------------------------------------------------
+
+    def _look_due_s(self) -> float:
+        """On the grid of its looks: the next one, or a later one where it would see nothing new."""
+        if self._last is None:
+            return self._free_s
+        next_s = self._looked_s + self._look_s
+        if not self._news(self._last):
+            return max(next_s, self._looked_s + self._idle_s)
+        late = ceil((self.clock.monotonic() - next_s) / self._look_s - ROUNDING_S)
+        return next_s + max(0, late) * self._look_s
+
+    def _news(self, last: Pass) -> bool:
+        acted = last.blind is not None or len(last.actions) > (last.waiting_for is not None)
+        written = key_of(last.state.next_number) in self.store.objects
+        return self._idle_s <= self._look_s or acted or written or self.cloud.changes != self._changes_seen
+
+    def _look(self) -> None:
+        self._beat(self._awake())
+        self._looked_s, self._changes_seen = self.clock.monotonic(), self.cloud.changes
+        try:
+            self._last = self._runner.tick()
+        except Killed:
+            self._runners += 1
+            back_s = self._dice.between(self._faults.runner_back_s, "runner back", self._runners)
+            self._last, self._free_s = None, self._looked_s + back_s
+            self._runner = self._new_runner()
