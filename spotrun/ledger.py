@@ -29,7 +29,8 @@ READS_MAX = 5
 """Of an entry that comes otherwise each time."""
 
 Decide = Callable[[RunState], AnyEvent | None]
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EntryRefused(SpotrunError):

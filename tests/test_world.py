@@ -70,7 +70,7 @@ CHANGING = ("ab", "ab", "b", "b", "ab", "a", "-", "-", "ab", "ab", "a", "b", "a"
 def world(seed: int = 0, *pattern: str, **more: object) -> SimulatedWorld:
     """An hour of work that is due in two."""
     more.setdefault("idle_s", 30.0)
-    return SimulatedWorld(spec(), Training(steps=3600), market(*(pattern or CHANGING), tick_s=601.0), seed=seed, **more)
+    return SimulatedWorld(spec(), Training(steps=3600), market(*(pattern or CHANGING), tick_s=601.5), seed=seed, **more)
 
 
 # -- one seed, one world -----------------------------------------------------------------------------------------------
