@@ -18,6 +18,8 @@ from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.report.live import PlainView
 from spotrun.runner import Pass
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.habits import Habits
 from spotrun.spending import Outlook, outlook
 from spotrun.store import open_store
 from tests.histories import START, History
@@ -25,7 +27,7 @@ from tests.local_runs import Site
 from tests.test_policy import decided, events_of, spec
 from tests.test_runner import Town
 from tests.test_state import refused
-from tests.worlds import SPOT, FakeCloud
+from tests.worlds import SPOT
 
 BUDGET = Decimal(40)
 
@@ -69,8 +71,9 @@ def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budge
     runner, asleep = town.runner(**wanted), 0
     for _ in range(700):
         if dice.random() < 0.02:
-            pool = dice.choice([found.pool for found in town.cloud.market if found.pool.capacity_type is SPOT])
-            town.cloud.reprice(pool, Decimal(dice.choice(["0.5", "2", "3"])))
+            pool = dice.choice([found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT])
+            town.market.reprice(pool, Decimal(dice.choice(["0.5", "2", "3"])))
+            town.cloud.repriced(pool)
         for instance in town.cloud.alive:
             if instance.offering.capacity_type is SPOT and dice.random() < 0.01:
                 town.cloud.notice(instance.instance_id, 120)
@@ -96,7 +99,7 @@ def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_
     """The runner dies at once, the machine boots in no time, and the agent commits as often as it may."""
     budget = Decimal("0.6")
     town = Town(steps=10**9, budget_usd=budget)
-    town.cloud = FakeCloud(town.clock, boot_s=0)
+    town.cloud = SimulatedCloud(town.clock, town.market, Habits(pending_s=(0.0, 0.0)))
     wanted = {"budget": {"max_usd": str(budget)}, "resources": {"spot_policy": "on-demand"}}
     town.settle(town.runner(**wanted))
     while town.cloud.alive:

@@ -19,9 +19,9 @@ from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
 from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
 from spotrun.stores.local import LocalStore
+from spotrun.stores.memory import MemoryStore
 from tests.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.histories import History
-from tests.worlds import MemoryStore
 
 ACCIDENTS_MIN = 400
 

@@ -22,9 +22,9 @@ from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.spec_values import STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES
-from tests.deadline_worlds import DeadlineWorld, calm, no_spot
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.test_policy import MARKET, asked, decided, events_of, instance, spec
+from tests.worlds import EVERYWHERE, NOWHERE, DeadlineWorld, calm, no_spot, weather
 
 # -- never late ------------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def jobs(draw: st.DrawFn) -> tuple[int, float, float, float]:
 
 def in_time_on_demand(steps: int, changeover_s: float, tick_s: float) -> float:
     """When the same run ends that never asks for anything but on-demand."""
-    alone = DeadlineWorld(steps, changeover_s, tick_s, no_spot, 1e6, strategy="on_demand_only")
+    alone = DeadlineWorld(steps, changeover_s, tick_s, no_spot(), 1e6, strategy="on_demand_only")
     finished_s = alone.finished_s(1e6)
     assert finished_s is not None
     return finished_s
@@ -56,25 +56,22 @@ ZONE_PATTERNS = st.lists(st.sets(st.sampled_from(["local-1a", "local-1b"])), min
 
 
 @pytest.mark.parametrize("strategy", ["ours", "greedy", "uniform_progress", "eager_fallback"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(job=jobs(), pattern=ZONE_PATTERNS, hold=st.floats(0.3, 20.0))
 def test_no_deadline_that_on_demand_alone_meets_is_missed_whatever_the_market_does(
     strategy: str, job: tuple[int, float, float, float], pattern: list[set[str]], hold: float
 ) -> None:
     steps, changeover_s, tick_s, slack_s = job
     deadline_s = in_time_on_demand(steps, changeover_s, tick_s) + slack_s
-
-    def weather(now_s: float, zone: str) -> bool:
-        return zone in pattern[int(now_s / (hold * changeover_s)) % len(pattern)]
-
-    world = DeadlineWorld(steps, changeover_s, tick_s, weather, deadline_s, strategy=strategy, return_cooldown="30s")
+    market = weather(pattern, hold * changeover_s)
+    world = DeadlineWorld(steps, changeover_s, tick_s, market, deadline_s, strategy=strategy, return_cooldown="30s")
     finished_s = world.finished_s(deadline_s * 3)
     assert finished_s is not None
     assert finished_s <= deadline_s, f"{finished_s - deadline_s:.0f} s late; {world.bought}"
 
 
 def test_the_property_would_see_a_run_without_a_net() -> None:
-    world = DeadlineWorld(600, 60, 10, no_spot, 4000, strategy="spot_only")
+    world = DeadlineWorld(600, 60, 10, no_spot(), 4000, strategy="spot_only")
     assert world.finished_s(8000) is None
     assert world.state.deadline_lost is not None
 
@@ -83,33 +80,32 @@ def test_the_property_would_see_a_run_without_a_net() -> None:
 
 
 def test_with_time_to_spare_the_run_moves_to_spot_once_its_work_is_known() -> None:
-    world = DeadlineWorld(7200, 300, 30, calm, 20_000)
+    world = DeadlineWorld(7200, 300, 30, calm(), 20_000)
     assert world.finished_s(20_000) is not None
     assert world.bought == ["on_demand", "spot"]
 
 
 def test_a_figure_of_the_work_lets_spot_be_used_from_the_start() -> None:
-    world = DeadlineWorld(7200, 300, 30, calm, 20_000, expected_work="2h")
+    world = DeadlineWorld(7200, 300, 30, calm(), 20_000, expected_work="2h")
     assert world.finished_s(20_000) is not None
     assert world.bought == ["spot"]
 
 
 def test_without_slack_on_demand_is_taken_at_once_and_kept() -> None:
     on_demand_s = in_time_on_demand(3600, 300, 30)
-    world = DeadlineWorld(3600, 300, 30, calm, on_demand_s + 30, expected_work="1h")
+    world = DeadlineWorld(3600, 300, 30, calm(), on_demand_s + 30, expected_work="1h")
     assert world.finished_s(on_demand_s + 30) is not None
     assert world.bought == ["on_demand"]
 
 
 def test_a_run_that_lost_spot_waits_for_it_while_the_deadline_leaves_time() -> None:
-    lost_from, back_at = 3000.0, 6000.0
-    world = DeadlineWorld(
-        7200, 300, 30, lambda now_s, _: not lost_from < now_s < back_at, 40_000, expected_work="2h", strategy="greedy"
-    )
+    away_s = 3000.0
+    market = weather([EVERYWHERE, NOWHERE, *[EVERYWHERE] * 20], away_s)
+    world = DeadlineWorld(7200, 300, 30, market, 40_000, expected_work="2h", strategy="greedy")
     finished_s = world.finished_s(40_000)
     assert finished_s is not None
     assert world.bought == ["spot", "spot"]
-    assert finished_s > 7200 + back_at - lost_from
+    assert finished_s > 7200 + away_s
 
 
 def test_on_demand_as_the_only_policy_is_kept_to() -> None:
@@ -149,7 +145,7 @@ def test_a_spot_launch_that_takes_too_long_is_given_up_for_on_demand() -> None:
 
 
 def test_a_deadline_that_cannot_be_met_is_told_once_and_the_run_goes_on_to_its_end() -> None:
-    world = DeadlineWorld(3600, 60, 10, calm, 2000)
+    world = DeadlineWorld(3600, 60, 10, calm(), 2000)
     assert world.finished_s(8000) is not None
     assert world.bought == ["on_demand"]
     told = world.state.deadline_lost

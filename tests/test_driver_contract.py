@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,9 +20,12 @@ from spotrun.clouds.local.driver import LocalCloud
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.habits import Habits
 from tests import ec2_server, local_clouds
 from tests.ec2_server import Ec2Account
 from tests.eventually import eventually
+from tests.worlds import calm
 
 
 class Account(Protocol):
@@ -68,10 +71,28 @@ class AwsAccount:
         self._server.__exit__()
 
 
-@pytest.fixture(params=["local", "aws"])
+class SimulatedAccount:
+    """Its drivers are one object: a cloud without machines is its own account."""
+
+    def __init__(self) -> None:
+        clock = ScaledClock(datetime.now(UTC), 600.0)
+        self._cloud = SimulatedCloud(clock, calm(), Habits(pending_s=(3.0, 3.0)))
+
+    def driver(self) -> CloudDriver:
+        return self._cloud
+
+    def close(self) -> None:
+        """There is nothing."""
+
+
+@pytest.fixture(params=["local", "aws", "simulated"])
 def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    local = request.param == "local"
-    bench = LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)) if local else AwsAccount(monkeypatch)
+    benches: dict[str, Callable[[], Account]] = {
+        "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
+        "aws": lambda: AwsAccount(monkeypatch),
+        "simulated": SimulatedAccount,
+    }
+    bench = benches[request.param]()
     yield bench
     bench.close()
 

@@ -21,12 +21,13 @@ from spotrun.errors import LedgerDamaged, SpotrunError, StoreError, StoreUnavail
 from spotrun.events import Entry, decode_entry, encode_entry, entry_json, seal
 from spotrun.fold import fold
 from spotrun.ledger import EntryRefused, Ledger, key_of
+from spotrun.simulation.world.faults import LossyStore
 from spotrun.state import RunState
 from spotrun.store import Store, StoredObject
 from spotrun.stores.local import LocalStore
+from spotrun.stores.memory import MemoryStore
 from tests.commits import committed
 from tests.histories import History, offering
-from tests.worlds import LossyStore, MemoryStore
 
 UID = "0123456789"
 WRITERS, APPENDS = 16, 6

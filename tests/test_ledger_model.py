@@ -23,9 +23,9 @@ from spotrun.events import Cause, Entry
 from spotrun.fold import apply
 from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.state import RunState
+from spotrun.stores.memory import MemoryStore
 from tests.commits import committed
 from tests.histories import SPOT, History, offering
-from tests.worlds import MemoryStore
 
 DEVIATIONS = 2
 SAMPLES = 8000

@@ -18,11 +18,12 @@ from spotrun.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.policy.considered import considered
 from spotrun.policy.places import LOST_POOL_REST
 from spotrun.sightings import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
+from spotrun.simulation.world.faults import Watched
 from spotrun.state import Launch
+from spotrun.stores.memory import MemoryStore
 from tests.histories import ON_DEMAND, SPOT, START, History
 from tests.test_policy import MARKET, asked, decided, spec
 from tests.test_runner import Town
-from tests.worlds import MemoryStore, Watched
 
 POOLS = tuple(replace(found, instance_type="sim-gpu") for found in MARKET)
 
@@ -111,12 +112,12 @@ def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
     """On-demand, once paid for, is kept for the cool-down."""
     town, dice = Town(steps=10**9), Random(seed)
     runner = town.runner(policy={"on_demand_after": "1m", "return_cooldown": "10m"})
-    spot = {found.pool for found in town.cloud.market if found.pool.capacity_type is SPOT}
+    spot = {found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT}
     for _ in range(30):
-        town.cloud.empty = dice.choice([set(), spot])
+        town.market.empty = dice.choice([set(), spot])
         for _ in range(dice.randint(5, 25)):
             for found in town.cloud.alive:
-                if found.offering.pool in town.cloud.empty:
+                if found.offering.pool in town.market.empty:
                     town.cloud.end(found.instance_id, EndedBy.CLOUD)
             town.turn()
             runner.tick()

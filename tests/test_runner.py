@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from spotrun import events as ev
-from spotrun.clock import ManualClock, ScaledClock
-from spotrun.clouds.driver import CloudDriver
+from spotrun.clock import ManualClock
 from spotrun.errors import AccessDenied, CloudUnavailable
 from spotrun.fold import fold
 from spotrun.heartbeats import LOOK_EVERY_S
@@ -22,40 +21,22 @@ from spotrun.ledger import EntryRefused, Ledger, key_of
 from spotrun.market_record import MarketRecord
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.runner import Pass, Runner
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.faults import Killed, Watched
+from spotrun.simulation.world.habits import Habits
+from spotrun.simulation.world.market import CalmMarket
 from spotrun.state import Attempt, RunState
 from spotrun.store import Store
-from tests import test_driver_contract as contract
+from spotrun.stores.memory import MemoryStore
 from tests.commits import committed
 from tests.histories import START, History
 from tests.test_policy import spec
-from tests.worlds import MARKET, SPOT, FakeCloud, MemoryStore, Watched
+from tests.worlds import MARKET, SPOT
 
 STEPS = 60
 
 
-# -- the fake cloud is a cloud: it passes the contract suite of the real drivers ------------------------------------
-
-globals().update({name: test for name, test in vars(contract).items() if name.startswith("test_")})
-
-
-class FakeAccount:
-    def __init__(self) -> None:
-        self._cloud = FakeCloud(ScaledClock(datetime.now(UTC), 600), boot_s=3)
-
-    def driver(self) -> CloudDriver:
-        return self._cloud
-
-
-@pytest.fixture
-def account() -> FakeAccount:
-    return FakeAccount()
-
-
 # -- a run, its store and its cloud ----------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """SIGKILL, at a call of a port."""
 
 
 def nothing(_: str) -> None:
@@ -138,7 +119,9 @@ class Town:
 
     def __init__(self, before: Town | None = None, steps: int = STEPS, **created: object) -> None:
         self.clock = ManualClock(START) if before is None else before.clock
-        self.cloud = FakeCloud(self.clock) if before is None else before.cloud
+        self.market = CalmMarket(MARKET) if before is None else before.market
+        habits = Habits(pending_s=(30.0, 30.0))
+        self.cloud = SimulatedCloud(self.clock, self.market, habits) if before is None else before.cloud
         self.beside: Store = MemoryStore(self.clock) if before is None else before.beside
         self.store = MemoryStore(self.clock)
         self.steps = steps
@@ -177,7 +160,6 @@ class Town:
     def turn(self) -> None:
         """Ten seconds of the world: the cloud takes what it announced, then each agent acts."""
         self.clock.advance(10)
-        self.cloud.take_what_was_announced()
         for instance in self.cloud.alive:
             if instance.state is InstanceState.RUNNING and instance.run_uid == self.uid:
                 agent = self._agents.setdefault(instance.instance_id, Agent(self, instance))
@@ -232,7 +214,7 @@ def test_a_lost_launch_answer_gives_no_second_instance(town: Town) -> None:
 
 
 def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(town: Town) -> None:
-    town.cloud.empty = {MARKET[0].pool}
+    town.market.empty = {MARKET[0].pool}
     town.settle(town.runner(), 5)
     assert [found.offering.zone for found in town.cloud.alive] == ["local-1b"]
     assert town.kinds() == ["RunCreated", "LaunchIntended", "LaunchClosed", "LaunchIntended"]
@@ -368,7 +350,7 @@ class Weather:
             self._town.cloud.notice(here.instance_id, after_s=60)
         if here is not None and step >= 40 and self._once(40):
             self._town.cloud.end(here.instance_id, EndedBy.CLOUD)
-            self._town.cloud.no_spot()
+            self._town.market.no_spot()
 
     def _once(self, step: int) -> bool:
         first = step not in self._done

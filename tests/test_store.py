@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.simulation.world.faults import LossyStore
 from spotrun.store import Store, open_store
+from spotrun.stores.memory import MemoryStore
 from tests.object_stores import RunningServer
-from tests.worlds import LossyStore, MemoryStore
 
 WRITERS, KEYS = 16, 20
 UNSAFE = ["", "/etc/passwd", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.tmp-1", "a b", "a\n", "ü", "a\\b", "a\0b"]

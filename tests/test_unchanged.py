@@ -22,9 +22,9 @@ from spotrun.checkpoint.unchanged import FRUITLESS_MAX, Unchanged
 from spotrun.errors import CheckpointDamaged
 from spotrun.spec import CheckpointSpec, KeepBestSpec
 from spotrun.state import Commit, RunState
+from spotrun.stores.memory import MemoryStore
 from tests.commits import committed
 from tests.histories import History
-from tests.worlds import MemoryStore
 
 MB = 1 << 20
 MANIFEST_MAX_BYTES = 256_000

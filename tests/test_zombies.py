@@ -30,14 +30,15 @@ from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
 from spotrun.events import encode_entry
 from spotrun.ledger import Ledger, key_of
+from spotrun.simulation.world.faults import Watched
 from spotrun.spec import CheckpointSpec
 from spotrun.state import RunState
+from spotrun.stores.memory import MemoryStore
 from spotrun.trainer_link import SnapshotTaken
 from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, History
 from tests.object_stores import RunningServer
-from tests.worlds import MemoryStore, Watched
 
 ZOMBIES = 500
 KEEP = CheckpointSpec(keep_last=2)

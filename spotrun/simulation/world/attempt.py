@@ -46,7 +46,8 @@ class SimulatedAttempt:
         self.trainer = SimulatedTrainer(place.training, self._resumed.step, place.now_s + restore_s)
         self._committed_s = -inf if newest is None else place.moment_s(newest.at)
         committed_s = None if newest is None else self._committed_s
-        self._pace = Pace(place.spec.checkpoint.every, committed_s, observed_hazard(state, place.clock.now()))
+        hazard = observed_hazard(state, place.clock.now())
+        self._pace = Pace(place.spec.checkpoint.every, committed_s, hazard, place.now_s)
         self._saves = Saves(recorder, place.training, place.spec.checkpoint, self._pace, place.began_at)
         self._epoch = place.training.epoch_of(self._resumed.step)
         self._started = self._final = self._finished = False

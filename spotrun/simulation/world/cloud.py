@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from spotrun.clock import Clock
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
-from spotrun.offering import Offering
+from spotrun.offering import Offering, Pool
 from spotrun.simulation.world.dice import Dice, Range
 from spotrun.simulation.world.habits import Habits
 from spotrun.simulation.world.market import Market
@@ -157,6 +157,15 @@ class SimulatedCloud:
         machine = self._machines[instance_id]
         machine.told_s, machine.taken_s = self.now_s, self.now_s + after_s
         self.settle()
+
+    def repriced(self, pool: Pool) -> None:
+        """From now on the market has another price for a pool, for what runs in it too."""
+        with self._lock:
+            self.settle()
+            for machine in self._living.values():
+                if machine.request.offering.pool == pool and machine.instance.state is InstanceState.RUNNING:
+                    machine.prices_until_s = self.now_s
+            self.settle()
 
     # -- how time passes in it
 

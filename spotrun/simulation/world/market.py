@@ -1,8 +1,7 @@
 """
 Where spot can be had in a world, and at what price. Time is seconds since the world began.
 
-Three markets: recorded or generated ticks, the same as `spotrun simulate` reads them; one that never changes; and one
-that a test holds in its hand, which is the second with pools in `empty`.
+Two markets: recorded or generated ticks, the same as `spotrun simulate` reads them; and one that changes only by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +40,10 @@ class Market(Protocol):
 
 
 class CalmMarket:
-    """What is offered, at prices that never change; nothing is taken back. Pools in `empty` have no capacity now."""
+    """
+    What is offered, at prices that stand until somebody changes them; nothing is taken back. Pools in `empty` have no
+    capacity now.
+    """
 
     def __init__(self, offerings: Iterable[Offering]) -> None:
         self.all = {offering.pool: offering for offering in offerings}
@@ -61,6 +63,10 @@ class CalmMarket:
 
     def price_may_change_s(self, at_s: float) -> float:
         return inf
+
+    def reprice(self, pool: Pool, usd_per_hour: Decimal) -> None:
+        """From now on a pool has another price; its cloud has to be told (`SimulatedCloud.repriced`)."""
+        self.all[pool] = replace(self.all[pool], price_usd_per_hour=usd_per_hour)
 
     def no_spot(self) -> None:
         """From now on no spot can be launched anywhere."""

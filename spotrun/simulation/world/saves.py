@@ -71,7 +71,7 @@ class Saves:
         if isinstance(self._rule.every, Steps) and self._snapshot_s is not None and not self._pressing:
             count = self._rule.every.count
             return max(trainer.done_s((trainer.step_at(now_s) // count + 1) * count), earliest_s)
-        interval_s = self._pace.interval_s()
+        interval_s = self._pace.interval_s(now_s)
         if self._snapshot_s is not None and not self._pressing and interval_s is not None:
             earliest_s = max(earliest_s, self._snapshot_s + interval_s + AFTER)
         return trainer.between_steps_s(earliest_s)
