@@ -4,6 +4,7 @@
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
+# make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (a minute)
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -22,7 +23,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos interruptions checkpoint-benchmark install dev lint types clean moved
+.PHONY: demo test torture chaos interruptions checkpoint-benchmark downtime install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -53,6 +54,9 @@ interruptions: .peers
 
 checkpoint-benchmark: .peers
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.checkpoint $(CHECKPOINT_ARGS)
+
+downtime: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.downtime
 
 lint: .venv/.installed-dev
 	.venv/bin/ruff check .

@@ -7,7 +7,7 @@ any other: what was intended is in the ledger before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import msgspec
@@ -37,11 +37,14 @@ from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
 
+PASSES_MAX = 20
+"""A decision may follow from the one before (intend, then execute); more in one look would be a fault."""
+
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """
     What one pass of the runner saw and did. `blind` says why nothing could be seen, and nothing was done; `remark` what
-    goes wrong beside the run without stopping it.
+    goes wrong beside the run without stopping it; `wrote`, that the ledger has an entry from it.
     """
 
     state: RunState
@@ -51,6 +54,7 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     blind: str | None = None
     done: bool = False
     remark: str | None = None
+    wrote: bool = False
 
     @property
     def waiting_for(self) -> str | None:
@@ -85,11 +89,22 @@ class Runner:
     def run(self, watch: Callable[[Pass], None]) -> Pass:
         """Attend until the run has ended and nothing of it is left running. `watch` sees each pass."""
         while True:
-            seen = self.tick()
-            watch(seen)
-            if seen.done:
-                return seen
+            for seen in self.look():
+                watch(seen)
+                if seen.done:
+                    return seen
             self._clock.sleep(tick_s(self._clock.scale))
+
+    def look(self) -> Iterator[Pass]:
+        """
+        A pass, and the next at once while they write: what was intended is asked for now, and where that is refused,
+        the next offering. In a notice each tick that is waited for is downtime.
+        """
+        for _ in range(PASSES_MAX):
+            seen = self.tick()
+            yield seen
+            if not seen.wrote:
+                return
 
     def tick(self) -> Pass:
         """
@@ -101,21 +116,29 @@ class Runner:
         """
         try:
             world = self._observe()
+            read = self._ledger.state.next_number
             actions = decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
         except (CloudUnavailable, StoreUnavailable) as error:
             seen = Pass(state=self._ledger.state, blind=error.message)
         else:
-            seen = self._seen(world, actions)
+            seen = self._seen(world, actions, wrote=self._ledger.state.next_number > read)
         self._message = seen.waiting_for or seen.remark or ""
         return seen
 
-    def _seen(self, world: World, actions: list[Action]) -> Pass:
+    def _seen(self, world: World, actions: list[Action], *, wrote: bool) -> Pass:
         state = self._ledger.state
         hint = None if state.current is None else self._hint(state.current.launch)
         done = finished(state, world) and not actions
-        remark = None if self._market is None else self._market.trouble
-        return Pass(state=state, instances=world.instances, actions=tuple(actions), hint=hint, done=done, remark=remark)
+        return Pass(
+            state=state,
+            instances=world.instances,
+            actions=tuple(actions),
+            hint=hint,
+            done=done,
+            remark=None if self._market is None else self._market.trouble,
+            wrote=wrote,
+        )
 
     # -- observe -----------------------------------------------------------------------------------------------------
 

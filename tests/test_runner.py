@@ -220,6 +220,16 @@ def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(town: Town) -> No
     assert town.kinds() == ["RunCreated", "LaunchIntended", "LaunchClosed", "LaunchIntended"]
 
 
+def test_one_look_asks_on_until_a_zone_has_capacity_and_then_waits(town: Town) -> None:
+    town.cloud.empty = {MARKET[0].pool}
+    runner, began_s = town.runner(), town.clock.monotonic()
+    passes = list(runner.look())
+    assert [found.offering.zone for found in town.cloud.alive] == ["local-1b"]
+    assert [seen.wrote for seen in passes] == [True, True, True, False]
+    assert len(list(runner.look())) == 1
+    assert town.clock.monotonic() == began_s
+
+
 def test_a_cloud_that_knows_us_no_longer_ends_the_runner_and_nothing_else(town: Town) -> None:
     def deny(name: str) -> None:
         if name == "offerings":

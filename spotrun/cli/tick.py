@@ -9,6 +9,7 @@ def tick(run: RunArgument, store: StoreOption = None) -> None:
     """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
     from spotrun.cli.wiring import open_run
     from spotrun.outcome import status_word
+    from spotrun.runner import PASSES_MAX
 
     opened = open_run(run, store, "tick")
     seen = opened.runner.tick()
@@ -18,7 +19,3 @@ def tick(run: RunArgument, store: StoreOption = None) -> None:
         seen = opened.runner.tick()
     note = f" ({seen.waiting_for})" if seen.waiting_for else ""
     print(f"{opened.id}: {status_word(seen.state)}{note}")
-
-
-PASSES_MAX = 20
-"""A decision may follow from the one before (intend, then execute); more in one call would be a fault."""

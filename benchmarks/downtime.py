@@ -1,0 +1,124 @@
+"""
+What an interruption costs in time: ours, which asks for the replacement at the notice and commits within it, beside two
+rules that act after the loss, in the same simulated spot markets.
+
+    make downtime    or    python -m benchmarks.downtime [--jobs 80] [--unannounced 0.1] [--every 85] [--json OUT]
+
+Each job trains for 12 h in a market of its own seed: nine zones, boot 60-120 s, set-up 0-180 s, notices of 120 s, a
+tenth of the losses without one. An interruption is a stretch without progress, from the last step that is kept to the
+next that is new; what is done twice counts as lost. Causes are those of the production account (spotrun/timeline.py):
+
+    poll      training has stopped, and who decides does not know it yet          (detect)
+    capacity  nothing can be had, or the runner is about to ask                   (wait)
+    boot, set-up, restore                                                         of the new instance
+    rework    steps after the newest durable checkpoint                           (rework)
+    save      the last checkpoint, from the last step until it is durable         (stall)
+
+Ours is the production code (benchmarks/downtime_ours.py); where the others' rules come from stands in
+benchmarks/downtime_rivals.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.downtime_market import Market, Setting
+from benchmarks.downtime_ours import OurWorld
+from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, SCALING_GROUP, spans
+from spotrun.timeline import Kind, Span, spent
+
+CAUSES = {
+    "poll": Kind.DETECT,
+    "capacity": Kind.WAIT,
+    "boot": Kind.BOOT,
+    "set-up": Kind.SETUP,
+    "restore": Kind.RESTORE,
+    "rework": Kind.REWORK,
+    "save": Kind.STALL,
+}
+OURS, RIVALS = "ours", (POLL_AND_RELAUNCH, SCALING_GROUP)
+TARGET = 0.40
+"""Of the seconds that an interruption costs under poll and relaunch."""
+
+Interruption = dict[str, float]
+"""Seconds by cause."""
+
+
+def job(setting: Setting, seed: int) -> dict[str, list[Interruption]]:
+    """The interruptions of one job under each rule."""
+    market = Market(seed, setting)
+    lives = {OURS: OurWorld(seed, market).run()} | {rule.name: spans(rule, seed, market) for rule in RIVALS}
+    return {name: list(interruptions(life)) for name, life in lives.items()}
+
+
+def interruptions(life: Sequence[Span]) -> Iterator[Interruption]:
+    """
+    The stretches without progress between two that have some. A pause for a checkpoint alone is none of them.
+
+    The first start is none, and one that the horizon cuts off is left out.
+    """
+    stretches = [list(group) for _, group in groupby(life, key=lambda span: span.kind is Kind.PRODUCTIVE)]
+    for stretch in stretches[2:-1] if stretches and stretches[0][0].kind is not Kind.PRODUCTIVE else stretches[1:-1]:
+        if stretch[0].kind is Kind.PRODUCTIVE or all(span.kind is Kind.STALL for span in stretch):
+            continue
+        lasted = spent(stretch)
+        yield {cause: lasted[kind].total_seconds() for cause, kind in CAUSES.items()}
+
+
+def figures(found: Iterable[Interruption]) -> dict[str, float]:
+    """Means by cause, and the mean, median and P95 of their sum; seconds."""
+    each = list(found)
+    sums = [sum(one.values()) for one in each]
+    by_cause = {cause: round(float(np.mean([one[cause] for one in each])), 2) for cause in CAUSES}
+    middle, high = (round(float(np.quantile(sums, share)), 1) for share in (0.5, 0.95))
+    return {"interruptions": len(each), **by_cause, "mean": round(float(np.mean(sums)), 1), "p50": middle, "p95": high}
+
+
+def show(found: dict[str, dict[str, float]]) -> None:
+    columns = [*CAUSES, "mean", "p50", "p95"]
+    print(f"{'seconds lost an interruption':30}" + "".join(f"{name:>10}" for name in (*columns, "number")))
+    for name, row in found.items():
+        cells = [f"{row[column]:.1f}" for column in columns] + [f"{row['interruptions']:.0f}"]
+        print(f"{name:30}" + "".join(f"{cell:>10}" for cell in cells))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=80, help="each in a market of its own")
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--workers", type=int, default=2)
+    for field in fields(Setting):
+        if field.type == "float":
+            flag = "--" + field.name.removesuffix("_s").replace("_", "-")
+            parser.add_argument(flag, type=float, default=field.default, dest=field.name)
+    options = parser.parse_args()
+    setting = Setting(**{name: value for name, value in vars(options).items() if name in Setting.__annotations__})
+    began = time.monotonic()
+    with ProcessPoolExecutor(options.workers) as pool:
+        jobs = list(pool.map(partial(job, setting), range(options.jobs)))
+    found = {name: figures(one for each in jobs for one in each[name]) for name in (OURS, *(r.name for r in RIVALS))}
+    show(found)
+    shares = {rule.name: found[OURS]["mean"] / found[rule.name]["mean"] for rule in RIVALS}
+    for name, share in shares.items():
+        print(f"ours loses {share:.0%} of what {name} loses")
+    reached = shares[POLL_AND_RELAUNCH.name] <= TARGET
+    print(f"target {TARGET:.0%} of {POLL_AND_RELAUNCH.name}: {'reached' if reached else 'MISSED'}")
+    print(f"{options.jobs} jobs of {setting.horizon_s / 3600:.0f} h in {time.monotonic() - began:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps({"setting": asdict(setting), "rules": found, "shares": shares}, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

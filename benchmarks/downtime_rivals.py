@@ -1,0 +1,114 @@
+"""
+Two other rules in that market. Neither reads a notice: the replacement is asked for after the loss.
+
+    poll and relaunch   SkyPilot's managed jobs: the controller asks every 15 s how the job is
+                        (JOB_STATUS_CHECK_GAP_SECONDS, sky/jobs/utils.py); after a loss its default strategy,
+                        EAGER_NEXT_REGION (sky/jobs/recovery_strategy.py), launches in the other regions first, then in
+                        the other zones of the old one, and where there is nothing waits 60 s to try again
+                        (RETRY_INIT_GAP_SECONDS). Read at github.com/skypilot-org/skypilot.
+    scaling group       a group of one on EC2: an instance that is gone is replaced to keep the desired capacity
+                        (docs.aws.amazon.com/autoscaling/ec2/userguide/healthcheck.html). How soon it notices is not
+                        published; here it does at once, which no group does, and asks the cheapest zone first.
+
+Both have the checkpoints of ours, as often and as soon durable; to end the old instance, and to ask a zone in vain,
+costs them no time. So what is left between them and ours is the rule alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from math import ceil, floor
+
+from benchmarks.downtime_market import REGION_OF, ZONES, Loss, Market
+from spotrun.timeline import Kind, Span
+from tests.histories import START
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`poll_s` passes between two looks at the job, 0 where its end is known at once."""
+
+    name: str
+    poll_s: float
+    retry_s: float
+    elsewhere_first: bool
+
+    def known_s(self, lost_s: float, phase_s: float) -> float:
+        """When a loss is noticed. Looks fall on `phase_s` and every `poll_s` from there."""
+        return phase_s + self.poll_s * ceil((lost_s - phase_s) / self.poll_s) if self.poll_s else lost_s
+
+    def zone(self, market: Market, now_s: float, lost: str | None) -> str | None:
+        """Where an instance can be had now, in the order of asking."""
+        return next((zone for zone in self._order(lost) if market.has(zone, now_s)), None)
+
+    def _order(self, lost: str | None) -> list[str]:
+        if lost is None or not self.elsewhere_first:
+            return list(ZONES)
+        return sorted(ZONES, key=lambda zone: (zone == lost, REGION_OF[zone] == REGION_OF[lost]))
+
+
+POLL_AND_RELAUNCH = Rule("poll and relaunch", poll_s=15.0, retry_s=60.0, elsewhere_first=True)
+SCALING_GROUP = Rule("scaling group", poll_s=0.0, retry_s=60.0, elsewhere_first=False)
+
+
+def spans(rule: Rule, seed: int, market: Market) -> tuple[Span, ...]:
+    """What each instant until the horizon was."""
+    return tuple(_cut(_life(rule, seed, market), market.setting.horizon_s))
+
+
+Piece = tuple[Kind, float]
+"""What it was, and until when, in seconds since the launch."""
+
+
+def _life(rule: Rule, seed: int, market: Market) -> Iterator[Piece]:
+    phase_s, now_s, lost, saved = seed % 8 * rule.poll_s / 8, 0.0, None, False
+    for ordinal in count():
+        while (zone := rule.zone(market, now_s, lost)) is None:
+            now_s += rule.retry_s
+            yield Kind.WAIT, now_s
+        loss = market.loss_after(zone, now_s)
+        for kind, until_s in _start(market, ordinal, now_s, saved):
+            now_s = _until(until_s, loss)
+            yield kind, now_s
+        if loss is None:
+            yield Kind.PRODUCTIVE, market.setting.horizon_s
+            return
+        if now_s < loss.at_s:
+            saved = saved or loss.at_s >= now_s + market.setting.commit_s
+            yield Kind.PRODUCTIVE, _kept_until_s(market, now_s, loss.at_s)
+            yield Kind.REWORK, loss.at_s
+        now_s, lost = rule.known_s(loss.at_s, phase_s), zone
+        yield Kind.DETECT, now_s
+
+
+def _start(market: Market, ordinal: int, now_s: float, saved: bool) -> Iterator[Piece]:
+    boot_s, setup_s = market.start_s(ordinal)
+    restore_s = market.setting.imports_s if not saved else max(market.setting.imports_s, market.setting.fetch_s)
+    yield Kind.BOOT, now_s + boot_s
+    yield Kind.SETUP, now_s + boot_s + setup_s
+    yield Kind.RESTORE, now_s + boot_s + setup_s + restore_s
+
+
+def _until(moment_s: float, loss: Loss | None) -> float:
+    return moment_s if loss is None else min(moment_s, loss.at_s)
+
+
+def _kept_until_s(market: Market, began_s: float, lost_s: float) -> float:
+    """Until when training is kept: the newest snapshot that was durable in time. The first is taken at once."""
+    setting = market.setting
+    durable = floor((lost_s - began_s - setting.commit_s) / setting.every_s)
+    return began_s + max(0, durable) * setting.every_s
+
+
+def _cut(pieces: Iterator[Piece], horizon_s: float) -> Iterator[Span]:
+    start_s = 0.0
+    for kind, until_s in pieces:
+        end_s = min(until_s, horizon_s)
+        if end_s > start_s:
+            yield Span(kind, START + timedelta(seconds=start_s), START + timedelta(seconds=end_s))
+            start_s = end_s
+        if until_s >= horizon_s:
+            return
