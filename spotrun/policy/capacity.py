@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from math import inf
 
 from spotrun import events as ev
 from spotrun.market import World
@@ -13,8 +14,11 @@ from spotrun.policy.deadline import give_up, too_late_for, towards_deadline
 from spotrun.policy.money import HANDOVER_BEFORE_END, intend, life_left, nearly_over
 from spotrun.policy.patience import opened_at
 from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
+from spotrun.policy.situation import name_of
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
+from spotrun.strategies.patient import Patient
+from spotrun.strategies.port import ON_DEMAND
 
 LAST_MINUTES = timedelta(minutes=3)
 """With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
@@ -62,15 +66,26 @@ def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetim
     return None
 
 
+def patience(spec: RunSpec) -> Patient:
+    """The rule of a run without a deadline; a forecast asks the same."""
+    match spec.resources.spot_policy:
+        case "on-demand":
+            return Patient(0.0, None)
+        case "spot":
+            return Patient(inf, None)
+        case _:
+            policy = spec.policy
+            return_after_s = policy.return_cooldown.total_seconds() if policy.return_to_spot else None
+            return Patient(policy.on_demand_after.total_seconds(), return_after_s)
+
+
 def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: datetime) -> bool:
     """On-demand has been kept, and spot was last asked for in vain, longer ago than the cool-down."""
-    if spec.resources.spot_policy != "auto" or not spec.policy.return_to_spot:
-        return False
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
         return False
     asked = [launch.intended_at for launch in spot_launches(state)]
     since = max([current.started_at, *asked])
-    return now - since >= spec.policy.return_cooldown
+    return patience(spec).returns((now - since).total_seconds())
 
 
 def _return_choice(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | Wait:
@@ -81,25 +96,27 @@ def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime)
     """
     The offering to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
 
-    `auto` goes on-demand when spot has been missing for `on_demand_after`, counted from the loss (or the notice), and
-    when all spot that can be asked lasts so shortly that an hour of progress would cost more than on demand.
+    How long spot has been missing is counted from the loss (or the notice). Where that is too long and spot was asked
+    for in vain, more pools to ask are no reason to wait on. Without any spot pool there is nothing to wait for.
+    Nor is there where all spot that can be asked lasts so shortly that an hour of progress would cost more than on
+    demand.
     """
-    policy = spec.resources.spot_policy
-    on_demand = on_demand_now(state, spec, world, now)
-    if policy == "on-demand":
-        return on_demand[0] if on_demand else Wait(reason="no on-demand capacity in any zone just now")
+    policy, rule = spec.resources.spot_policy, patience(spec)
+    on_demand = [] if policy == "spot" else on_demand_now(state, spec, world, now)
+    spot = [] if policy == "on-demand" else spot_now(state, spec, world, now)
     missing = now - _capacity_missing_since(state, now)
-    spot = spot_now(state, spec, world, now)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(state, spec, world, now):
         return on_demand[0]
-    waited = missing >= spec.policy.on_demand_after or _dying(state, now)
-    if policy == "auto" and waited and on_demand and (not spot or _asked_in_vain(state, spec, now)):
-        return on_demand[0]
-    if spot:
-        return spot[0]
-    if policy == "auto" and on_demand and not spot_offerings(spec, world):
-        return on_demand[0]
-    return Wait(reason="no spot capacity in any zone just now")
+    missing_s = (max(missing, spec.policy.on_demand_after) if _dying(state, now) else missing).total_seconds()
+    in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(state, spec, now)
+    place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
+    if place == ON_DEMAND or not spot_offerings(spec, world):
+        return next(iter([*on_demand, *spot]), _no_capacity(policy))
+    return _no_capacity(policy) if place is None else spot[0]
+
+
+def _no_capacity(policy: str) -> Wait:
+    return Wait(reason=f"no {'on-demand' if policy == 'on-demand' else 'spot'} capacity in any zone just now")
 
 
 def _dying(state: RunState, now: datetime) -> bool:

@@ -52,6 +52,7 @@ def simulate(
     losses, paid_changeover_s, redone_s = 0, 0.0, 0.0
     places: list[str | None] = []
     finished_s: float | None = None
+    since_s = 0.0
     history = MarketHistory()
     choose = strategy.choose
     for number in range(first, len(market)):
@@ -61,13 +62,14 @@ def simulate(
         if running is not None and running != ON_DEMAND and running not in spot:
             undone_s = min(rework_s, kept_s)
             losses, work_s, redone_s = losses + 1, work_s + undone_s, redone_s + undone_s
-            running = None
-        place = choose(Situation(job, elapsed_s, work_s, running, changeover_s <= 0, spot, history))
+            running, since_s = None, elapsed_s
+        settled = changeover_s <= 0
+        place = choose(Situation(job, elapsed_s, work_s, running, settled, spot, history, elapsed_s - since_s))
         if keep_places:
             places.append(place)
         if place != running:
             starts += place is not None
-            running, changeover_s, kept_s = place, job.changeover_s, 0.0
+            running, changeover_s, kept_s, since_s = place, job.changeover_s, 0.0, elapsed_s
         if running is None:
             continue
         price = job.on_demand_usd_per_hour if running == ON_DEMAND else spot[running]

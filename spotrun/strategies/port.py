@@ -17,7 +17,7 @@ Choice = str | None
 
 class Job(msgspec.Struct, frozen=True):
     """
-    What does not change while a job runs.
+    What does not change while a job runs. Without a deadline `deadline_s` is infinite.
 
     `changeover_s` passes, paid but without progress, after every start. `tick_s` is the time between two decisions.
     `margin_s` is what the work left may turn out longer than estimated, and the rework of one loss: it widens the net.
@@ -36,7 +36,8 @@ class Situation(msgspec.Struct):
     One moment at which to decide: the start of a tick.
 
     `running` is None after a loss. `spot` has the zones that can be had in the coming tick, in the order in which the
-    cloud lists them, with their price in USD per hour. `settled` is False during a changeover.
+    cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `running` has been what
+    it is for `since_s`.
     """
 
     job: Job
@@ -46,6 +47,7 @@ class Situation(msgspec.Struct):
     settled: bool
     spot: Mapping[str, float]
     history: MarketHistory
+    since_s: float = 0.0
 
     @property
     def slack_s(self) -> float:

@@ -1,0 +1,37 @@
+"""What a run without a deadline does: spot as long as there is some, and patience while there is none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotrun.strategies.baselines import listed_first
+from spotrun.strategies.port import ON_DEMAND, Choice, Situation
+
+
+class Patient(msgspec.Struct, frozen=True):
+    """
+    Spot; on-demand once spot has been missing for `on_demand_after_s`; spot again when on-demand was kept for
+    `return_after_s`.
+
+    0 for the first means on-demand at once, `inf` never; None for the second means never.
+    """
+
+    on_demand_after_s: float
+    return_after_s: float | None
+
+    def choose(self, situation: Situation) -> Choice:
+        return self.place(situation.running, situation.since_s, listed_first(situation))
+
+    def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
+        """Where to be, where `running` has been so for `since_s` and `spot` is the best that can be had."""
+        if running == ON_DEMAND:
+            return spot if spot is not None and self.returns(since_s) else ON_DEMAND
+        if running is not None:
+            return running
+        if spot is not None and self.on_demand_after_s > 0:
+            return spot
+        return ON_DEMAND if since_s >= self.on_demand_after_s else None
+
+    def returns(self, since_s: float) -> bool:
+        """Whether on-demand has been kept, or spot asked for in vain, long enough ago."""
+        return self.return_after_s is not None and since_s >= self.return_after_s
