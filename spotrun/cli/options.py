@@ -41,3 +41,18 @@ def progress_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task("simulating", total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def write_text(path: Path, text: str) -> None:
+    """
+    Raises:
+        SpotrunError: the file cannot be written.
+    """
+    from spotrun.errors import SpotrunError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpotrunError(
+            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that you may write"
+        ) from error

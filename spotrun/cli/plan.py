@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar
+from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar, write_text
 
 if TYPE_CHECKING:
+    from spotrun.simulation.lifetimes import Source
+    from spotrun.simulation.measured import Measured
     from spotrun.spec import RunSpec
+
+RUNS_MAX = 10
+"""So many runs of the name are read, the newest."""
 
 
 def plan(
@@ -30,6 +34,7 @@ def plan(
     ] = None,
     lifetimes: Annotated[int, typer.Option("--lifetimes", min=1, max=100_000, help="Simulated per line.")] = 500,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, other markets.")] = 0,
+    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,8 +46,8 @@ def plan(
     from spotrun.policy.considered import considered
     from spotrun.policy.deadline import unreachable
     from spotrun.report import forecast as shown
+    from spotrun.report.html.forecast import forecast_page
     from spotrun.simulation.plan import plan as forecast_of
-    from spotrun.simulation.traces import read_windows
     from spotrun.spec_file import load_spec
 
     overrides: dict[str, object] = {
@@ -52,17 +57,19 @@ def plan(
     }
     spec = load_spec(spec_path, overrides)
     only_local(spec)
-    if spec.policy.deadline is None:
-        raise SpecInvalid("a forecast needs a deadline to plan for", hint="add --deadline 12h, or policy.deadline")
-    expected, epochs = _work(spec, store)
+    known = _measured(spec, store)
+    expected = spec.policy.expected_work or known.work
+    if expected is None:
+        hint = "give --work 3h, or policy.expected_work; a completed run of this name would tell it too"
+        raise SpecInvalid("nobody knows how long this training takes", hint=hint)
     now = system_clock().now()
-    time_left = deadline_at(spec.policy.deadline, now) - now
+    time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
     policy = spec.policy.model_copy(update={"expected_work": expected})
     told = spec.model_copy(update={"policy": policy})
-    if (reason := unreachable(told, time_left)) is not None:
-        raise SpecInvalid(reason, hint="give a later deadline")
+    late = None if time_left is None else unreachable(told, time_left)
+    if late is not None:
+        raise SpecInvalid(late, hint="give a later deadline")
     unborn, world = first_look(told, store)
-    record = None if traces is None else (traces.name, read_windows(traces))
     with progress_bar(quiet=as_json) as progressed:
         found = forecast_of(
             spec,
@@ -70,36 +77,54 @@ def plan(
             expected,
             time_left,
             lifetimes,
-            epochs=epochs,
+            epochs=known.epochs if spec.policy.expected_work is None else None,
+            measured=known,
             seed=seed,
-            record=record,
+            source=_source(spec, traces),
             considered=considered(unborn, told, world),
             progressed=progressed,
         )
+    if html is not None:
+        write_text(html, forecast_page(found, spec.name))
     if as_json:
         print_json(shown.for_machines(found))
-        return
-    shown.show(found, known=spec.policy.expected_work is not None)
+    elif html is not None:
+        print(f"wrote {html}")
+    else:
+        shown.show(found, known=spec.policy.expected_work is not None)
 
 
-def _work(spec: RunSpec, store: str | None) -> tuple[timedelta, int | None]:
+def _measured(spec: RunSpec, store: str | None) -> Measured:
     """
-    How long the training takes, and its epochs where they are known: as told, else as the newest completed run took.
+    What the newest runs of this name tell.
 
     Raises:
-        SpecInvalid: neither is there.
+        StoreError: the store cannot be read, and the specification does not say how long the work is.
     """
-    from spotrun.accounting import summarise
+    from spotrun import address
     from spotrun.cli.wiring import runs_in
-    from spotrun.errors import SpecInvalid
+    from spotrun.errors import StoreError
+    from spotrun.simulation.measured import Measured, measured
 
-    if spec.policy.expected_work is not None:
-        return spec.policy.expected_work, None
-    runs = [run for run in runs_in(store or spec.checkpoint.uri) if run.created.name == spec.name]
-    for run in sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True):
-        state = run.ledger.refresh()
-        if state.terminal is not None and state.terminal.outcome == "completed":
-            summary = summarise(state, state.terminal.at)
-            return summary.total.productive, len(summary.epochs)
-    hint = "give --work 3h, or policy.expected_work; a completed run of this name would tell it too"
-    raise SpecInvalid("nobody knows how long this training takes", hint=hint)
+    folder = store or spec.checkpoint.uri
+    place = address.parse(folder)
+    if isinstance(place, str) and not Path(place).expanduser().is_dir():
+        return Measured()  # to open a folder would make it
+    try:
+        runs = [run for run in runs_in(folder) if run.created.name == spec.name]
+        newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
+        return measured(run.ledger.refresh() for run in newest_first[:RUNS_MAX])
+    except StoreError:
+        if spec.policy.expected_work is None:
+            raise
+        return Measured()
+
+
+def _source(spec: RunSpec, traces: Path | None) -> Source:
+    from spotrun.cli.wiring import local_market
+    from spotrun.simulation.lifetimes import Generated, Local, Recorded
+    from spotrun.simulation.traces import read_windows
+
+    if traces is not None:
+        return Recorded(traces.name, read_windows(traces))
+    return Local(local_market(spec.local)) if spec.local.market == "generated" else Generated()

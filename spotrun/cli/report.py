@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, write_text
 
 
 def report(
@@ -31,7 +31,7 @@ def report(
     state, now = opened.ledger.refresh(), opened.clock.now()
     summary = summarise(state, now)
     if html is not None:
-        _write(html, page(state, opened.ledger.entries, now))
+        write_text(html, page(state, opened.ledger.entries, now))
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:
@@ -42,14 +42,3 @@ def report(
         terminal.show(summary)
     if limit is not None:
         limits.check(limit, summary)
-
-
-def _write(path: Path, text: str) -> None:
-    from spotrun.errors import SpotrunError
-
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpotrunError(
-            f"cannot write {path}: {error.strerror}", hint="name a file in a folder that you may write"
-        ) from error

@@ -66,6 +66,10 @@ class OpenRun:
 
 def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
     """The local cloud with the market that a run's specification describes."""
+    return LocalCloud(default_root(), clock, local_market(spec))
+
+
+def local_market(spec: LocalMarketSpec) -> MarketConfig:
     steps = tuple(
         ScriptStep(
             when=str(step.when),
@@ -74,8 +78,7 @@ def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
         )
         for step in spec.script
     )
-    config = MarketConfig(seed=spec.seed, kind=spec.market, boot_s=spec.boot.total_seconds(), script=steps)
-    return LocalCloud(default_root(), clock, config)
+    return MarketConfig(seed=spec.seed, kind=spec.market, boot_s=spec.boot.total_seconds(), script=steps)
 
 
 def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:

@@ -62,16 +62,21 @@ def situation(
 
 def changeover(state: RunState) -> float:
     """Seconds from asking for an instance to its first new step: a little more than the longest one measured."""
-    measured = [
+    measured = measured_changeovers(state)
+    if not measured:
+        return assumptions.CHANGEOVER.total_seconds()
+    return max(measured) * assumptions.CHANGEOVER_DOUBT
+
+
+def measured_changeovers(state: RunState) -> list[float]:
+    """Those of this run in seconds, standbys left out: they also wait until they are wanted."""
+    return [
         (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
         for attempt in state.attempts.values()
         if attempt.trainers
         and attempt.trainers[0].started_at is not None
-        and state.launch_of(attempt).intent.standby_for is None  # a standby also waits until it is wanted
+        and state.launch_of(attempt).intent.standby_for is None
     ]
-    if not measured:
-        return assumptions.CHANGEOVER.total_seconds()
-    return max(measured) * assumptions.CHANGEOVER_DOUBT
 
 
 def _on_demand_price(world: World) -> float:

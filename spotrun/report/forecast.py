@@ -19,37 +19,59 @@ from spotrun.units import format_duration
 PICTURE_WIDTH = 44
 
 
+COSTS = ("mean", "P50", "P95", "over", "epochs/$")
+TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
+
+
+def heading(plan: Plan) -> str:
+    """What is planned for."""
+    due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
+    return f"{short_duration(plan.work)} of work{due}"
+
+
+def cost_cells(plan: Plan, row: Forecast) -> list[str]:
+    """A cell for each of `COSTS`."""
+    per_usd = plan.epochs_per_usd(row)
+    amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
+    return [*map(usd, amounts), chance(row.budget_passed), NOTHING if per_usd is None else f"{per_usd:.1f}"]
+
+
+def time_columns(plan: Plan) -> list[str]:
+    """Without a deadline nothing is late."""
+    return [name for name in TIMES if name != "late" or plan.time_left is not None]
+
+
+def time_cells(plan: Plan, row: Forecast) -> list[str]:
+    """A cell for each of `time_columns`."""
+    ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
+    late = [] if plan.time_left is None else [chance(row.missed)]
+    return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]
+
+
 def cost_table(plan: Plan) -> Table:
-    heading = f"{short_duration(plan.work)} of work, to be done in {short_duration(plan.time_left)}: what it costs"
-    table = figures_table(heading, "strategy", ["markets", "mean", "P50", "P95", "over", "epochs/$"])
+    table = figures_table(f"{heading(plan)}: what it costs", "strategy", ["markets", *COSTS])
     for row in plan.forecasts:
-        per_usd = plan.epochs_per_usd(row)
-        amounts = (row.cost_mean_usd, row.cost_p50_usd, row.cost_p95_usd)
-        epochs = NOTHING if per_usd is None else f"{per_usd:.1f}"
-        add_row(table, [row.strategy, row.market, *map(_usd, amounts), _chance(row.budget_passed), epochs])
+        add_row(table, [row.strategy, row.market, *cost_cells(plan, row)])
     return table
 
 
 def time_table(plan: Plan) -> Table:
-    columns = ["markets", "P50", "P95", "late", "lost", "start", "redo", "wait"]
+    columns = ["markets", *time_columns(plan)]
     table = figures_table("When it is done, and what it stands still for", "strategy", columns)
     for row in plan.forecasts:
-        ends, stood = (row.finish_p50_s, row.finish_p95_s), (row.changeover_s, row.rework_s, row.waiting_s)
-        lost = f"{row.interruptions:.1f}"
-        cells = [row.strategy, row.market, *map(_time, ends), _chance(row.missed), lost, *map(_time, stood)]
-        add_row(table, cells)
+        add_row(table, [row.strategy, row.market, *time_cells(plan, row)])
     return table
 
 
-def _usd(amount: float) -> str:
+def usd(amount: float) -> str:
     return dollars(Decimal(f"{amount:.4f}"))
 
 
-def _time(seconds: float) -> str:
+def lasting(seconds: float) -> str:
     return short_duration(timedelta(seconds=seconds)) if isfinite(seconds) else "never"
 
 
-def _chance(share: float | None) -> str:
+def chance(share: float | None) -> str:
     """A chance that is there is never shown as none."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
@@ -59,7 +81,7 @@ def cost_picture(plan: Plan) -> str:
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     label = max(len(f"{row.strategy}, {row.market}") for row in plan.forecasts)
     lines = [f"{f'{row.strategy}, {row.market}':{label}} |{_bar(row, most)}" for row in plan.forecasts]
-    scale = f"{'':{label}} $0{_usd(most):>{PICTURE_WIDTH - 1}}"
+    scale = f"{'':{label}} $0{usd(most):>{PICTURE_WIDTH - 1}}"
     return "\n".join(["Cost, P5 to P95, P50 as o:", *lines, scale])
 
 
@@ -75,7 +97,7 @@ def _bar(row: Forecast, most: float) -> str:
 def for_machines(plan: Plan) -> dict[str, Any]:
     return {
         "work_s": plan.work.total_seconds(),
-        "time_left_s": plan.time_left.total_seconds(),
+        "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
         "epochs": plan.epochs,
         "assumed": plan.assumed,
         "forecasts": [{**_figures(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
@@ -103,6 +125,6 @@ def show(plan: Plan, *, known: bool) -> None:
     for each in plan.offerings:
         print(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}")
     print(plan.assumed)
-    if not known:
+    if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
         print(f"A run that is not told how long it takes begins on demand; write {advice}")

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import inf, isfinite, isinf
 
 import msgspec
 
+from spotrun.clouds.local.config import NOTICE
+from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
+from spotrun.policy.capacity import patience
 from spotrun.policy.considered import Considered
 from spotrun.policy.situation import name_of
-from spotrun.simulation.forecast import Forecast, Market, Question, forecast, tick_for
-from spotrun.simulation.traces import Windows
+from spotrun.simulation.forecast import GENERATED, Forecast, Question, forecast, tick_for
+from spotrun.simulation.lifetimes import Market, Source
+from spotrun.simulation.measured import Measured
 from spotrun.spec import RunSpec
+from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
 from spotrun.units import format_duration
 
+NOTHING_MEASURED = Measured()
+ANYWHERE = Market("any", (), (), ())
+
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is known before any money is spent. `assumed` says in one line what all of it rests on."""
+    """
+    What is known before any money is spent. `assumed` says in one line what all of it rests on.
+
+    `time_left` is None for a run without a deadline.
+    """
 
     work: timedelta
-    time_left: timedelta
+    time_left: timedelta | None
     epochs: int | None
     forecasts: tuple[Forecast, ...]
     offerings: tuple[Considered, ...]
@@ -39,24 +52,26 @@ def plan(
     spec: RunSpec,
     offerings: Sequence[Offering],
     work: timedelta,
-    time_left: timedelta,
+    time_left: timedelta | None,
     lifetimes: int,
     *,
     epochs: int | None = None,
+    measured: Measured = NOTHING_MEASURED,
     seed: int = 0,
-    record: tuple[str, Windows] | None = None,
+    source: Source = GENERATED,
     considered: Sequence[Considered] = (),
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
-    Forecast `spec` on the `offerings` that suit it, cheapest first, to be done in `time_left`.
+    Forecast `spec` on the `offerings` that suit it, cheapest first; to be done in `time_left`, where that is given.
 
-    `record` is a recorded market with its name; without one markets are generated. `considered` is told as it is.
+    `measured` tells what changeovers took in earlier runs, `source` where the markets come from. `considered` is passed
+    on as it is.
 
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
-    job = job_for(spec, offerings, work, time_left)
+    job = job_for(spec, offerings, work, time_left, measured)
     questions = _questions(spec, [found for found in offerings if affordable(found, spec.resources.max_price)])
     budget = spec.budget.max_usd
     rows = forecast(
@@ -66,25 +81,31 @@ def plan(
         lifetimes,
         budget_usd=None if budget is None else float(budget),
         seed=seed,
-        record=None if record is None else record[1],
+        source=source,
         progressed=progressed,
     )
-    market = "as in a generator fitted to nine V100 zones of 2023" if record is None else f"as recorded in {record[0]}"
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), _assumed(spec, job, market))
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), _assumed(spec, job, measured, source))
 
 
-def job_for(spec: RunSpec, offerings: Sequence[Offering], work: timedelta, time_left: timedelta) -> Job:
-    """The job as its strategies see it, with what production assumes of what it has not measured."""
+def job_for(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    work: timedelta,
+    time_left: timedelta | None,
+    measured: Measured = NOTHING_MEASURED,
+) -> Job:
+    """The job as its strategies see it, with what production assumes of what was not measured."""
     on_demand = [found.price_usd_per_hour for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
-    if not on_demand:
+    if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
+    changeover_s = (measured.changeover or assumptions.CHANGEOVER).total_seconds()
     return Job(
         work_s=work_s,
-        deadline_s=time_left.total_seconds(),
-        changeover_s=assumptions.CHANGEOVER.total_seconds(),
-        tick_s=tick_for(time_left.total_seconds()),
-        on_demand_usd_per_hour=float(min(on_demand)),
+        deadline_s=inf if time_left is None else time_left.total_seconds(),
+        changeover_s=changeover_s,
+        tick_s=tick_for(2 * (work_s + changeover_s) if time_left is None else time_left.total_seconds()),
+        on_demand_usd_per_hour=float(min(on_demand, default=inf)),
         margin_s=rework_s + assumptions.WORK_DOUBT_MIN * work_s,
     )
 
@@ -97,22 +118,29 @@ def _rework(spec: RunSpec) -> timedelta:
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering]) -> list[Question]:
-    """The run's own strategy in its first zone, its region and everywhere; and the two bills to compare it with."""
+    """The run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
+    on_demand = [Question("on_demand_only", ANYWHERE)] if len(spot) < len(offerings) else []
     if spec.resources.spot_policy == "on-demand" or not spot:
-        return [Question("on_demand_only", Market("any", (), (), ()))]
+        return on_demand
     markets = [
         _market("1 zone", spot[:1]),
         _market("1 region", [found for found in spot if found.region == spot[0].region]),
         _market("all zones", spot),
     ]
     distinct = list({market.pools: market for market in markets}.values())
-    asked = dict.fromkeys((spec.policy.strategy, "on_demand_only", "spot_only"))
-    return [
-        Question(strategy, market)
-        for strategy in asked
-        for market in ([Market("any", (), (), ())] if strategy == "on_demand_only" else distinct)
-    ]
+    rule = _rule(spec, falls_back=bool(on_demand))
+    own, alone = spec.policy.strategy, "spot_only"
+    ours = [] if own == "on_demand_only" else [Question(own, market, rule) for market in distinct]
+    spot_alone = [] if own == alone else [Question(alone, market) for market in distinct]
+    return ours + on_demand + spot_alone
+
+
+def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
+    """What decides without a deadline; with one its strategy does."""
+    if spec.policy.deadline is not None:
+        return None
+    return patience(spec) if falls_back else Patient(inf, None)
 
 
 def _market(name: str, offerings: Sequence[Offering]) -> Market:
@@ -124,14 +152,16 @@ def _market(name: str, offerings: Sequence[Offering]) -> Market:
     )
 
 
-def _assumed(spec: RunSpec, job: Job, market: str) -> str:
+def _assumed(spec: RunSpec, job: Job, measured: Measured, source: Source) -> str:
     changeover, undone, tick = (
         format_duration(timedelta(seconds=round(seconds)))
         for seconds in (job.changeover_s, _rework(spec).total_seconds() / 2, job.tick_s)
     )
+    known = f"as measured {measured.starts} x in earlier runs" if measured.starts else "not measured yet"
+    always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
+    doubt = f"the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; " if isfinite(job.deadline_s) else ""
     return (
-        f"Assumed: spot comes and goes {market}; prices stay as they are now; a changeover "
-        f"(boot, set-up, restore) takes {changeover}; a loss undoes {undone}; the work is known within "
-        f"{assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}; on-demand can always be had; storage and requests "
-        "are left out."
+        f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover}, "
+        f"{known}; {1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
+        f"undo {undone}; {doubt}one decision in {tick}{always}; storage and requests are left out."
     )

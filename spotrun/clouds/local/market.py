@@ -91,6 +91,16 @@ class Market:
         period = self._availability_of(pool).at(at)
         return Loss(period.until, period.notice)
 
+    def capacity(self, pool: Pool, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """The stretches with capacity that have not ended at `after` and begin before `until`."""
+        if self._never_lost(pool):
+            yield after, until
+            return
+        period = self._availability_of(pool).at(after)
+        while period.since < until:
+            yield period.since, period.until
+            period = self._availability_of(pool).at(period.until)
+
     def price(self, pool: Pool, at: datetime) -> Decimal:
         """USD per instance-hour."""
         return self.price_step(pool, at).usd_per_hour

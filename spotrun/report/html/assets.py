@@ -23,6 +23,7 @@ th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:p
 .spot,.productive{fill:#2a9d6f}.on_demand{fill:#d9822b}.storage{fill:#7c6fd1}.wait{fill:#9aa3ae}.detect{fill:#6b7480}
 .boot{fill:#5aa9e6}.setup{fill:#3d7fc1}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#d6a51f}
 .paused{fill:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
+.range{fill:#5aa9e6}.middle{fill:var(--ink)}
 .paid{fill:none;stroke:#2a9d6f;stroke-width:2.5}.all_on_demand{fill:none;stroke:#d9822b;stroke-width:2.5;
 stroke-dasharray:7 4}.key_paid{fill:#2a9d6f}.key_all_on_demand{fill:#d9822b}
 """

@@ -8,10 +8,10 @@ from datetime import datetime
 from spotrun.accounting import bill_course, summarise
 from spotrun.events import Entry
 from spotrun.report.html import listings
-from spotrun.report.html.assets import POLICY, SCRIPT, STYLE
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.course import course
-from spotrun.report.html.markup import Markup, element, join, section
+from spotrun.report.html.document import document
+from spotrun.report.html.markup import element, section
 from spotrun.report.terminal import headline, verdict
 from spotrun.state import RunState
 
@@ -33,12 +33,4 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime) -> str:
         section("Events", listings.events(entries)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
-    head = join(
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        element("title", headline(summary)),
-        element("style", Markup(STYLE)),
-    )
-    whole = join(element("head", head), element("body", body, element("script", Markup(SCRIPT))))
-    return f"<!doctype html>\n{element('html', whole, lang='en').text}\n"
+    return document(headline(summary), body)

@@ -1,0 +1,95 @@
+"""`spotrun plan JOB.yaml --html FILE`: the forecast as one file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+
+from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
+from spotrun.report.html.document import document
+from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
+from spotrun.report.html.tables import head, row, table
+from spotrun.simulation.forecast import Forecast
+from spotrun.simulation.plan import Plan
+
+LEFT, WIDTH, ROW = 250, 730, 26
+CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
+"""Class of the mark, what it means, and the field of a forecast."""
+
+Cells = Callable[[Plan, Forecast], list[str]]
+
+
+def forecast_page(plan: Plan, name: str) -> str:
+    """The forecast of the job `name`."""
+    title = f"{name}: {heading(plan)}"
+    body = element(
+        "main",
+        element("h1", title),
+        element("p", f"{plan.forecasts[0].lifetimes} simulated lifetimes a line. Nothing was rented."),
+        section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
+        section(
+            "When it is done, and what it stands still for",
+            _downtime(plan.forecasts),
+            _table("Times", time_columns(plan), plan, time_cells),
+        ),
+        section("Offerings, in the order of asking", _offerings(plan)),
+        element("p", plan.assumed, class_="soft"),
+    )
+    return document(title, body)
+
+
+def _named(forecast: Forecast) -> str:
+    return f"{forecast.strategy}, {forecast.market}"
+
+
+def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
+    """A line each from P5 to P95 of the cost with P50 marked, all to one scale that begins at zero."""
+    most = max(each.cost_p95_usd for each in forecasts) or 1.0
+    rows = []
+    for number, each in enumerate(forecasts):
+        low, middle, high = (
+            LEFT + WIDTH * cost / most for cost in (each.cost_p5_usd, each.cost_p50_usd, each.cost_p95_usd)
+        )
+        line = bar(low, number * ROW + 6, max(high - low, 3), ROW - 14, "range")
+        mark = bar(middle - 1.5, number * ROW + 2, 3, ROW - 6, "middle")
+        rows.append(join(label(0, number * ROW + 17, _named(each)), line, mark))
+    y = len(forecasts) * ROW + 17
+    axis = join(label(LEFT, y, "$0"), label(LEFT + WIDTH, y, usd(most), "end"))
+    said = "; ".join(
+        f"{_named(each)}: {usd(each.cost_p5_usd)} to {usd(each.cost_p95_usd)}, P50 {usd(each.cost_p50_usd)}"
+        for each in forecasts
+    )
+    return join(picture(f"Cost: {said}", y + 8, *rows, axis), legend([("range", "P5 to P95"), ("middle", "P50")]))
+
+
+def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
+    """A bar each of the mean downtime, by cause."""
+    whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
+    rows = []
+    for number, each in enumerate(forecasts):
+        parts, x = [label(0, number * ROW + 17, _named(each))], float(LEFT)
+        for (class_, _, _), seconds in zip(CAUSES, _seconds(each), strict=True):
+            width = WIDTH * seconds / whole
+            parts.append(bar(x, number * ROW + 3, width, ROW - 8, class_))
+            x += width
+        rows.append(join(*parts))
+    y = len(forecasts) * ROW + 17
+    axis = join(label(LEFT, y, "0"), label(LEFT + WIDTH, y, lasting(whole), "end"))
+    said = "; ".join(f"{_named(each)}: {lasting(sum(_seconds(each)))}" for each in forecasts)
+    keys = [(class_, meaning) for class_, meaning, _ in CAUSES]
+    return join(picture(f"Mean downtime: {said}", y + 8, *rows, axis), legend(keys))
+
+
+def _seconds(forecast: Forecast) -> list[float]:
+    found = [float(getattr(forecast, field)) for _, _, field in CAUSES]
+    return [seconds if isfinite(seconds) else 0.0 for seconds in found]
+
+
+def _table(caption: str, columns: list[str], plan: Plan, cells: Cells) -> Markup:
+    rows = [row(_named(each), cells(plan, each)) for each in plan.forecasts]
+    return table(caption, [head(name) for name in ("strategy, markets", *columns)], rows)
+
+
+def _offerings(plan: Plan) -> Markup:
+    rows = [row(str(each.offering), [f"${each.offering.price_usd_per_hour}/h", each.why]) for each in plan.offerings]
+    return table("Offerings", [head(name) for name in ("offering", "price", "why")], rows, class_="words")

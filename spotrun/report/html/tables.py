@@ -1,0 +1,28 @@
+"""Tables of the pages. `data-value` of a cell is its exact figure; buttons for heads sort by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotrun.report.html.markup import Content, Markup, element, join
+
+
+def figure(text: str, value: object) -> Markup:
+    return element("td", text, data_value=value)
+
+
+def head(content: Content) -> Markup:
+    return element("th", content, scope="col")
+
+
+def row(name: str, cells: list[str]) -> Markup:
+    return element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells))
+
+
+def table(
+    caption: str, heads: list[Markup], rows: list[Markup], feet: Sequence[Markup] = (), class_: str = "figures"
+) -> Markup:
+    top = element("thead", element("tr", *heads))
+    foot = element("tfoot", *feet) if feet else join()
+    whole = element("table", element("caption", caption), top, element("tbody", *rows), foot, class_=class_)
+    return element("div", whole, class_="wide", tabindex="0", role="region", aria_label=caption)

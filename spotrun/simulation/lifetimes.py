@@ -1,0 +1,171 @@
+"""
+The markets of simulated lifetimes: each has one of its own, generated, recorded, or as the local cloud makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from typing import Protocol, overload
+
+import msgspec
+import numpy as np
+
+from spotrun.clouds.local import market as local
+from spotrun.clouds.local.config import NOTICE, MarketConfig
+from spotrun.offering import CapacityType, Pool
+from spotrun.simulation.generator import generate
+from spotrun.simulation.ticks import Standby
+from spotrun.simulation.traces import Windows
+
+WARNED_MAX = 64
+"""After so many losses of one lifetime the notices come as they came before."""
+ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Market(msgspec.Struct, frozen=True):
+    """Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking."""
+
+    name: str
+    pools: tuple[str, ...]
+    regions: tuple[str, ...]
+    prices: tuple[float, ...]
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """Per tick and pool whether there is capacity; its price, too, where prices move, else one price a pool."""
+
+    up: np.ndarray
+    usd: np.ndarray
+
+    def only(self, pools: list[int]) -> Drawn:
+        return Drawn(self.up[:, pools], self.usd[..., pools])
+
+
+class Source(Protocol):
+    """Where markets come from. `words` end the sentence "spot comes and goes …"."""
+
+    @property
+    def words(self) -> str: ...
+
+    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn: ...
+
+
+class Generated(msgspec.Struct, frozen=True):
+    """From the generator of this package, at the prices of now."""
+
+    @property
+    def words(self) -> str:
+        return "as in a generator fitted to nine V100 zones of 2023, at the prices of now"
+
+    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+        return Drawn(generate(market.regions, ticks, tick_s, seed), np.array(market.prices))
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """
+    Recorded windows from random moments on, one after another: zones for pools, at the same moments.
+
+    Where there are more pools than zones, those beyond have a zone's availability at other moments. A pool's price
+    moves from its price of now as its zone's did from its mean.
+    """
+
+    name: str
+    windows: Windows
+
+    @property
+    def words(self) -> str:
+        return f"as recorded in {self.name}, and prices move from those of now as they did there"
+
+    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+        zones = len(self.windows.zones)
+        pools = range(len(market.pools))
+        columns = [self._column(pool % zones, ticks, tick_s, (seed, pool // zones)) for pool in pools]
+        up, relative = (np.stack([column[part] for column in columns], axis=1) for part in (0, 1))
+        return Drawn(up.astype(bool), relative * np.array(market.prices))
+
+    def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Whether a zone is up, and its price as a share of its mean."""
+        dice, record = np.random.default_rng(seed), self.windows
+        mean = record.price[:, :, zone].mean() or 1.0
+        parts: list[tuple[np.ndarray, np.ndarray]] = []
+        length = 0
+        while length < ticks:
+            window, size = int(dice.integers(len(record.up))), record.up.shape[1]
+            moments = np.arange(int(dice.integers(size)) * record.tick_s, size * record.tick_s, tick_s)
+            at = (moments / record.tick_s).astype(int)
+            parts.append((record.up[window, at, zone], record.price[window, at, zone] / mean))
+            length += len(moments)
+        up, price = (np.concatenate([part[each] for part in parts])[:ticks] for each in (0, 1))
+        return up, price
+
+
+class Local(msgspec.Struct, frozen=True):
+    """The generated market of the local cloud, under other seeds than the run's own. Its prices move."""
+
+    config: MarketConfig
+
+    @property
+    def words(self) -> str:
+        return "as the local cloud generates it (local.market), from other seeds, with prices that move"
+
+    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+        world = local.Market(msgspec.structs.replace(self.config, seed=seed), ORIGIN)
+        up = np.zeros((ticks, len(market.pools)), dtype=bool)
+        usd = np.zeros((ticks, len(market.pools)))
+        until = ORIGIN + timedelta(seconds=ticks * tick_s)
+        for column, name in enumerate(market.pools):
+            zone, _, instance_type = name.partition("/")
+            pool = Pool(zone=zone, instance_type=instance_type, capacity_type=CapacityType.SPOT)
+            for since, to in world.capacity(pool, ORIGIN, until):
+                up[_tick(since, tick_s) : _tick(to, tick_s), column] = True
+            usd[:, column] = float(world.price(pool, ORIGIN))
+            for step in world.price_changes(pool, ORIGIN, until):
+                usd[_tick(step.since, tick_s) :, column] = float(step.usd_per_hour)
+        return Drawn(up, usd)
+
+
+def _tick(moment: datetime, tick_s: float) -> int:
+    """The first tick that begins at a moment or after it."""
+    return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
+
+
+def standby_of(seed: int) -> Standby:
+    """Which losses of one lifetime come with a notice: as many as on the local cloud."""
+    dice = np.random.default_rng((seed, 1))
+    warned = dice.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
+    return Standby(NOTICE.total_seconds(), tuple(warned.tolist()))
+
+
+class Lifetime(Sequence[Mapping[str, float]]):
+    """A market as the simulator takes it: a tick is made when it is looked at, and most of the last ones never are."""
+
+    def __init__(self, market: Market, drawn: Drawn) -> None:
+        self._pools = market.pools
+        self._up = drawn.up.tolist()
+        self._usd = drawn.usd.tolist()
+        self._moves = drawn.usd.ndim > 1
+
+    def __len__(self) -> int:
+        return len(self._up)
+
+    @overload
+    def __getitem__(self, tick: int) -> Mapping[str, float]: ...
+    @overload
+    def __getitem__(self, tick: slice) -> Sequence[Mapping[str, float]]: ...
+    def __getitem__(self, tick: int | slice) -> Mapping[str, float] | Sequence[Mapping[str, float]]:
+        if isinstance(tick, slice):
+            return [self[each] for each in range(*tick.indices(len(self)))]
+        return dict(self._here(tick))
+
+    def _here(self, tick: int) -> Iterator[tuple[str, float]]:
+        usd = self._usd[tick] if self._moves else self._usd
+        return ((pool, price) for pool, price, has in zip(self._pools, usd, self._up[tick], strict=True) if has)
+
+
+def draw(market: Market, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
+    """The market of one lifetime; one without pools needs no source."""
+    if not market.pools:
+        return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))
+    return source.draw(market, ticks, tick_s, seed)
