@@ -19,7 +19,7 @@ from spotrun.policy.capacity import patience
 from spotrun.policy.considered import considered
 from spotrun.report.forecast import cost_picture, for_machines, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
-from spotrun.simulation.forecast import Question, forecast, tick_for
+from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
 from spotrun.simulation.lifetimes import Lifetime, Local, Market, Recorded, Source, draw
 from spotrun.simulation.measured import measured
@@ -144,20 +144,49 @@ def test_a_standby_at_the_notice_takes_it_off_the_changeover_and_nothing_is_done
 def test_a_move_to_spot_overlaps_with_what_it_leaves() -> None:
     market = [{}] * 5 + [{"a": 1.0}] * 300
     rule = Patient(JOB.tick_s, 2 * JOB.tick_s)
-    moved = simulate(rule, JOB, market, keep_places=True, standby=Standby(120.0, (True,)))
+    moved = simulate(rule, JOB, market, keep_places=True, standby=Standby(120.0, (True,), 2 * JOB.tick_s))
     assert moved.places[:6] == (None, *(ON_DEMAND_PLACE,) * 4, "a")
     assert moved.changeover_s == JOB.changeover_s
     assert moved.finished_s == pytest.approx(JOB.tick_s + JOB.changeover_s + JOB.work_s)
-    on_demand_s, overlap_s = 4 * JOB.tick_s, JOB.changeover_s
-    on_spot_s = JOB.work_s + JOB.changeover_s - on_demand_s
-    assert moved.cost_usd == pytest.approx((3 * (on_demand_s + overlap_s) + on_spot_s) / 3600)
+    assert moved.finished_s is not None
+    on_demand_s, spot_s = 4 * JOB.tick_s + JOB.changeover_s, moved.finished_s - 5 * JOB.tick_s
+    assert moved.cost_usd == pytest.approx((3 * on_demand_s + spot_s) / 3600)
+
+
+def test_spot_that_goes_before_it_is_ready_costs_money_and_no_time() -> None:
+    market = [{}] * 5 + [{"a": 1.0}] + [{}] * 300
+    rule = Patient(JOB.tick_s, 2 * JOB.tick_s)
+    moved = simulate(rule, JOB, market, standby=Standby(120.0, (True,), 2 * JOB.tick_s))
+    assert moved.losses == 0
+    assert moved.finished_s == pytest.approx(JOB.tick_s + JOB.changeover_s + JOB.work_s)
+    assert moved.cost_usd == pytest.approx((3 * (JOB.work_s + JOB.changeover_s) + JOB.tick_s) / 3600)
+
+
+def test_while_on_demand_runs_spot_is_asked_for_once_a_cool_down() -> None:
+    market = [{}] * 4 + [{"a": 1.0}] * 300
+    rule = Patient(JOB.tick_s, 0.0)
+    places = [
+        simulate(rule, JOB, market, keep_places=True, standby=Standby(0.0, (True,), ticks * JOB.tick_s)).places
+        for ticks in (0, 4)
+    ]
+    assert [found.index("a") for found in places] == [4, 5]  # asked in vain at the first tick, not the second
+
+
+def test_a_boot_is_not_billed() -> None:
+    market = [{"a": 1.0}] * 300
+    billed, unbilled = (
+        simulate(STRATEGIES["spot_only"], JOB, market, standby=Standby(120.0, (True,), 0.0, unbilled_s))
+        for unbilled_s in (0.0, 100.0)
+    )
+    assert billed.cost_usd - unbilled.cost_usd == pytest.approx(100 / 3600)
+    assert billed.finished_s == unbilled.finished_s
 
 
 def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
     questions = [Question(name, ONE) for name in ("on_demand_only", "ours", "spot_only")]
     on_demand, ours, spot = forecast(questions, JOB, 60.0, 100, budget_usd=5.0)
     assert on_demand.cost_mean_usd == pytest.approx(on_demand_bill(JOB))
-    assert (on_demand.missed, on_demand.budget_passed, on_demand.lifetimes) == (0.0, 1.0, 1)
+    assert (on_demand.missed, on_demand.budget_passed, on_demand.lifetimes) == (0.0, 1.0, 100)
     assert ours.missed == 0.0
     assert spot.missed is not None
     assert spot.missed > 0
@@ -253,14 +282,26 @@ def test_what_earlier_runs_measured_takes_the_place_of_what_is_assumed() -> None
     history.completed(history.after(5).commit(final=True))
     known = measured([History().state, history.state])
     assert known.work == summarise(history.state, history.now).total.productive
-    assert (known.epochs, known.starts) == (1, 1)
-    assert known.changeover == timedelta(seconds=100)
+    assert (known.epochs, known.changeovers_s) == (1, (100.0,))
+    assert known.boot_s is not None
+    assert 0 < known.boot_s < 100
     wanted = spec(policy={"deadline": "8h"})
     told, untold = (plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, 5, measured=one) for one in (known, measured([])))
-    assert "takes 1m40s, as measured 1 x in earlier runs" in told.assumed
-    assert "takes 6m, not measured yet" in untold.assumed
+    assert "takes 1m40s or 1.2 x less or more, as measured 1 x in earlier runs" in told.assumed
+    assert "takes 6m or 1.2 x less or more, not measured yet" in untold.assumed
     on_demand = [next(r for r in found.forecasts if r.strategy == "on_demand_only") for found in (told, untold)]
-    assert [row.changeover_s for row in on_demand] == [100.0, 360.0]
+    assert [row.changeover_s for row in on_demand] == pytest.approx([100.0, 360.0], rel=0.2)
+
+
+def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
+    nowhere = [Question("on_demand_only", Market("any", (), (), ()))]
+    (sure,), (unsure,) = (
+        forecast(nowhere, JOB, 0.0, 400, doubt=doubt) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
+    )
+    assert sure.cost_p5_usd == sure.cost_p95_usd == pytest.approx(on_demand_bill(JOB))
+    assert unsure.finish_p5_s == pytest.approx(0.9 * JOB.work_s + 400, abs=300)
+    assert unsure.finish_p95_s == pytest.approx(1.1 * JOB.work_s + 800, abs=300)
+    assert 300 / 1.2 < unsure.changeover_s < 900 * 1.2
 
 
 def test_the_page_is_well_formed_loads_nothing_and_escapes_what_it_is_given() -> None:

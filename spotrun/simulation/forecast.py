@@ -14,8 +14,8 @@ from multiprocessing import get_context
 import msgspec
 import numpy as np
 
-from spotrun.simulation.lifetimes import Generated, Lifetime, Market, Source, draw, standby_of
-from spotrun.simulation.ticks import Outcome, simulate
+from spotrun.simulation.lifetimes import STANDBY, Generated, Lifetime, Market, Source, draw, standby_of
+from spotrun.simulation.ticks import Outcome, Standby, simulate
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
@@ -50,6 +50,26 @@ class Question(msgspec.Struct, frozen=True):
     rule: Patient | None = None
 
 
+class Doubt(msgspec.Struct, frozen=True):
+    """
+    What is not known of the job itself: each lifetime has its own.
+
+    Its work is off by up to `work_share` either way. Its changeovers take what one of `changeovers_s` took, the job's
+    own figure where there are none, times or by up to `changeover_factor`.
+    """
+
+    work_share: float = 0.0
+    changeovers_s: tuple[float, ...] = ()
+    changeover_factor: float = 1.0
+
+    def job(self, job: Job, seed: int) -> Job:
+        """The job as it turns out in one lifetime."""
+        dice = np.random.default_rng((seed, 2))
+        changeover_s = float(dice.choice(self.changeovers_s or (job.changeover_s,)))
+        factor, share = self.changeover_factor ** dice.uniform(-1, 1), 1 + self.work_share * dice.uniform(-1, 1)
+        return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
+
+
 class Forecast(msgspec.Struct, frozen=True):
     """
     The answer: over all lifetimes, in USD and seconds. A lifetime that never finished counts as endless.
@@ -76,19 +96,24 @@ class Forecast(msgspec.Struct, frozen=True):
     waiting_s: float
 
 
+NO_DOUBT = Doubt()
+
+
 def forecast(
     questions: Sequence[Question],
     job: Job,
     rework_s: float,
     lifetimes: int,
     *,
+    doubt: Doubt = NO_DOUBT,
+    standby: Standby = STANDBY,
     budget_usd: float | None = None,
     seed: int = 0,
     source: Source = GENERATED,
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    One forecast per question, in their order.
+    One forecast per question, in their order. Each lifetime has notices of its own in place of those of `standby`.
 
     All questions are asked of the same markets, drawn once a lifetime for the widest of them: the pools of each market
     must be among its pools. The same seed gives the same markets.
@@ -96,8 +121,8 @@ def forecast(
     outcomes: list[list[Outcome]] = [[] for _ in questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         tasks = [
-            pool.submit(_chunk, questions, job, rework_s, range(first, min(first + CHUNK, lifetimes)), seed, source)
-            for first in range(0, lifetimes, CHUNK)
+            pool.submit(_chunk, questions, job, rework_s, lives, seed, source, doubt, standby)
+            for lives in _chunks(lifetimes)
         ]
         for done, _ in enumerate(as_completed(tasks), 1):
             progressed(done, len(tasks))
@@ -107,22 +132,32 @@ def forecast(
     return [summary(*each, job, budget_usd) for each in zip(questions, outcomes, strict=True)]
 
 
+def _chunks(lifetimes: int) -> list[range]:
+    return [range(first, min(first + CHUNK, lifetimes)) for first in range(0, lifetimes, CHUNK)]
+
+
 def _chunk(
-    questions: Sequence[Question], job: Job, rework_s: float, lifetimes: range, seed: int, source: Source
+    questions: Sequence[Question],
+    job: Job,
+    rework_s: float,
+    lifetimes: range,
+    seed: int,
+    source: Source,
+    doubt: Doubt,
+    standby: Standby,
 ) -> list[list[Outcome]]:
-    """The outcomes of each question. On demand one lifetime is like another, so only the first is looked at."""
+    """The outcomes of each question."""
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
+    columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
+    rules = [question.rule or STRATEGIES[question.strategy] for question in questions]
     ticks = ceil(HORIZON * span_s(job) / job.tick_s)
     found: list[list[Outcome]] = [[] for _ in questions]
-    for number in lifetimes:
-        own = seed * 1_000_003 + number
-        drawn, standby = draw(widest, ticks, job.tick_s, own, source), standby_of(own)
-        for outcomes, question in zip(found, questions, strict=True):
-            if number and question.strategy == "on_demand_only":
-                continue
-            market = Lifetime(question.market, drawn.only([widest.pools.index(each) for each in question.market.pools]))
-            strategy = question.rule or STRATEGIES[question.strategy]
-            outcomes.append(simulate(strategy, job, market, rework_s=rework_s, standby=standby))
+    for own in (seed * 1_000_003 + number for number in lifetimes):
+        drawn, real = draw(widest, ticks, job.tick_s, own, source), doubt.job(job, own)
+        ready = standby_of(standby, own)
+        for number, question in enumerate(questions):
+            market = Lifetime(question.market, drawn.only(columns[number]))
+            found[number].append(simulate(rules[number], real, market, rework_s=rework_s, standby=ready))
     return found
 
 

@@ -21,6 +21,7 @@ from spotrun.simulation.traces import Windows
 
 WARNED_MAX = 64
 """After so many losses of one lifetime the notices come as they came before."""
+STANDBY = Standby(NOTICE.total_seconds(), (True,))
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -131,11 +132,11 @@ def _tick(moment: datetime, tick_s: float) -> int:
     return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
 
 
-def standby_of(seed: int) -> Standby:
-    """Which losses of one lifetime come with a notice: as many as on the local cloud."""
+def standby_of(habits: Standby, seed: int) -> Standby:
+    """The same with notices of its own for one lifetime: as many of its losses have one as on the local cloud."""
     dice = np.random.default_rng((seed, 1))
     warned = dice.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
-    return Standby(NOTICE.total_seconds(), tuple(warned.tolist()))
+    return msgspec.structs.replace(habits, warned=tuple(warned.tolist()))
 
 
 class Lifetime(Sequence[Mapping[str, float]]):

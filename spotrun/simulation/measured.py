@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from statistics import fmean
 
@@ -15,23 +15,39 @@ from spotrun.state import RunState
 
 class Measured(msgspec.Struct, frozen=True):
     """
-    `work` is the training alone, with its `epochs`, as the newest completed run had it; `changeover` the mean of
-    `starts` starts of all runs. None where no run tells.
+    `work` is the training alone, with its `epochs`, as the newest completed run had it; None where no run tells.
+    `changeovers_s` is what each start of all runs took, `boots_s` the part of each that was not billed yet.
     """
 
     work: timedelta | None = None
     epochs: int | None = None
-    changeover: timedelta | None = None
-    starts: int = 0
+    changeovers_s: tuple[float, ...] = ()
+    boots_s: tuple[float, ...] = ()
+
+    @property
+    def changeover_s(self) -> float | None:
+        """The mean."""
+        return fmean(self.changeovers_s) if self.changeovers_s else None
+
+    @property
+    def boot_s(self) -> float | None:
+        """The mean."""
+        return fmean(self.boots_s) if self.boots_s else None
 
 
 def measured(states: Iterable[RunState]) -> Measured:
     """From the runs of one job, newest first."""
     known = list(states)
-    starts = [seconds for state in known for seconds in measured_changeovers(state)]
-    changeover = timedelta(seconds=fmean(starts)) if starts else None
+    starts = tuple(seconds for state in known for seconds in measured_changeovers(state))
+    boots = tuple(seconds for state in known for seconds in _boots(state))
     for state in known:
         if state.terminal is not None and state.terminal.outcome == "completed":
             summary = summarise(state, state.terminal.at)
-            return Measured(summary.total.productive, len(summary.epochs), changeover, len(starts))
-    return Measured(changeover=changeover, starts=len(starts))
+            return Measured(summary.total.productive, len(summary.epochs), starts, boots)
+    return Measured(changeovers_s=starts, boots_s=boots)
+
+
+def _boots(state: RunState) -> Iterator[float]:
+    for launch in state.launches.values():
+        if launch.recorded is not None:
+            yield (launch.recorded.billed_from - launch.intended_at).total_seconds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from math import inf, isfinite, isinf
+from math import inf, isinf
 
 import msgspec
 
@@ -18,9 +18,10 @@ from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.considered import Considered
 from spotrun.policy.situation import name_of
-from spotrun.simulation.forecast import GENERATED, Forecast, Question, forecast, tick_for
-from spotrun.simulation.lifetimes import Market, Source
+from spotrun.simulation.forecast import GENERATED, Doubt, Forecast, Question, forecast, tick_for
+from spotrun.simulation.lifetimes import STANDBY, Market, Source
 from spotrun.simulation.measured import Measured
+from spotrun.simulation.ticks import Standby
 from spotrun.spec import RunSpec
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
@@ -79,6 +80,8 @@ def plan(
         job,
         _rework(spec).total_seconds() / 2,
         lifetimes,
+        doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        standby=_standby(spec, measured),
         budget_usd=None if budget is None else float(budget),
         seed=seed,
         source=source,
@@ -99,7 +102,7 @@ def job_for(
     if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
-    changeover_s = (measured.changeover or assumptions.CHANGEOVER).total_seconds()
+    changeover_s = measured.changeover_s or assumptions.CHANGEOVER.total_seconds()
     return Job(
         work_s=work_s,
         deadline_s=inf if time_left is None else time_left.total_seconds(),
@@ -115,6 +118,12 @@ def _rework(spec: RunSpec) -> timedelta:
     every = spec.checkpoint.every
     interval = every if isinstance(every, timedelta) else auto_interval(assumptions.STALL)
     return max(interval, COMMIT_GAP)
+
+
+def _standby(spec: RunSpec, measured: Measured) -> Standby:
+    cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
+    boot_s = spec.local.boot.total_seconds() if measured.boot_s is None else measured.boot_s
+    return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s)
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering]) -> list[Question]:
@@ -157,11 +166,13 @@ def _assumed(spec: RunSpec, job: Job, measured: Measured, source: Source) -> str
         format_duration(timedelta(seconds=round(seconds)))
         for seconds in (job.changeover_s, _rework(spec).total_seconds() / 2, job.tick_s)
     )
-    known = f"as measured {measured.starts} x in earlier runs" if measured.starts else "not measured yet"
+    starts = len(measured.changeovers_s)
+    known = f"as measured {starts} x in earlier runs" if starts else "not measured yet"
+    doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
     always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
-    doubt = f"the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; " if isfinite(job.deadline_s) else ""
     return (
-        f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover}, "
-        f"{known}; {1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
-        f"undo {undone}; {doubt}one decision in {tick}{always}; storage and requests are left out."
+        f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
+        f"{doubt}, {known}; {1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, "
+        f"and the others undo {undone}; the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; one decision in "
+        f"{tick}{always}; storage and requests are left out."
     )
