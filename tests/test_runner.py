@@ -221,7 +221,7 @@ def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(town: Town) -> No
 
 
 def test_one_look_asks_on_until_a_zone_has_capacity_and_then_waits(town: Town) -> None:
-    town.cloud.empty = {MARKET[0].pool}
+    town.market.empty = {MARKET[0].pool}
     runner, began_s = town.runner(), town.clock.monotonic()
     passes = list(runner.look())
     assert [found.offering.zone for found in town.cloud.alive] == ["local-1b"]
