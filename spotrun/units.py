@@ -123,6 +123,11 @@ def format_duration(duration: timedelta) -> str:
     return written + duration_in_seconds(rest) if rest or not written else written
 
 
+def to_the_second(duration: timedelta) -> str:
+    """The short form of the nearest whole second: `4m`, `2h10m`, `1m5s`."""
+    return format_duration(timedelta(seconds=round(duration.total_seconds())))
+
+
 def parse_usd(value: object) -> Decimal:
     """Dollars above zero, as a number or as text: `2.50`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):

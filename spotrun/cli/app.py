@@ -30,6 +30,7 @@ from spotrun.cli.stop import stop
 from spotrun.cli.tick import tick
 from spotrun.cli.validate import validate
 from spotrun.cli.verify_resume import verify_resume
+from spotrun.cli.why import why
 from spotrun.errors import SpotrunError
 
 INTERRUPTED = 130
@@ -50,6 +51,7 @@ for verb in (
     status,
     logs,
     events,
+    why,
     report,
     compare,
     stop,

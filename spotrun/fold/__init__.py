@@ -9,7 +9,7 @@ Reading a ledger in two parts gives the same state as reading it whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -53,6 +53,17 @@ def refusal(state: RunState, entry: Entry) -> str | None:
     except ArithmeticError:
         return "its figures are beyond all reckoning"
     return None
+
+
+def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
+    """Each entry that had an effect, from entry 0 on, with the state before and after it."""
+    state = RunState()
+    for entry in entries:
+        while state.next_number < entry.number:
+            state = apply_malformed(state, state.next_number)
+        before, state = state, apply(state, entry)
+        if len(state.voids) == len(before.voids):
+            yield before, entry, state
 
 
 def _void(state: RunState, number: int, kind: str, reason: str) -> RunState:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from math import inf
 
+import msgspec
+
 from spotrun import events as ev
 from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
@@ -19,10 +21,18 @@ from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND
+from spotrun.units import to_the_second
 
 LAST_MINUTES = timedelta(minutes=3)
 """With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
 RETURN_TO_SPOT = "return to spot"
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """What to ask for, and what made it this rather than another: the ledger keeps both."""
+
+    offering: Offering
+    because: str
 
 
 def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
@@ -50,7 +60,7 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
     if isinstance(choice, Wait):
         yield choice
         return
-    yield from intend(state, spec, world, now, choice, reason)
+    yield from intend(state, spec, world, now, choice.offering, f"{reason}: {choice.because}")
 
 
 def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetime) -> str | None:
@@ -88,13 +98,19 @@ def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: da
     return patience(spec).returns((now - since).total_seconds())
 
 
-def _return_choice(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | Wait:
-    return next(iter(worthwhile_spot(state, spec, world, now)), Wait(reason="no spot pool to ask yet"))
+def _return_choice(state: RunState, spec: RunSpec, world: World, now: datetime) -> Chosen | Wait:
+    spot = worthwhile_spot(state, spec, world, now)
+    assert state.current is not None
+    if not spot:
+        return Wait(reason="no spot pool to ask yet")
+    dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
+    kept = to_the_second(now - state.current.started_at)
+    return Chosen(spot[0], f"on-demand was kept for {kept}, and ${dearer} an hour may be saved")
 
 
-def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | Wait:
+def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime) -> Chosen | Wait:
     """
-    The offering to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
+    What to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
 
     How long spot has been missing is counted from the loss (or the notice). Where that is too long and spot was asked
     for in vain, more pools to ask are no reason to wait on. Without any spot pool there is nothing to wait for.
@@ -104,19 +120,34 @@ def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime)
     policy, rule = spec.resources.spot_policy, patience(spec)
     on_demand = [] if policy == "spot" else on_demand_now(state, spec, world, now)
     spot = [] if policy == "on-demand" else spot_now(state, spec, world, now)
-    missing = now - _capacity_missing_since(state, now)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(state, spec, world, now):
-        return on_demand[0]
-    missing_s = (max(missing, spec.policy.on_demand_after) if _dying(state, now) else missing).total_seconds()
+        return Chosen(on_demand[0], "spot lasts so shortly that an hour of progress costs less on demand")
+    missing, dying = now - _capacity_missing_since(state, now), _dying(state, now)
+    missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(state, spec, now)
     place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
-    if place == ON_DEMAND or not spot_offerings(spec, world):
-        return next(iter([*on_demand, *spot]), _no_capacity(policy))
-    return _no_capacity(policy) if place is None else spot[0]
-
-
-def _no_capacity(policy: str) -> Wait:
+    unsuited = not spot_offerings(spec, world)
+    if on_demand and (place == ON_DEMAND or unsuited):
+        return Chosen(on_demand[0], _why_on_demand(policy, missing, dying=dying, unsuited=unsuited))
+    if spot and place is not None:
+        return Chosen(spot[0], _why_spot(spot))
     return Wait(reason=f"no {'on-demand' if policy == 'on-demand' else 'spot'} capacity in any zone just now")
+
+
+def _why_spot(spot: list[Offering]) -> str:
+    if len(spot) == 1:
+        return "the only spot pool that may be asked"
+    if spot[0].price_usd_per_hour == min(found.price_usd_per_hour for found in spot):
+        return f"the cheapest of {len(spot)} spot pools that may be asked"
+    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones lasted less"
+
+
+def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: bool) -> str:
+    if policy == "on-demand":
+        return "spot_policy is on-demand"
+    if unsuited:
+        return "no spot pool suits"
+    return "its time-to-live leaves no time to wait for spot" if dying else f"no spot for {to_the_second(missing)}"
 
 
 def _dying(state: RunState, now: datetime) -> bool:

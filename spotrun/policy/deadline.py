@@ -23,7 +23,9 @@ from spotrun.spec import RunSpec
 from spotrun.state import Attempt, Launch, RunState
 from spotrun.strategies.baselines import OnDemandOnly
 from spotrun.strategies.catalogue import STRATEGIES
-from spotrun.strategies.port import ON_DEMAND, Choice, Strategy
+from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
+from spotrun.strategies.reserve import return_to
+from spotrun.units import to_the_second
 
 NO_ON_DEMAND = Wait(reason="no on-demand capacity in any zone just now")
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
@@ -33,14 +35,17 @@ def towards_deadline(state: RunState, spec: RunSpec, world: World, now: datetime
     """What to launch now, nothing being under way."""
     running = _kept(state, now)
     spot = _spot_to_ask(state, spec, world, now, running)
-    place = _choice(state, spec, world, now, running, spot)
+    moment = situation(state, spec, world, now, running, spot)
+    place = _strategy(spec).choose(moment)
     if running is not None and place in (None, choice_of(running)):
         return
     offering = _offering(place, spot, on_demand_now(state, spec, world, now))
     if isinstance(offering, Wait):
         yield offering
     elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
-        yield from intend(state, spec, world, now, offering, _reason(state, running, offering))
+        known = workload(state, spec, world, now) is not None
+        because = _because(spec, moment, place, offering, known)
+        yield from intend(state, spec, world, now, offering, f"{_reason(state, running, offering)}: {because}")
 
 
 def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
@@ -50,7 +55,7 @@ def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, 
     running = _kept(state, now) or pending
     if choice_of(running) == ON_DEMAND:
         return False
-    return _choice(state, spec, world, now, running, []) == ON_DEMAND
+    return _strategy(spec).choose(situation(state, spec, world, now, running, [])) == ON_DEMAND
 
 
 def give_up(pending: Launch) -> ev.LaunchClosed:
@@ -90,13 +95,8 @@ def _kept(state: RunState, now: datetime) -> Launch | None:
     return state.launch_of(current)
 
 
-def _choice(
-    state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None, spot: list[Offering]
-) -> Choice:
-    strategy: Strategy = STRATEGIES[spec.policy.strategy]
-    if spec.resources.spot_policy == "on-demand":
-        strategy = OnDemandOnly()
-    return strategy.choose(situation(state, spec, world, now, running, spot))
+def _strategy(spec: RunSpec) -> Strategy:
+    return OnDemandOnly() if spec.resources.spot_policy == "on-demand" else STRATEGIES[spec.policy.strategy]
 
 
 def _spot_to_ask(state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None) -> list[Offering]:
@@ -136,3 +136,25 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
     if current is None:
         return "replacement" if state.attempts else "first launch"
     return "standby: the instance is leaving" if current.leaving else "standby: the time-to-live is nearly over"
+
+
+def _because(spec: RunSpec, moment: Situation, place: Choice, offering: Offering, work_known: bool) -> str:
+    """What made the strategy choose so, in the figures that it saw."""
+    if offering.capacity_type is CapacityType.SPOT:
+        if place == ON_DEMAND:
+            return "there is no on-demand capacity"
+        if moment.running == ON_DEMAND and spec.policy.strategy == "ours":
+            return _because_it_pays(moment, name_of(offering.pool))
+    elif spec.resources.spot_policy == "on-demand":
+        return "spot_policy is on-demand"
+    elif not work_known:
+        return "the work is not known yet"
+    slack = timedelta(seconds=max(0.0, moment.slack_s))
+    return f"strategy {spec.policy.strategy}, {to_the_second(slack)} beyond the work left"
+
+
+def _because_it_pays(moment: Situation, pool: str) -> str:
+    worth, job = return_to(pool, moment), moment.job
+    saved = f"${worth.saved_s * job.on_demand_usd_per_hour / 3600:.2f} saved"
+    life, changeover = timedelta(seconds=worth.life_s), timedelta(seconds=job.changeover_s)
+    return f"{saved} in the {to_the_second(life)} that it may last pays for {to_the_second(changeover)} of changeover"

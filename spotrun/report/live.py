@@ -19,6 +19,7 @@ from spotrun.ledger import Ledger
 from spotrun.outcome import status_word
 from spotrun.report.budget import budget_line, budget_outlook
 from spotrun.report.describe import describe, span
+from spotrun.report.outlook import next_decision
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
 from spotrun.runner import Pass
@@ -105,6 +106,8 @@ class LiveView(_Watching, Screen[Pass]):
         if (budget := _budget(seen, summary, self._clock.now())) is not None:
             facts.add_row(Text("budget", "dim"), Text(budget))
         facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))
+        if coming := next_decision(seen.state, self._spec, self._clock.now()):
+            facts.add_row(Text("next", "dim"), Text(plain(coming)))
         if seen.waiting_for:
             facts.add_row(Text("waiting", "dim"), Text(plain(seen.waiting_for)))
         if seen.remark:

@@ -42,7 +42,7 @@ class Reserve(msgspec.Struct, frozen=True):
         if running is None:
             return best
         if running == ON_DEMAND:
-            return best if _pays_to_return(best, situation) else ON_DEMAND
+            return best if return_to(best, situation).pays else ON_DEMAND
         return best if best != running and _pays_to_move(running, best, situation) else running
 
     @staticmethod
@@ -67,11 +67,28 @@ def _price_of_progress(zone: str, situation: Situation) -> float:
     return situation.spot[zone] * (1 + situation.job.changeover_s / _life_s(zone, situation))
 
 
-def _pays_to_return(zone: str, situation: Situation) -> bool:
+class Return(msgspec.Struct, frozen=True):
+    """
+    Going back to spot from on-demand, in seconds of on-demand's price: what its expected life saves, and what the
+    changeover costs, the slack that it uses up included.
+    """
+
+    life_s: float
+    saved_s: float
+    cost_s: float
+
+    @property
+    def pays(self) -> bool:
+        return self.saved_s > self.cost_s
+
+
+def return_to(zone: str, situation: Situation) -> Return:
+    """What a return to the spot of `zone` would bring now."""
     share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
     scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
-    cost = situation.job.changeover_s * (share + scarce * (1 - share))
-    return _life_s(zone, situation) * (1 - share) > cost
+    cost_s = situation.job.changeover_s * (share + scarce * (1 - share))
+    life_s = _life_s(zone, situation)
+    return Return(life_s, life_s * (1 - share), cost_s)
 
 
 def _pays_to_move(here: str, there: str, situation: Situation) -> bool:

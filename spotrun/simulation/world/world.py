@@ -12,6 +12,7 @@ from math import ceil, inf
 
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.creation import run_created
+from spotrun.events import Entry
 from spotrun.instance import InstanceState
 from spotrun.ledger import Ledger, key_of
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
@@ -60,7 +61,7 @@ class SimulatedWorld:
         self.cloud = SimulatedCloud(
             self.clock, market, habits, dice, hidden_s=faults.hidden_s, name=spec.resources.cloud
         )
-        self._spec, self._faults, self._dice = spec, faults, dice
+        self.spec, self._faults, self._dice = spec, faults, dice
         self._look_s, self._idle_s = look_s, idle_s
         self._lines = BadLines(faults, dice, self.clock)
         self.uid = f"{seed % 16**10:010x}"
@@ -87,19 +88,25 @@ class SimulatedWorld:
 
     def _create(self) -> None:
         time_scale = 1.0 if self._look_s <= TICK_S else self._look_s / TICK_SYSTEM_MIN_S
-        created = run_created(self._spec, self.uid, "", ScaledClock(self.clock.now(), time_scale))
+        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale))
         self._ledger.append(lambda _: created)
 
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
         ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1)
-        return Runner(ledger, store, cloud, self.clock, self._spec, self.store.uri)
+        return Runner(ledger, store, cloud, self.clock, self.spec, self.store.uri)
 
     # -- what others see -----------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> RunState:
         return self._ledger.refresh()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The ledger, as it is."""
+        self._ledger.refresh()
+        return self._ledger.entries
 
     @property
     def done(self) -> bool:

@@ -1,0 +1,24 @@
+"""`spotrun why`"""
+
+from __future__ import annotations
+
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+
+
+def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Tell each decision of a run in a sentence, with its reason, and what comes next."""
+    from spotrun.cli.wiring import open_run
+    from spotrun.report.outlook import next_decision
+    from spotrun.report.why import decisions
+
+    opened = open_run(run, store)
+    state = opened.ledger.refresh()
+    made = decisions(opened.ledger.entries, opened.spec)
+    coming = next_decision(state, opened.spec, opened.clock.now())
+    if as_json:
+        print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
+        return
+    for each in made:
+        print(f"{each.at:%H:%M:%S}  {each.number:4}  {each.sentence}")
+    if coming:
+        print(f"next            {coming}")

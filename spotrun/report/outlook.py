@@ -1,0 +1,89 @@
+"""What a run will do next, and why: a sentence from its ledger, its specification and the time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from spotrun.offering import CapacityType
+from spotrun.policy.money import HANDOVER_BEFORE_END, life_left
+from spotrun.policy.places import spot_launches
+from spotrun.policy.situation import changeover
+from spotrun.report.describe import span
+from spotrun.report.tables import dollars
+from spotrun.report.why import place
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, Launch, RunState
+
+
+def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
+    """The sentence; empty once the run has ended."""
+    pending, current = state.pending_launch, state.current
+    if state.terminal is not None or state.created is None:
+        return ""
+    if state.stop_requested:
+        return "ends once the last checkpoint is durable"
+    if pending is not None:
+        return _once_it_is_there(pending, current)
+    if current is None:
+        return _without_an_instance(state, spec)
+    if current.leaving:
+        return "hands over: the instance is leaving, and another is asked for"
+    if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
+        return _back_to_spot(state, spec, current)
+    until = now + life_left(state, current, now) - HANDOVER_BEFORE_END
+    kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
+    return f"stays {kind}; another instance is asked for at {until:%a %H:%M}, before its time-to-live ends"
+
+
+def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
+    if current is None:
+        return f"trains on {place(pending.intent.offering)} once it has booted"
+    return f"hands over to {place(pending.intent.offering)} once it is ready: {pending.intent.reason}"
+
+
+def _without_an_instance(state: RunState, spec: RunSpec) -> str:
+    if spec.resources.spot_policy == "spot":
+        return "asks each spot pool again when it has rested"
+    if spec.policy.deadline is not None:
+        return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} finds the deadline allows"
+    after = span(spec.policy.on_demand_after.total_seconds())
+    return f"asks each spot pool in turn; on-demand once spot has been missing for {after}"
+
+
+def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
+    """Without a deadline the cool-down says when; with one, whether what spot saves pays for the way there."""
+    sums = _sums(state, state.launch_of(current))
+    if spec.policy.deadline is None:
+        asked = [current.started_at, *(launch.intended_at for launch in spot_launches(state))]
+        at = max(asked) + spec.policy.return_cooldown
+        return f"asks for spot again at {at:%H:%M:%S}" + ("" if sums is None else f": {sums}")
+    if spec.policy.strategy != "ours" or sums is None:
+        return f"returns to spot when strategy {spec.policy.strategy} finds that the deadline allows it"
+    return f"returns to spot when its expected life pays for the way there: {sums}"
+
+
+def _sums(state: RunState, running: Launch) -> str | None:
+    """What an hour on spot saves, at the newest spot price in the ledger, and how long a changeover takes to pay."""
+    known = spot_launches(state)
+    if not known:
+        return None
+    spot, dear = _price(known[-1]), running.intent.offering.price_usd_per_hour
+    if spot >= dear:
+        return f"at ${spot}/h it would save nothing just now"
+    seconds = changeover(state)
+    cost_usd = spot * Decimal(round(seconds)) / 3600
+    pays_after = timedelta(hours=float(cost_usd / (dear - spot)))
+    return (
+        f"{dollars(dear - spot)} saved an hour pays for {span(seconds)} of changeover ({dollars(cost_usd)}) "
+        f"after {span(pays_after.total_seconds())}"
+    )
+
+
+def _price(launch: Launch) -> Decimal:
+    recorded = () if launch.recorded is None else launch.recorded.prices
+    return recorded[-1].usd_per_hour if recorded else launch.intent.offering.price_usd_per_hour
+
+
+def _on_demand(launch: Launch) -> bool:
+    return launch.intent.offering.capacity_type is CapacityType.ON_DEMAND

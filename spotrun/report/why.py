@@ -1,0 +1,235 @@
+"""
+Each decision of a run as a sentence with its reason, from the facts in its ledger and from nothing else.
+
+What made a launch this one was written down when it was decided (`LaunchIntended.reason`). What a wait was for and what
+a notice led to follows from the entries around it. Where the ledger does not say why, the sentence says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from spotrun import events as ev
+from spotrun.events import Cause, Entry
+from spotrun.fold import replay
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.patience import tick
+from spotrun.policy.places import POOL_REST
+from spotrun.report.describe import describe
+from spotrun.report.tables import plain
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, Launch, RunState
+from spotrun.units import to_the_second
+
+TICKS_WAITED = 5
+"""A runner looks again after a tick; only a longer gap was a wait."""
+SENTENCE_MAX = 600
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`number` is the entry that the decision became, or that brought it about; `kind` one word for programs."""
+
+    number: int
+    at: datetime
+    kind: str
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
+def decisions(entries: Iterable[Entry], spec: RunSpec) -> list[Decision]:
+    """What was decided, in the order of the ledger."""
+    steps = list(replay(entries))
+    if not steps:
+        return []
+    teller = _Teller(spec, end=steps[-1][2])
+    told = [(entry, teller.tell(before, entry, after)) for before, entry, after in steps]
+    return [
+        Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX))
+        for entry, (kind, sentence) in ((entry, found) for entry, found in told if found is not None)
+    ]
+
+
+def place(offering: Offering) -> str:
+    """`spot in local-a (sim-v100)`."""
+    return f"{capacity(offering)} in {offering.zone} ({offering.instance_type})"
+
+
+def capacity(offering: Offering) -> str:
+    return "spot" if offering.capacity_type is CapacityType.SPOT else "on-demand"
+
+
+Told = tuple[str, str]
+"""The kind of a decision, and its sentence."""
+
+
+class _Teller:
+    """Reads a ledger from its beginning; `end` is the state after its last entry, for what an entry led to."""
+
+    def __init__(self, spec: RunSpec, end: RunState) -> None:
+        self._spec = spec
+        self._end = end
+        self._needed_since: datetime | None = None
+        self._idle_since: datetime | None = None
+        self._newest: ev.Event | None = None
+
+    def tell(self, before: RunState, entry: Entry, after: RunState) -> Told | None:
+        event = entry.event
+        told = _TELLERS[type(event)](self, before, entry, event) if type(event) in _TELLERS else None
+        needs = _needs_an_instance(after)
+        if needs and not _needs_an_instance(before):
+            self._needed_since = entry.at
+        if needs and (not _needs_an_instance(before) or isinstance(event, ev.LaunchClosed)):
+            self._idle_since = entry.at
+        self._newest = event
+        return told
+
+    def _created(self, _: RunState, entry: Entry, event: ev.RunCreated) -> Told:
+        wishes = [_capacity_wish(self._spec)]
+        if event.budget_usd is not None:
+            wishes.append(f"for ${event.budget_usd} at most")
+        if event.price_cap_usd_per_hour is not None:
+            wishes.append(f"never above ${event.price_cap_usd_per_hour} an hour")
+        if event.deadline_at is not None:
+            wishes.append(f"done by {event.deadline_at:%Y-%m-%d %H:%M} UTC, strategy {self._spec.policy.strategy}")
+        return "wish", f"asked for: {', '.join(wishes)}"
+
+    def _intended(self, before: RunState, entry: Entry, event: ev.LaunchIntended) -> Told:
+        offering = event.offering
+        price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
+        below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
+        cheaper = f", ${below} an hour below on-demand there" if below > 0 else ""
+        sentence = f"asked for {place(offering)} at {price}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
+        return _kind_of_launch(event), sentence
+
+    def _after_wait(self, before: RunState, entry: Entry) -> str:
+        if not _needs_an_instance(before) or self._idle_since is None or self._needed_since is None:
+            return ""
+        waited = entry.at - self._idle_since
+        if waited < TICKS_WAITED * tick(before):
+            return ""
+        return f", after a wait of {to_the_second(waited)} ({self._why_it_waited(before, self._needed_since)})"
+
+    def _why_it_waited(self, before: RunState, since: datetime) -> str:
+        refused = dict.fromkeys(
+            place(launch.intent.offering) for launch in before.launches.values() if _refused_since(launch, since)
+        )
+        if refused:
+            return f"no capacity: {', '.join(refused)}; what refuses is left alone for {to_the_second(POOL_REST)}"
+        if isinstance(self._newest, ev.InstanceGone) and before.created and before.created.budget_usd is not None:
+            return "the budget was reserved until the instance before had ended"
+        return "the ledger does not say for what: no runner may have attended, or none could see the cloud"
+
+    def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Told:
+        offering = before.launches[event.launch].intent.offering
+        detail = f": {event.detail}" if event.detail else ""
+        return "give-up", f"gave up asking for {place(offering)} ({event.cause}){detail}"
+
+    def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Told:
+        attempt = self._end.attempts[event.attempt]
+        where = place(before.launches[attempt.launch].intent.offering)
+        if event.deadline_at is None:
+            return "notice", f"the cloud said that it may take {where} ({event.kind}): it trains on"
+        given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
+        saved = _saved_after(self._end, attempt, entry.at)
+        return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
+
+    def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Told | None:
+        current = before.current
+        if current is None or current.launch != event.launch:
+            return None
+        attempt = self._end.attempts[current.number]
+        where = place(before.launches[event.launch].intent.offering)
+        if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
+            return None  # told with the notice
+        how = "was taken without a notice" if attempt.end and attempt.end.cause is Cause.INTERRUPTED else "ended"
+        return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
+
+    def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Told | None:
+        if event.commit is None:
+            return None
+        skipped = f", as {len(event.skipped)} newer could not be read back" if event.skipped else ", the newest"
+        return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
+
+    def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Told:
+        return _WORDS[type(event)], describe(entry)
+
+
+def _needs_an_instance(state: RunState) -> bool:
+    """Something is to be asked for: nothing trains, or what trains is leaving, and no launch is under way."""
+    if state.created is None or state.terminal is not None or state.pending_launch is not None:
+        return False
+    return state.current is None or state.current.leaving
+
+
+def _capacity_wish(spec: RunSpec) -> str:
+    policy = spec.resources.spot_policy
+    if policy != "auto":
+        return f"{policy} only"
+    if spec.policy.deadline is not None:
+        return "spot and on-demand as the deadline allows"
+    return f"spot where possible, on-demand after {to_the_second(spec.policy.on_demand_after)} without it"
+
+
+def _kind_of_launch(event: ev.LaunchIntended) -> str:
+    head = event.reason.partition(":")[0]
+    if head == "return to spot":
+        return "return"
+    if event.offering.capacity_type is CapacityType.ON_DEMAND:
+        return "on-demand"
+    return "standby" if event.standby_for is not None else "spot"
+
+
+def _refused_since(launch: Launch, since: datetime) -> bool:
+    refused = launch.closed is not None and launch.closed.cause in (Cause.CAPACITY, Cause.QUOTA)
+    return refused and launch.intended_at >= since
+
+
+def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
+    saved = [commit for commit in end.commits if commit.event.attempt == attempt.number and commit.at >= notice_at]
+    if not saved:
+        return "no checkpoint was made after it"
+    newest = saved[-1]
+    return f"step {newest.event.step:,} was durable {to_the_second(newest.at - notice_at)} later"
+
+
+def _what_followed(end: RunState, attempt: Attempt) -> str:
+    """Steps done again, and who took over; nothing of what the ledger does not hold (yet)."""
+    successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
+    if attempt.end is None or successor is None:
+        return "; nothing has taken over yet" if end.terminal is None else ""
+    parts = []
+    if attempt.end.last_step is not None and successor.trainers:
+        lost = max(0, attempt.end.last_step - successor.trainers[0].step)
+        parts.append(f"{lost:,} steps had to be done again" if lost else "no step was lost")
+    since = attempt.notice_at or attempt.end.known_at
+    took = to_the_second(max(timedelta(), successor.started_at - since))
+    return "; ".join(["", *parts, f"{place(end.launch_of(successor).intent.offering)} took over after {took}"])
+
+
+_WORDS: dict[type, str] = {
+    ev.StopRequested: "stop",
+    ev.ResumeRequested: "reopen",
+    ev.DrainRequested: "handover",
+    ev.InstanceCondemned: "condemn",
+    ev.DeadlineOutOfReach: "deadline",
+    ev.TrainerExited: "crash",
+    ev.AttemptEnded: "end of attempt",
+    ev.RunStopped: "end",
+    ev.RunFailed: "end",
+    ev.RunCompleted: "end",
+}
+_TELLERS: dict[type, Callable[[_Teller, RunState, Entry, Any], Told | None]] = {
+    ev.RunCreated: _Teller._created,
+    ev.LaunchIntended: _Teller._intended,
+    ev.LaunchClosed: _Teller._closed,
+    ev.NoticeSeen: _Teller._notice,
+    ev.InstanceGone: _Teller._gone,
+    ev.ResumedFrom: _Teller._resumed,
+    **dict.fromkeys(_WORDS, _Teller._as_described),
+}
