@@ -11,7 +11,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
     ├── NotIdentical             9   an interrupted training is not the straight one
-    ├── LimitExceeded           10   a figure of the report is as --fail-if says that it must not be
+    ├── LimitExceeded           10   a figure of the report is as fail_if says that it must not be
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work

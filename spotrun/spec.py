@@ -31,6 +31,7 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema
 
 from spotrun.address import DEFAULT_STORE
+from spotrun.condition import EXAMPLE, FIGURE_NAMES
 from spotrun.errors import SpecInvalid
 from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
 from spotrun.spec_problems import problems_of
@@ -47,6 +48,7 @@ from spotrun.spec_values import (
     one_of,
     read_accelerators,
     read_args,
+    read_condition,
     read_deadline,
     read_envs,
     read_every,
@@ -293,6 +295,18 @@ class BudgetSpec(Model):
         return self
 
 
+class ReportSpec(Model):
+    """What the report of a finished run is judged by."""
+
+    fail_if: (
+        Annotated[str, PlainValidator(read_condition), WithJsonSchema({"type": "string", "examples": [EXAMPLE]})] | None
+    ) = Field(
+        default=None,
+        description="launch and resume end with exit code 10 where this holds of the finished run. Figures: "
+        f"{', '.join(FIGURE_NAMES)}; >, >=, <, <=, ==, !=; and, or.",
+    )
+
+
 class RetrySpec(Model):
     """What to do when the script itself fails. Interruptions and missing capacity are always retried."""
 
@@ -396,6 +410,7 @@ class RunSpec(Model):
         default=None, description="Stop the run after this long, whatever it does."
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="What the run may cost.")
+    report: ReportSpec = Field(default=ReportSpec(), description="What the report of a finished run is judged by.")
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: Annotated[int, PlainValidator(read_num_nodes), WithJsonSchema({"const": 1})] = Field(
         default=1, description="Nodes that train together. Only 1 so far."

@@ -17,7 +17,8 @@ from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
     {
-        *("notify", "report", "secrets", "file_mounts", "schedule", "labels", "job_recovery"),
+        *("notify", "secrets", "file_mounts", "schedule", "labels", "job_recovery"),
+        "report.baseline",
         *("resources.labels", "resources.image_id", "resources.disk_size"),
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }

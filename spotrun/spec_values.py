@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from spotrun import address
+from spotrun import address, condition
 from spotrun.errors import StoreError
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
@@ -227,6 +227,12 @@ def read_deadline(value: object) -> timedelta | time:
                 f"{shown(value)!r} is no time of day", "write it like 07:00, or a duration like 8h"
             ) from error
         raise
+
+
+def read_condition(value: object) -> str:
+    text = clean_text(value)
+    condition.parse(text)
+    return text
 
 
 def read_notice(value: object) -> timedelta | None:

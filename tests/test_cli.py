@@ -116,7 +116,22 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:
     assert float(site.call_json("report", "plain")["total"]["cost_usd"]) > 0
     site.call("report", "plain", "--fail-if", "cost_usd > 1000")
     assert "and > 0 is a failure" in site.call("report", "plain", "--fail-if", "cost_usd > 0", code=10)
-    assert "try: cost_usd?" in site.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
+    assert "try: did you mean cost_usd?" in site.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
+
+
+def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(site: Site) -> None:
+    path = site.folder / "dear.yaml"
+    path.write_text(
+        f"name: dear\nrun: 'true'\nworkdir: {site.folder}\ncheckpoint: {{uri: '{site.store}'}}\n"
+        "local: {time_scale: 60, boot: 10s}\nreport: {fail_if: cost_usd > 0 and interruptions < 1}\n"
+    )
+    assert "interruptions is 0, and < 1 is a failure" in site.call("launch", path, "-y", code=10)
+    assert site.call_json("status")[0]["state"] == "completed"
+    assert "and < 1 is a failure" in site.call("resume", "dear", code=10)
+    path.write_text(path.read_text().replace("cost_usd > 0", "cost_usd > 1000"))
+    site.call("launch", path, "-y")
+    path.write_text(path.read_text().replace("'true'", "'false'").replace("> 1000", "> 0"))
+    site.call("launch", path, "-y", code=4)
 
 
 def test_the_last_runs_of_a_name_are_compared_the_oldest_first(site: Site) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spotrun.condition import FIGURE_NAMES
 from spotrun.errors import LimitExceeded, SpecInvalid
 from spotrun.report.limits import FIGURES, check, figures, parse
 from tests.test_report import calm_on_demand, stormy
@@ -58,7 +59,7 @@ def test_what_is_wrong_is_told_with_its_place(text: str, says: str) -> None:
 def test_a_misspelt_figure_has_a_suggestion() -> None:
     with pytest.raises(SpecInvalid) as told:
         parse("usd_per_epok > 1")
-    assert told.value.hint == "usd_per_epoch?"
+    assert told.value.hint == "did you mean usd_per_epoch?"
 
 
 def test_a_limit_that_is_kept_says_nothing() -> None:
@@ -78,6 +79,10 @@ def test_a_figure_that_the_run_does_not_have_is_no_success() -> None:
     unknown = dict.fromkeys(FIGURES)
     (comparison,) = parse("usd_per_epoch > 5").met_by(unknown)
     assert comparison.told(unknown) == "usd_per_epoch is not known, and > 5 is a failure"
+
+
+def test_every_figure_that_a_condition_may_name_can_be_reckoned() -> None:
+    assert sorted(FIGURE_NAMES) == NAMES
 
 
 def test_the_figures_are_those_of_the_report() -> None:

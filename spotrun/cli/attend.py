@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from spotrun import address
-from spotrun.accounting import summarise
+from spotrun.accounting import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
 from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, only_local, who
 from spotrun.clock import system_clock
@@ -26,7 +26,7 @@ from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
 from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
-from spotrun.report import terminal
+from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
@@ -144,6 +144,7 @@ def attend(run: OpenRun) -> None:
 
     Raises:
         RunEnded: it failed, or was stopped.
+        LimitExceeded: it is complete, and is what `report.fail_if` says that it must not be.
     """
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     last: Pass | None = None
@@ -154,8 +155,19 @@ def attend(run: OpenRun) -> None:
         except KeyboardInterrupt:
             if not _stop_or_detach(run):
                 return
-    terminal.show(summarise(last.state, run.clock.now()))
+    summary = summarise(last.state, run.clock.now())
+    terminal.show(summary)
     _report_end(run, last)
+    check_limits(run.spec, summary)
+
+
+def check_limits(spec: RunSpec, summary: RunSummary) -> None:
+    """
+    Raises:
+        LimitExceeded: the run is what `report.fail_if` says that it must not be.
+    """
+    if spec.report.fail_if is not None:
+        limits.check(limits.parse(spec.report.fail_if), summary)
 
 
 def _report_end(run: OpenRun, last: Pass) -> None:

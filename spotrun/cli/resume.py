@@ -20,6 +20,7 @@ def resume(
 
     Of one that is complete, see to it that no instance is left, and that the end of each is on the bill.
     """
+    from spotrun.accounting import summarise
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
     from spotrun.cli.wiring import open_run, who
@@ -40,6 +41,7 @@ def resume(
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     if completed and all(launch.settled for launch in state.launches.values()):
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
+        attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
         return
     if detach:
         leave_behind(opened)

@@ -1,42 +1,16 @@
-"""
-`--fail-if 'usd_per_epoch > 0.42 or interruptions >= 5'`: figures of a report against numbers, for CI and for nights.
-
-    condition  = all { "or" all }
-    all        = comparison { "and" comparison }
-    comparison = FIGURE ( ">" | ">=" | "<" | "<=" | "==" | "!=" ) NUMBER [ "%" ]
-
-Dollars and times are the totals of the run, times in seconds. A text is read, and nothing of it is ever executed.
-"""
+"""What a run came to, against a condition: `--fail-if`, and `report.fail_if` of a job (`spotrun.condition`)."""
 
 from __future__ import annotations
 
-import operator
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
-from difflib import get_close_matches
-from typing import NoReturn
 
+from spotrun import condition
 from spotrun.accounting import RunSummary
+from spotrun.condition import Condition
 from spotrun.errors import LimitExceeded, SpecInvalid
-
-Figures = Mapping[str, Decimal | None]
-Operator = Callable[[Decimal, Decimal], bool]
-
-_OPERATORS: dict[str, Operator] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-_WORD = re.compile(r"\s*([A-Za-z_]+|[<>=!]+|-?\d+(?:\.\d+)?|%|\S)")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_EXAMPLE = "for example --fail-if 'usd_per_epoch > 0.42 or savings < 40%'"
-LENGTH_MAX = 1000
+from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
@@ -69,40 +43,6 @@ FIGURES: dict[str, Callable[[RunSummary], Decimal | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """`number` is the share where it was written in percent."""
-
-    figure: str
-    operator: str
-    number: Decimal
-    in_percent: bool = False
-
-    def holds(self, found: Figures) -> bool:
-        """A figure that the run does not have holds: who asked for a limit did not get what it limits."""
-        value = found[self.figure]
-        return value is None or _OPERATORS[self.operator](value, self.number)
-
-    def told(self, found: Figures) -> str:
-        value = found[self.figure]
-        now = "not known" if value is None else self._text(value)
-        return f"{self.figure} is {now}, and {self.operator} {self._text(self.number)} is a failure"
-
-    def _text(self, value: Decimal) -> str:
-        return f"{value * 100:.6g}%" if self.in_percent else f"{value:.6g}"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Alternatives, each of which is met by all of its comparisons."""
-
-    alternatives: tuple[tuple[Comparison, ...], ...]
-
-    def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """The comparisons of the first alternative that holds; none where none does."""
-        return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
-
-
 def check(condition: Condition, summary: RunSummary) -> None:
     """
     Raises:
@@ -115,58 +55,12 @@ def check(condition: Condition, summary: RunSummary) -> None:
 
 def parse(text: str) -> Condition:
     """
+    What the flag `--fail-if` says.
+
     Raises:
         SpecInvalid: names the place in the text.
     """
-    return _Reader(text).condition()
-
-
-class _Reader:
-    def __init__(self, text: str) -> None:
-        if len(text) > LENGTH_MAX:
-            raise SpecInvalid(f"--fail-if has more than {LENGTH_MAX} characters", hint=_EXAMPLE)
-        self._words = [(match[1], match.start(1) + 1) for match in _WORD.finditer(text)]
-        self._words.append(("", len(text) + 1))
-
-    def condition(self) -> Condition:
-        alternatives = [self._all()]
-        while self._taken("or"):
-            alternatives.append(self._all())
-        if self._words[0][0]:
-            self._refuse("'and', 'or' or the end")
-        return Condition(tuple(alternatives))
-
-    def _all(self) -> tuple[Comparison, ...]:
-        comparisons = [self._comparison()]
-        while self._taken("and"):
-            comparisons.append(self._comparison())
-        return tuple(comparisons)
-
-    def _comparison(self) -> Comparison:
-        figure = self._one_of(tuple(FIGURES), "a figure of the report")
-        sign = self._one_of(tuple(_OPERATORS), "one of " + " ".join(_OPERATORS))
-        word, _ = self._words[0]
-        if not _NUMBER.fullmatch(word):
-            self._refuse("a number")
-        self._words.pop(0)
-        in_percent = self._taken("%")
-        return Comparison(figure, sign, Decimal(word) / (100 if in_percent else 1), in_percent)
-
-    def _one_of(self, allowed: tuple[str, ...], what: str) -> str:
-        word, _ = self._words[0]
-        if word not in allowed:
-            self._refuse(what, *get_close_matches(word, allowed, 1))
-        self._words.pop(0)
-        return word
-
-    def _taken(self, word: str) -> bool:
-        if self._words[0][0] != word:
-            return False
-        self._words.pop(0)
-        return True
-
-    def _refuse(self, wanted: str, nearest: str = "") -> NoReturn:
-        word, column = self._words[0]
-        found = f"{word!r} at character {column}" if word else "its end"
-        hint = f"{nearest}?" if nearest else f"{_EXAMPLE}; figures: {', '.join(FIGURES)}"
-        raise SpecInvalid(f"--fail-if: {found} stands where {wanted} should", hint=hint)
+    try:
+        return condition.parse(text)
+    except Unreadable as error:
+        raise SpecInvalid(f"--fail-if: {error.message}", hint=error.suggestion) from error

@@ -1,0 +1,137 @@
+"""
+`usd_per_epoch > 0.42 or interruptions >= 5`: figures of a report against numbers, for CI and for nights.
+
+    condition  = all { "or" all }
+    all        = comparison { "and" comparison }
+    comparison = FIGURE ( ">" | ">=" | "<" | "<=" | "==" | "!=" ) NUMBER [ "%" ]
+
+Dollars and times are the totals of the run, times in seconds. A text is read, and nothing of it is ever executed.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import NoReturn
+
+from spotrun.units import Unreadable
+
+FIGURE_NAMES = (
+    *("cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "counterfactual_usd", "usd_per_epoch", "savings"),
+    *("epochs", "interruptions", "steps_redone", "wall_s", "productive_s", "downtime_s"),
+)
+"""What a condition may speak of; `spotrun.report.limits` says how each is reckoned."""
+
+Figures = Mapping[str, Decimal | None]
+Operator = Callable[[Decimal, Decimal], bool]
+
+_OPERATORS: dict[str, Operator] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_WORD = re.compile(r"\s*([A-Za-z_]+|[<>=!]+|-?\d+(?:\.\d+)?|%|\S)")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+EXAMPLE = "usd_per_epoch > 0.42 or savings < 40%"
+LENGTH_MAX = 1000
+_ADVICE = f"write it like {EXAMPLE}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`number` is the share where it was written in percent."""
+
+    figure: str
+    operator: str
+    number: Decimal
+    in_percent: bool = False
+
+    def holds(self, found: Figures) -> bool:
+        """A figure that the run does not have holds: who asked for a limit did not get what it limits."""
+        value = found[self.figure]
+        return value is None or _OPERATORS[self.operator](value, self.number)
+
+    def told(self, found: Figures) -> str:
+        value = found[self.figure]
+        now = "not known" if value is None else self._text(value)
+        return f"{self.figure} is {now}, and {self.operator} {self._text(self.number)} is a failure"
+
+    def _text(self, value: Decimal) -> str:
+        return f"{value * 100:.6g}%" if self.in_percent else f"{value:.6g}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Alternatives, each of which is met by all of its comparisons."""
+
+    alternatives: tuple[tuple[Comparison, ...], ...]
+
+    def met_by(self, found: Figures) -> tuple[Comparison, ...]:
+        """The comparisons of the first alternative that holds; none where none does."""
+        return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
+
+
+def parse(text: str) -> Condition:
+    """
+    Raises:
+        Unreadable: names the place in the text.
+    """
+    return _Reader(text).condition()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        if len(text) > LENGTH_MAX:
+            raise Unreadable(f"has more than {LENGTH_MAX} characters", _ADVICE)
+        self._words = [(match[1], match.start(1) + 1) for match in _WORD.finditer(text)]
+        self._words.append(("", len(text) + 1))
+
+    def condition(self) -> Condition:
+        alternatives = [self._all()]
+        while self._taken("or"):
+            alternatives.append(self._all())
+        if self._words[0][0]:
+            self._refuse("'and', 'or' or the end")
+        return Condition(tuple(alternatives))
+
+    def _all(self) -> tuple[Comparison, ...]:
+        comparisons = [self._comparison()]
+        while self._taken("and"):
+            comparisons.append(self._comparison())
+        return tuple(comparisons)
+
+    def _comparison(self) -> Comparison:
+        figure = self._one_of(FIGURE_NAMES, "a figure of the report")
+        sign = self._one_of(tuple(_OPERATORS), "one of " + " ".join(_OPERATORS))
+        word, _ = self._words[0]
+        if not _NUMBER.fullmatch(word):
+            self._refuse("a number")
+        self._words.pop(0)
+        in_percent = self._taken("%")
+        return Comparison(figure, sign, Decimal(word) / (100 if in_percent else 1), in_percent)
+
+    def _one_of(self, allowed: tuple[str, ...], what: str) -> str:
+        word, _ = self._words[0]
+        if word not in allowed:
+            self._refuse(what, *get_close_matches(word, allowed, 1))
+        self._words.pop(0)
+        return word
+
+    def _taken(self, word: str) -> bool:
+        if self._words[0][0] != word:
+            return False
+        self._words.pop(0)
+        return True
+
+    def _refuse(self, wanted: str, nearest: str = "") -> NoReturn:
+        word, column = self._words[0]
+        found = f"{word!r} at character {column}" if word else "its end"
+        advice = f"did you mean {nearest}?" if nearest else f"{_ADVICE}; figures: {', '.join(FIGURE_NAMES)}"
+        raise Unreadable(f"{found} stands where {wanted} should", advice)
