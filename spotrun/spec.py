@@ -37,11 +37,13 @@ from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_co
 from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
     NAME_PATTERN,
+    NEWS_KINDS,
     PLACE_PATTERN,
     SHARE_PATTERN,
     STEPS_PATTERN,
     STRATEGY_NAMES,
     TIME_OF_DAY_PATTERN,
+    VARIABLE_PATTERN,
     Accelerators,
     clean_text,
     matching,
@@ -61,6 +63,7 @@ from spotrun.spec_values import (
     read_steps,
     read_time_scale,
     read_uri,
+    read_webhook,
     read_workdir,
 )
 from spotrun.units import (
@@ -307,6 +310,35 @@ class ReportSpec(Model):
     )
 
 
+class NotifySpec(Model):
+    """Whom to tell of a run, and of what. Neither a server nor a command can stop or slow the run."""
+
+    webhook: (
+        Annotated[str, PlainValidator(read_webhook), WithJsonSchema({"type": "string", "pattern": VARIABLE_PATTERN})]
+        | None
+    ) = Field(
+        default=None,
+        description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows its `text`.",
+    )
+    command: Command | None = Field(
+        default=None, description="Or run this shell command where the runner is, with the JSON on its standard input."
+    )
+    on: tuple[Annotated[str, PlainValidator(one_of(*NEWS_KINDS)), WithJsonSchema({"enum": list(NEWS_KINDS)})], ...] = (
+        Field(default=NEWS_KINDS, description="What to tell of. Default: everything.")
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> NotifySpec:
+        if (self.webhook is None) == (self.command is None):
+            raise Unreadable("needs one of webhook and command", "write webhook: $SLACK_WEBHOOK or command: COMMAND")
+        return self
+
+    @property
+    def variable(self) -> str | None:
+        """The environment variable that holds the address of the webhook."""
+        return None if self.webhook is None else self.webhook.removeprefix("$")
+
+
 class RetrySpec(Model):
     """What to do when the script itself fails. Interruptions and missing capacity are always retried."""
 
@@ -411,6 +443,9 @@ class RunSpec(Model):
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="What the run may cost.")
     report: ReportSpec = Field(default=ReportSpec(), description="What the report of a finished run is judged by.")
+    notify: tuple[NotifySpec, ...] = Field(
+        default=(), max_length=8, description="Whom to tell of the run: webhooks and commands."
+    )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: Annotated[int, PlainValidator(read_num_nodes), WithJsonSchema({"const": 1})] = Field(
         default=1, description="Nodes that train together. Only 1 so far."

@@ -17,7 +17,7 @@ from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
     {
-        *("notify", "secrets", "file_mounts", "schedule", "labels", "job_recovery"),
+        *("secrets", "file_mounts", "schedule", "labels", "job_recovery"),
         "report.baseline",
         *("resources.labels", "resources.image_id", "resources.disk_size"),
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
@@ -87,6 +87,8 @@ def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise
                 f"must be a list, not {kind_of(value)}",
                 "write it as [ … ] or as lines that start with a dash",
             )
+        case "too_long":
+            return f"has {limits['actual_length']} items, and {limits['max_length']} are allowed", "remove some"
         case "int_type":
             return f"must be a whole number, not {kind_of(value)}", _number_in(value)
         case "bool_type":

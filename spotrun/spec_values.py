@@ -33,6 +33,14 @@ STRATEGY_NAMES = (
 """What `spotrun.strategies.catalogue` knows; a specification cannot look there."""
 
 
+NEWS_KINDS = (
+    *("started", "interrupted", "fallback", "returned", "late"),
+    *("budget", "stopped", "failed", "done", "night"),
+)
+"""What `spotrun.notify.news` tells of."""
+VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
+
+
 def clean_text(value: object, *, lines: bool = False) -> str:
     """Text, not empty, without control or direction-changing characters; line breaks and tabs with `lines`."""
     if not isinstance(value, str):
@@ -232,6 +240,17 @@ def read_deadline(value: object) -> timedelta | time:
 def read_condition(value: object) -> str:
     text = clean_text(value)
     condition.parse(text)
+    return text
+
+
+def read_webhook(value: object) -> str:
+    """`$NAME`. No message quotes what was written: it may be the address itself."""
+    text = clean_text(value)
+    if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
+        raise Unreadable(
+            "an address that lets anybody write is a secret, and does not belong into a file",
+            "export it as a variable and write its name, like $SLACK_WEBHOOK",
+        )
     return text
 
 

@@ -18,11 +18,11 @@ LAYERS = (
     exactness strategies sightings spending""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation clouds
     checkpoint lightning market_record""",
-    "runner heartbeats agent verify report doctor simulation",
+    "runner heartbeats agent verify report notify doctor simulation",
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
-FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "doctor", "cli", "verify"}
+FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "notify", "doctor", "cli", "verify"}
 AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
 """It must install and start fast, and has nothing to create."""
 BLOCKING = {

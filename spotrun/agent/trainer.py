@@ -35,8 +35,13 @@ def training_command(spec: RunSpec) -> list[str]:
 
 
 def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str) -> dict[str, str]:
-    """Of everything that runs for the user on this instance. `python` is the Python of the agent."""
-    inherited = {name: value for name, value in os.environ.items() if name != AGENT_FD}
+    """
+    Of everything that runs for the user on this instance. `python` is the Python of the agent.
+
+    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone.
+    """
+    hidden = {AGENT_FD, *(each.variable for each in spec.notify)}
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
         **inherited,
         "PYTHONUNBUFFERED": "1",

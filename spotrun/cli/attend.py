@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -22,6 +22,7 @@ from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
 from spotrun.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.ledger import EntryRefused
 from spotrun.market import World
+from spotrun.notify.herald import Herald
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
@@ -29,6 +30,7 @@ from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
+from spotrun.report.tables import plain
 from spotrun.report.view import View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
@@ -146,19 +148,42 @@ def attend(run: OpenRun) -> None:
         RunEnded: it failed, or was stopped.
         LimitExceeded: it is complete, and is what `report.fail_if` says that it must not be.
     """
-    view = view_for(run.ledger, run.clock, run.spec, run.id)
-    last: Pass | None = None
-    while last is None:
-        try:
-            with view:
-                last = run.runner.run(_show_or_go_on(view))
-        except KeyboardInterrupt:
-            if not _stop_or_detach(run):
-                return
-    summary = summarise(last.state, run.clock.now())
-    terminal.show(summary)
+    with telling(run) as herald:
+        last = _until_the_end(run, herald)
+        if last is None:
+            return
+        summary = summarise(last.state, run.clock.now())
+        terminal.show(summary)
     _report_end(run, last)
     check_limits(run.spec, summary)
+
+
+def _until_the_end(run: OpenRun, herald: Herald) -> Pass | None:
+    """The last pass; None where the run was left to another runner."""
+    view = view_for(run.ledger, run.clock, run.spec, run.id)
+    show = _show_or_go_on(view)
+
+    def watch(seen: Pass) -> None:
+        herald.show(run.ledger.entries)
+        show(seen)
+
+    while True:
+        try:
+            with view:
+                return run.runner.run(watch)
+        except KeyboardInterrupt:
+            if not _stop_or_detach(run):
+                return None
+
+
+@contextlib.contextmanager
+def telling(run: OpenRun) -> Iterator[Herald]:
+    """Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told."""
+    herald = Herald(run.spec, run.store)
+    with herald:
+        yield herald
+    for failure in herald.failures:
+        print(f"note: {plain(failure)}", file=sys.stderr)
 
 
 def check_limits(spec: RunSpec, summary: RunSummary) -> None:

@@ -35,6 +35,8 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
         with contextlib.suppress(CloudUnavailable):  # the next look tries again
             _end_instances(opened)
         if opened.runner.tick().done:
+            with attend.telling(opened) as herald:
+                herald.show(opened.ledger.entries)
             print(f"{opened.id} is down; nothing of it is left running")
             return
         time.sleep(LOOK_AGAIN_S)

@@ -43,6 +43,7 @@ def launch(
     from spotrun.cli.wiring import default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
+    from spotrun.notify.sinks import require_sinks
     from spotrun.spec_file import load_spec
 
     if spot + on_demand + auto > 1:
@@ -61,6 +62,7 @@ def launch(
     }
     spec = load_spec(spec_path, overrides, default_store())
     attend.show_plan(spec)
+    require_sinks(spec)
     if start is not None:
         attend.show_start(start)
     if dry_run:

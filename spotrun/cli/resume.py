@@ -40,6 +40,8 @@ def resume(
     state = opened.ledger.state
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     if completed and all(launch.settled for launch in state.launches.values()):
+        with attend.telling(opened) as herald:
+            herald.show(opened.ledger.entries)
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
         return

@@ -7,15 +7,18 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 def tick(run: RunArgument, store: StoreOption = None) -> None:
     """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
+    from spotrun.cli.attend import telling
     from spotrun.cli.wiring import open_run
     from spotrun.outcome import status_word
     from spotrun.runner import PASSES_MAX
 
     opened = open_run(run, store, "tick")
-    seen = opened.runner.tick()
-    for _ in range(PASSES_MAX):
-        if seen.done or not seen.actions or seen.waiting_for:
-            break
+    with telling(opened) as herald:
         seen = opened.runner.tick()
+        for _ in range(PASSES_MAX):
+            if seen.done or not seen.actions or seen.waiting_for:
+                break
+            seen = opened.runner.tick()
+        herald.show(opened.ledger.entries)
     note = f" ({seen.waiting_for})" if seen.waiting_for else ""
     print(f"{opened.id}: {status_word(seen.state)}{note}")

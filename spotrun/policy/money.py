@@ -34,6 +34,8 @@ ENTRIES_PER_COMMIT = 3
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """So long before an instance's time-to-live a standby is launched for it."""
 
+OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
+
 
 def intend(
     state: RunState, spec: RunSpec, world: World, now: datetime, offering: Offering, reason: str
@@ -148,6 +150,6 @@ def _out_of_budget(state: RunState) -> Iterator[Action]:
     rule = state.created.billing
     held = any(launch.gone is None and launch.reserved_usd(rule) for launch in state.launches.values())
     if state.current is None and not held:
-        yield Append(event=ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
+        yield Append(event=ev.RunStopped(reason=OUT_OF_BUDGET))
     else:
         yield Wait(reason="the budget is reserved until the instance before has ended")

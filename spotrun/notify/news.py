@@ -1,0 +1,131 @@
+"""What is worth telling of a run, read from its ledger: each piece of news belongs to one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from spotrun import events as ev
+from spotrun.accounting import RunSummary, summarise
+from spotrun.events import Entry
+from spotrun.fold import replay
+from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
+from spotrun.policy.money import OUT_OF_BUDGET
+from spotrun.report.machine import rounded, usd_text
+from spotrun.report.terminal import verdict
+from spotrun.report.why import place
+from spotrun.state import Attempt, RunState
+from spotrun.units import to_the_second
+
+
+class News(msgspec.Struct, frozen=True):
+    """
+    One thing to tell. `entry` is the entry of the ledger that brought it about, and with `kind` its identity: who reads
+    the ledger again makes the same news.
+    """
+
+    entry: int
+    kind: str
+    at: datetime
+    run: str
+    sentence: str
+    facts: dict[str, Any] = {}
+
+    @property
+    def id(self) -> str:
+        """The same at each try and from each runner, so that a receiver can drop what came twice."""
+        return f"{self.run}-{self.entry}-{self.kind}"
+
+
+def news_of(entries: Iterable[Entry]) -> Iterator[News]:
+    """All news of a ledger, in its order; entries are read as they come."""
+    for before, entry, after in replay(entries):
+        told = _told(before, entry, after)
+        if told is not None:
+            assert after.created is not None
+            run = f"{after.created.name}-{after.created.uid}"
+            yield News(entry.number, told[0], entry.at, run, told[1], _facts(after, entry.at))
+
+
+def night(state: RunState, summary: RunSummary) -> News:
+    """The summary of a night, once its run has ended and its bill is whole."""
+    assert state.terminal is not None
+    epochs = f"{len(summary.epochs)} epochs" + (
+        "" if summary.usd_per_epoch is None else f" at ${summary.usd_per_epoch:.4f}"
+    )
+    counts = f"{epochs}, {summary.total.interruptions} interruptions, {to_the_second(summary.total.wall)}"
+    sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."
+    return News(state.terminal.number, "night", state.terminal.at, summary.run, sentence, _figures(summary))
+
+
+def _facts(state: RunState, now: datetime) -> dict[str, Any]:
+    return _figures(summarise(state, now))
+
+
+def _figures(summary: RunSummary) -> dict[str, Any]:
+    per_epoch = summary.usd_per_epoch
+    return {
+        "cost_usd": usd_text(summary.total.cost_usd),
+        "usd_per_epoch": None if per_epoch is None else usd_text(per_epoch),
+        "savings": rounded(summary.total.savings),
+        "epochs": len(summary.epochs),
+        "interruptions": summary.total.interruptions,
+        "simulated": summary.simulated,
+    }
+
+
+def _told(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | None:
+    event = entry.event
+    match event:
+        case ev.ResumedFrom(incarnation=0):
+            return _begun(after, after.attempts[event.attempt])
+        case ev.NoticeSeen(kind="termination"):
+            return _warned(before, entry, event)
+        case ev.InstanceGone(ended_by=EndedBy.CLOUD):
+            return _taken(before, event)
+        case ev.DeadlineOutOfReach():
+            late = to_the_second(event.expected_at - event.deadline_at)
+            return "late", f"the deadline cannot be met: {late} too late even on demand"
+        case ev.RunCompleted():
+            return "done", f"the training is complete at step {event.step:,}"
+        case ev.RunFailed():
+            return "failed", f"the run failed ({event.cause}): {event.detail}"
+        case ev.RunStopped():
+            return "budget" if event.reason == OUT_OF_BUDGET else "stopped", f"the run was stopped: {event.reason}"
+    return None
+
+
+def _begun(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
+    """The first trainer of an attempt: of the run's first, or of the first on the other kind of capacity."""
+    intent = state.launch_of(attempt).intent
+    where = f"{place(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
+    trained = [each for each in state.attempts.values() if each.number < attempt.number and each.trainers]
+    if not trained:
+        return "started", f"training began on {where}"
+    if state.launch_of(trained[-1]).intent.offering.capacity_type is intent.offering.capacity_type:
+        return None
+    if intent.offering.capacity_type is CapacityType.ON_DEMAND:
+        return "fallback", f"training goes on on demand, {where}: {intent.reason}"
+    return "returned", f"training is back on {where}: {intent.reason}"
+
+
+def _warned(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, str] | None:
+    attempt = before.attempts[event.attempt]
+    if attempt.notice is not None:
+        return None
+    where = place(before.launch_of(attempt).intent.offering)
+    lead = event.deadline_at - entry.at if event.deadline_at is not None else timedelta()
+    return "interrupted", f"the cloud takes {where} in {to_the_second(max(timedelta(), lead))}"
+
+
+def _taken(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
+    """The loss of what trained, unless its notice was told."""
+    current = before.current
+    if current is None or current.launch != event.launch or current.notice is not None:
+        return None
+    where = place(before.launches[event.launch].intent.offering)
+    return "interrupted", f"the cloud took {where} without a notice"

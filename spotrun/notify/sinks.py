@@ -1,0 +1,187 @@
+"""
+Where news go: a webhook, or a command. One try each, bounded in time; trying again is the courier's.
+
+A sink raises `Undelivered` for what may pass, and `Refused` for what another try cannot change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+from urllib.parse import SplitResult, urlsplit
+
+from spotrun.errors import SpecInvalid
+from spotrun.spec import NotifySpec, RunSpec
+
+TRY_S = 10.0
+"""System time for one webhook call, whatever the server does."""
+COMMAND_S = 30.0
+"""System time after which a command and all that it started are killed."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class Undelivered(Exception):
+    """This try failed. The text never holds the address."""
+
+
+class Refused(Undelivered):
+    """So will the next."""
+
+
+class Sink(Protocol):
+    name: str
+    """For people; holds no secret."""
+
+    def deliver(self, body: bytes, id: str) -> None:
+        """
+        Hand over one JSON object.
+
+        Raises:
+            Undelivered, Refused: see the module's docstring.
+        """
+
+    def abandon(self) -> None:
+        """Nobody waits any more for a try that is under way: leave nothing of it behind."""
+
+
+class Webhook:
+    """POSTs JSON. Follows no redirect: an address is a secret, and goes nowhere but where it was meant for."""
+
+    def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:
+        self.name = f"webhook ${variable}"
+        self._address = _read_address(variable, address)
+        self._try_s = try_s
+
+    def deliver(self, body: bytes, id: str) -> None:
+        try:
+            status = self._post(body, id)
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            raise Undelivered(f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'no answer'}") from None
+        if 200 <= status < 300:
+            return
+        told = f"the server answered {status}"
+        raise Undelivered(told) if status in (408, 425, 429) or status >= 500 else Refused(told)
+
+    def abandon(self) -> None:
+        return  # the line ends with this process
+
+    def _post(self, body: bytes, id: str) -> int:
+        address = self._address
+        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+        connection = kind(address.hostname or "", address.port, timeout=self._try_s)
+        # A server that sends a byte now and then passes every time-out of the socket: the line is cut from outside.
+        cut = threading.Timer(self._try_s, _cut, (connection,))
+        cut.daemon = True
+        cut.start()
+        try:
+            path = address.path or "/"
+            headers = {"Content-Type": "application/json", "Idempotency-Key": id, "User-Agent": "spotrun"}
+            connection.request("POST", f"{path}?{address.query}" if address.query else path, body, headers)
+            return connection.getresponse().status
+        finally:
+            cut.cancel()
+            connection.close()
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    line = connection.sock
+    if isinstance(line, socket.socket):
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_RDWR)
+
+
+def _read_address(variable: str, address: str) -> SplitResult:
+    hint = f"export {variable}=https://…, as the service gave it to you"
+    try:
+        parts = urlsplit(address.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise SpecInvalid(f"notify: ${variable} holds no address", hint=hint) from None
+    safe = parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK)
+    if not host or not safe or any(not 32 < ord(character) < 127 for character in address.strip()):
+        raise SpecInvalid(f"notify: ${variable} holds no https:// address", hint=hint)
+    return parts
+
+
+class Command:
+    """Runs a shell command with the JSON on its standard input, on the machine of the runner."""
+
+    def __init__(self, command: str, number: int, limit_s: float = COMMAND_S) -> None:
+        self.name = f"command {number}"
+        self._command = command
+        self._limit_s = limit_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._abandoned = False
+
+    def deliver(self, body: bytes, id: str) -> None:
+        process = self._process = self._start(id)
+        if self._abandoned:
+            _kill(process)
+        try:
+            process.communicate(body, timeout=self._limit_s)
+        except subprocess.TimeoutExpired:
+            raise Undelivered(f"not done within {self._limit_s:g} s, and killed") from None
+        finally:
+            self._process = None
+            _kill(process)
+            process.wait()
+        if process.returncode != 0:
+            raise Undelivered(f"ended with {process.returncode}")
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if (process := self._process) is not None:
+            _kill(process)
+
+    def _start(self, id: str) -> subprocess.Popen[bytes]:
+        nothing = subprocess.DEVNULL
+        try:
+            return subprocess.Popen(
+                # Should this process be killed, timeout(1) still ends the command.
+                ["timeout", "-k", "1", f"{self._limit_s + 1:g}", "/bin/sh", "-c", self._command],
+                stdin=subprocess.PIPE,
+                stdout=nothing,
+                stderr=nothing,
+                start_new_session=True,
+                env=os.environ | {"SPOTRUN_NEWS_ID": id},
+            )
+        except OSError as error:
+            raise Undelivered(f"could not be started: {error.strerror}") from None
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started, also what it left in the background."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
+    """
+    Raises:
+        SpecInvalid: the variable that holds the address is not set here, or holds none.
+    """
+    if wanted.command is not None:
+        return Command(wanted.command, number)
+    variable = wanted.variable
+    assert variable is not None
+    if not environment.get(variable):
+        raise SpecInvalid(f"notify: ${variable} is not set here", hint=f"export {variable}=https://…")
+    return Webhook(variable, environment[variable])
+
+
+def require_sinks(spec: RunSpec) -> None:
+    """
+    Before a run is created: all that `notify` names can be used from here.
+
+    Raises:
+        SpecInvalid: one cannot.
+    """
+    for number, wanted in enumerate(spec.notify):
+        open_sink(wanted, number)
