@@ -12,6 +12,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
     ├── NotIdentical             9   an interrupted training is not the straight one
     ├── LimitExceeded           10   a figure of the report is as fail_if says that it must not be
+    ├── NightUnderWay           11   the night before still goes on: none was begun
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
@@ -83,6 +84,10 @@ class NotIdentical(SpotrunError):
 
 class LimitExceeded(SpotrunError):
     exit_code = 10
+
+
+class NightUnderWay(SpotrunError):
+    exit_code = 11
 
 
 class CloudError(SpotrunError):

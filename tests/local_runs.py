@@ -115,7 +115,7 @@ class Site:
     def _runs(self) -> list[str]:
         if self.uri != str(self.store):
             return [name for name in open_store(self.uri).folders() if "-" in name]
-        return [path.name for path in self.store.glob("*-*")] if self.store.is_dir() else []
+        return [path.name for path in self.store.glob("*-*") if path.is_dir()]
 
 
 def processes_now() -> Iterator[int]:

@@ -14,7 +14,6 @@ from spotrun.report.outlook import next_decision
 from spotrun.report.why import Decision, decisions
 from spotrun.spec import RunSpec
 from tests.histories import ON_DEMAND, SPOT, History, random_runs
-from tests.local_runs import Site
 from tests.test_policy import ask, decided, events_of, spec, trains
 from tests.worlds import DeadlineWorld, calm
 
@@ -178,19 +177,3 @@ def test_the_time_told_for_a_return_is_the_time_of_it(seconds: float) -> None:
     assert not decided(history)
     history.now = began + timedelta(seconds=600)
     assert events_of(decided(history))
-
-
-def test_the_command_tells_them_in_order_and_as_json(site: Site) -> None:
-    path = site.folder / "plain.yaml"
-    path.write_text(
-        f"name: plain\nrun: 'true'\nworkdir: {site.folder}\ncheckpoint: {{uri: '{site.store}'}}\n"
-        "local: {time_scale: 60, boot: 10s}\n"
-    )
-    site.call("launch", path, "-y")
-    lines = site.call("why", "plain").splitlines()
-    assert "asked for: spot where possible" in lines[0]
-    assert "first launch: the cheapest of" in lines[1]
-    assert "training completed" in lines[-1]
-    found = site.call_json("why", "plain")
-    assert [each["kind"] for each in found["decisions"]][:2] == ["wish", "spot"]
-    assert found["next"] is None

@@ -23,6 +23,7 @@ from spotrun.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.ledger import EntryRefused
 from spotrun.market import World
 from spotrun.notify.herald import Herald
+from spotrun.notify.news import night
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
@@ -140,9 +141,9 @@ def confirm(yes: bool, question: str = "Launch?") -> None:
         raise typer.Exit(1)
 
 
-def attend(run: OpenRun) -> None:
+def attend(run: OpenRun, *, nightly: bool = False) -> None:
     """
-    Be the run's runner until it ends, then show its bill.
+    Be the run's runner until it ends, then show its bill; of a night, send its summary.
 
     Raises:
         RunEnded: it failed, or was stopped.
@@ -154,6 +155,8 @@ def attend(run: OpenRun) -> None:
             return
         summary = summarise(last.state, run.clock.now())
         terminal.show(summary)
+        if nightly:
+            herald.tell(night(last.state, summary))
     _report_end(run, last)
     check_limits(run.spec, summary)
 

@@ -38,3 +38,5 @@ def compare(
         print(comparison.markdown(summaries), end="")
     else:
         comparison.show(summaries)
+        if last:
+            print(f"\n{comparison.trend(summaries)}")

@@ -31,6 +31,10 @@ def launch(
     deadline: Annotated[
         str | None, typer.Option("--deadline", metavar="8h|07:00", help="Be done by then, at least cost.")
     ] = None,
+    nightly: Annotated[
+        bool,
+        typer.Option("--nightly", help="For cron: carry on the last night if it is unfinished, else begin one; no -y."),
+    ] = False,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Begin from a Lightning checkpoint.")
     ] = None,
@@ -38,9 +42,9 @@ def launch(
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""
     from spotrun import address
-    from spotrun.cli import attend
+    from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.wiring import default_store, open_run, who
+    from spotrun.cli.wiring import OpenRun, default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
     from spotrun.notify.sinks import require_sinks
@@ -48,6 +52,8 @@ def launch(
 
     if spot + on_demand + auto > 1:
         raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
+    if nightly and detach:
+        raise SpecInvalid("--nightly attends to its night itself", hint="leave --detach out; cron needs none")
     policy = "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
     overrides: dict[str, object] = {
         "name": name,
@@ -61,14 +67,24 @@ def launch(
         **_variables(env or []),
     }
     spec = load_spec(spec_path, overrides, default_store())
-    attend.show_plan(spec)
-    require_sinks(spec)
-    if start is not None:
-        attend.show_start(start)
+
+    def create() -> OpenRun:
+        return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+
+    def show() -> None:
+        attend.show_plan(spec)
+        require_sinks(spec)
+        if start is not None:
+            attend.show_start(start)
+
+    if nightly and not dry_run:
+        nights.attend_tonight(spec, show, create)
+        return
+    show()
     if dry_run:
         return
     attend.confirm(yes)
-    run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+    run = create()
     if detach:
         leave_behind(run)
         return

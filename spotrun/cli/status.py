@@ -108,20 +108,11 @@ def _unreadable_row(run: Unreadable) -> dict[str, Any]:
     return {**facts, "state": "damaged", "detail": run.error.message, "hint": run.error.hint}
 
 
-UNATTENDED_AFTER_S = 30.0
-"""System time without a sign of life from any runner."""
-
-
 def _attended(run: OpenRun) -> bool | None:
     """Whether a runner looks after the run; None where none needs to."""
-    from datetime import UTC, datetime
+    from spotrun.cli.wiring import attended
 
-    from spotrun.retrying import persist
-
-    if run.ledger.state.terminal is not None:
-        return None
-    hints = persist(lambda: run.store.list("hints/runner"))
-    return bool(hints) and (datetime.now(UTC) - hints[0].modified_at).total_seconds() < UNATTENDED_AFTER_S
+    return None if run.ledger.state.terminal is not None else attended(run)
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+
 from spotrun import address
 from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock, system_clock
@@ -20,6 +22,7 @@ from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import first_entry, newborn
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
 from spotrun.events import RunCreated
+from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
 from spotrun.ledger import Ledger
 from spotrun.market import World, suitable
 from spotrun.market_record import FOLDER as MARKET
@@ -163,14 +166,28 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     return OpenRun(newest.uri, writer(role))
 
 
-def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
+def last_runs(reference: str, count: int, store: str | None, role: str = "cli") -> list[OpenRun]:
     """
     The newest runs of that name, `count` at most, the oldest of them first.
 
     Raises:
         RunNotFound: there is none.
     """
-    return _runs_meant_by(reference, store)[-count:]
+    newest = _runs_meant_by(reference, store)[-count:]
+    return newest if role == "cli" else [OpenRun(run.uri, writer(role)) for run in newest]
+
+
+UNATTENDED_AFTER_S = 60.0
+"""System time without a sign of life from any runner, which gives one every 15 s."""
+
+
+def attended(run: OpenRun) -> bool:
+    """Whether a runner has shown a sign of life just now, and is not known to have died since."""
+    hints = persist(lambda: run.store.list(RUNNER_KEY))
+    if not hints or (datetime.now(UTC) - hints[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
+        return False
+    hint = read_hint(run.store, RUNNER_KEY, RunnerHint)
+    return hint is None or hint.host != socket.gethostname() or psutil.pid_exists(hint.pid)
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:

@@ -140,7 +140,7 @@ class Courier(threading.Thread):
 
 def letter(news: News, redactor: Redactor) -> bytes:
     """
-    The JSON of a piece of news.
+    The JSON of a piece of news, in a line.
 
     `text` is what Slack and its likes show; in it `&`, `<` and `>` are escaped, as these are its own signs
     (https://docs.slack.dev/messaging/formatting-message-text#escaping).
@@ -157,4 +157,4 @@ def letter(news: News, redactor: Redactor) -> bytes:
     clean = redactor.clean_all(body)
     sentence = plain(" ".join(str(clean["sentence"]).split()), SENTENCE_MAX)
     text = f"{clean['run']}: {sentence}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return json.dumps({"text": text, **clean, "sentence": sentence}).encode()
+    return json.dumps({"text": text, **clean, "sentence": sentence}).encode() + b"\n"

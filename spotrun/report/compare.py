@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -55,6 +56,28 @@ def show(summaries: Sequence[RunSummary], console: Console | None = None) -> Non
 def machine(summaries: Sequence[RunSummary]) -> dict[str, Any]:
     """What `spotrun compare --json` prints, as plain values: the runs in the order given, totals only."""
     return {"runs": [_figures(run) for run in comparison(summaries)]}
+
+
+def trend(summaries: Sequence[RunSummary]) -> str:
+    """How the runs of one name went, the oldest first: a line for each key figure, with its change from the first."""
+    courses: dict[str, list[tuple[Decimal | float | None, str]]] = {
+        "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
+        "cost per epoch": [
+            (run.usd_per_epoch, NOTHING if run.usd_per_epoch is None else dollars(run.usd_per_epoch))
+            for run in summaries
+        ],
+        "wall time": [(run.total.wall.total_seconds(), short_duration(run.total.wall)) for run in summaries],
+        "interruptions": [(run.total.interruptions, str(run.total.interruptions)) for run in summaries],
+    }
+    lines = [f"  {name}: {', '.join(text for _, text in course)}{_change(course)}" for name, course in courses.items()]
+    return "\n".join([f"Trend of the last {len(summaries)}, the oldest first:", *lines])
+
+
+def _change(course: Sequence[tuple[Decimal | float | None, str]]) -> str:
+    first, last = course[0][0], course[-1][0]
+    if not first or last is None or len(course) < 2:
+        return ""
+    return f" ({(float(last) / float(first) - 1) * 100:+.0f}%)"
 
 
 def csv(summaries: Sequence[RunSummary]) -> str:

@@ -1,0 +1,115 @@
+"""
+`spotrun launch JOB.yaml --nightly`: one line for cron that is right whether the last night has finished or not.
+
+    a night of that name is under way     nothing is begun, exit 11
+    the last one was not finished         it is carried on: what is paid for is not thrown away
+    else                                  what is left of the last one is put in order, and a new night begins
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from spotrun import address
+from spotrun.accounting import summarise
+from spotrun.cli import attend
+from spotrun.cli.wiring import OpenRun, attended, last_runs
+from spotrun.errors import NightUnderWay, RunNotFound, SpotrunError
+from spotrun.notify.news import night
+from spotrun.spec import RunSpec
+
+LOCKS = Path("~/.spotrun/locks")
+"""Of nights whose runs are in a bucket."""
+
+
+def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun]) -> None:
+    """
+    Attend to the night that is due, the last one or a new one from `create`, until it ends. `check` comes before a new
+    one: what it refuses is not begun.
+
+    Raises:
+        NightUnderWay: somebody attends to one already.
+        RunEnded, LimitExceeded: as `attend`.
+    """
+    with one_at_a_time(spec):
+        last = _last_night(spec)
+        if last is not None and _unfinished(last):
+            print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
+            attend.attend(last, nightly=True)
+            return
+        if last is not None:
+            put_in_order(last)
+        check()
+        attend.attend(create(), nightly=True)
+
+
+@contextlib.contextmanager
+def one_at_a_time(spec: RunSpec) -> Iterator[None]:
+    """
+    Holds the lock of the nights of this name in this store. The kernel frees it however this process ends.
+
+    Raises:
+        NightUnderWay: another process of this machine holds it.
+    """
+    path = _lock_path(spec)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("ab")
+    except OSError as error:
+        raise SpotrunError(f"cannot lock {path}: {error.strerror}", hint="check who may write there") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _under_way(spec.name) from None
+        yield
+
+
+def _lock_path(spec: RunSpec) -> Path:
+    """In the store itself where that is a folder, so that whoever shares it shares the lock."""
+    place = address.parse(spec.checkpoint.uri)
+    if isinstance(place, str):
+        return Path(address.absolute(place)) / f".night-{spec.name}.lock"
+    return LOCKS.expanduser() / f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}.lock"
+
+
+def _last_night(spec: RunSpec) -> OpenRun | None:
+    try:
+        (last,) = last_runs(spec.name, 1, spec.checkpoint.uri, "runner")
+    except RunNotFound:
+        return None
+    return last
+
+
+def _unfinished(run: OpenRun) -> bool:
+    """
+    Raises:
+        NightUnderWay: a runner elsewhere attends to it.
+    """
+    state = run.ledger.refresh()
+    if state.terminal is None and attended(run):
+        raise _under_way(run.id)
+    return state.terminal is None and not state.stop_requested
+
+
+def _under_way(what: str) -> NightUnderWay:
+    hint = "see `spotrun status`; the next call begins a night once this one is over"
+    return NightUnderWay(f"a night of {what} is under way", hint=hint)
+
+
+def _if_late(run: OpenRun) -> str:
+    deadline_at = run.created.deadline_at
+    if deadline_at is None or run.clock.now() < deadline_at:
+        return ""
+    return f"; its deadline has passed, so on demand within its budget (`spotrun down {run.id}` ends it)"
+
+
+def put_in_order(run: OpenRun) -> None:
+    """See to it that a run that has ended, or was asked to, left nothing running and nothing untold."""
+    with attend.telling(run) as herald:
+        last = run.runner.run(lambda _: herald.show(run.ledger.entries))
+        herald.tell(night(last.state, summarise(last.state, run.clock.now())))
