@@ -177,11 +177,14 @@ def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(site: Site) -> None
     assert site.last_step() == 6 * 12 - 1
 
 
-def test_a_detached_run_goes_on_and_chaos_interrupts_it(site: Site) -> None:
+def test_a_detached_run_goes_on_while_it_is_watched_and_chaos_interrupts_it(site: Site) -> None:
     assert "is attended" in site.call("launch", site.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d")
     eventually(lambda: _training(site, "away"), within_s=90)
+    watching = site.start("status", "-w")
     site.call("chaos", "away", "--notice", "60s")
-    eventually(lambda: site.state("away").terminal is not None, within_s=120)
+    seen, _ = watching.communicate(timeout=120)
+    assert "stays on spot until a notice or a loss" in seen
+    assert "completed | epochs 8" in seen.splitlines()[-1]
     state = site.state("away")
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"

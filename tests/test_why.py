@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun import events as ev
 from spotrun.events import Cause
+from spotrun.outcome import status_word
 from spotrun.report.outlook import next_decision
+from spotrun.report.overview import notes, watching
 from spotrun.report.why import Decision, decisions
 from spotrun.spec import RunSpec
-from tests.histories import ON_DEMAND, SPOT, History, random_runs
+from tests.histories import ON_DEMAND, SPOT, START, History, random_runs
 from tests.test_policy import ask, decided, events_of, spec, trains
 from tests.worlds import DeadlineWorld, calm
 
@@ -177,3 +180,28 @@ def test_the_time_told_for_a_return_is_the_time_of_it(seconds: float) -> None:
     assert not decided(history)
     history.now = began + timedelta(seconds=600)
     assert events_of(decided(history))
+
+
+def test_who_watches_is_told_what_comes_next_until_all_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    history = History()
+    with watching() as view:
+        for _ in range(2):
+            view.show([row(history)])
+        history.running(ON_DEMAND, "3.60")
+        view.show([row(history)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("demo: created | epochs 0 | asks each spot pool in turn; on-demand once spot")
+    assert "training | epochs 0 | asks for spot again at 12:11:25" in second
+    assert notes([row(history)])[-1].startswith("demo asks for spot again at 12:11:25")
+
+
+def row(history: History) -> dict[str, Any]:
+    return {
+        "run": "demo",
+        "state": status_word(history.state),
+        "step": 0,
+        "epochs_completed": 0,
+        "interruptions": 0,
+        "started_at": START.isoformat(),
+        "next": next_decision(history.state, spec(), history.now),
+    }

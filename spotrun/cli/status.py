@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 
@@ -13,21 +15,46 @@ if TYPE_CHECKING:
     from spotrun.state import RunState
 
 
-def status(store: StoreOption = None, as_json: JsonOption = False) -> None:
+LOOK_AGAIN_S = 2.0
+"""System time between two looks of `-w`."""
+
+
+def status(
+    store: StoreOption = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until all have ended.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.wiring import look_in
+    from spotrun.errors import SpecInvalid
 
+    if watch and as_json:
+        raise SpecInvalid("--watch is for people", hint="leave out --watch or --json")
     runs, unreadable = look_in(store or DEFAULT_STORE)
     newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
-    rows = [_row(run) for run in newest_first] + [_unreadable_row(each) for each in unreadable]
+    damaged = [_unreadable_row(each) for each in unreadable]
+    rows = _watch(newest_first, damaged) if watch else [_row(run) for run in newest_first] + damaged
     if as_json:
         print_json(rows)
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one by `spotrun launch examples/resnet50.yaml`")
-    else:
+    elif not watch:
         _print_table(rows)
     _refuse_damage(rows)
+
+
+def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Show the runs there are until each has ended; the last rows. Ctrl-C ends only the watching."""
+    from spotrun.report.overview import watching
+
+    with watching() as view:
+        while True:
+            rows = [_row(run) for run in runs] + damaged
+            view.show(rows)
+            if not any(row.get("next") for row in rows):
+                return rows
+            time.sleep(LOOK_AGAIN_S)
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
@@ -68,6 +95,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": state.deadline_lost is not None,
         **_budget_facts(budget),
+        "next": _next(run, state),
         "detail": plain(_detail(state, budget)),
     }
 
@@ -91,6 +119,20 @@ def _budget_facts(budget: Outlook | None) -> dict[str, Any]:
         "budget_passed_at": None if budget.passes_at is None else budget.passes_at.isoformat(),
         "budget_passed_in_epoch": None if budget.epoch is None else budget.epoch + 1,
     }
+
+
+def _next(run: OpenRun, state: RunState) -> str | None:
+    """What is decided next; None once it has ended, and where a later spotrun wrote what it wants."""
+    from spotrun.errors import SpecInvalid
+    from spotrun.report.outlook import next_decision
+    from spotrun.report.tables import plain
+
+    if state.terminal is not None:
+        return None
+    try:
+        return plain(next_decision(state, run.spec, run.clock.now()))
+    except SpecInvalid:
+        return None
 
 
 def _detail(state: RunState, budget: Outlook | None) -> str:
@@ -117,23 +159,9 @@ def _attended(run: OpenRun) -> bool | None:
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    from spotrun.report.tables import dollars
+    from spotrun.report.overview import notes, table
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("run", no_wrap=True)
-    for heading in ("state", "step", "epochs", "lost", "cost", "started"):
-        table.add_column(heading)
-    for row in rows:
-        word = row["state"] + (", unattended" if row.get("attended") is False else "")
-        cost = dollars(Decimal(row["cost_usd"])) if "cost_usd" in row else "?"
-        counts = [str(row.get(name, "?")) for name in ("step", "epochs_completed", "interruptions")]
-        table.add_row(*(Text(cell) for cell in [row["run"], word, *counts, cost, row["started_at"][5:16]]))
-    Console().print(table)
-    if any(row.get("simulated") for row in rows):
-        print("Costs of runs on the local cloud are simulated. `lost`: interruptions.")
-    for row in rows:
-        if row.get("detail"):
-            print(f"{row['run']}: {row['detail']}")
+    Console().print(table(rows))
+    for note in notes(rows):
+        print(note)

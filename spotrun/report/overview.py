@@ -1,0 +1,72 @@
+"""All runs at a glance: a table, and the same for somebody who watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spotrun.report.tables import dollars, plain
+from spotrun.report.view import Lines, Screen, View
+
+Rows = Sequence[dict[str, Any]]
+"""As `spotrun status --json` prints them."""
+
+
+def table(rows: Rows) -> Table:
+    """A row for each run."""
+    made = Table(box=None, pad_edge=False)
+    made.add_column("run", no_wrap=True)
+    for heading in ("state", "step", "epochs", "lost", "cost", "started"):
+        made.add_column(heading)
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in [row["run"], *_cells(row)]))
+    return made
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    word = row["state"] + (", unattended" if row.get("attended") is False else "")
+    cost = dollars(Decimal(row["cost_usd"])) if "cost_usd" in row else "?"
+    counts = [str(row.get(name, "?")) for name in ("step", "epochs_completed", "interruptions")]
+    return [word, *counts, cost, row["started_at"][5:16]]
+
+
+def notes(rows: Rows) -> list[str]:
+    """Whose costs are simulated, what went wrong, and what comes next."""
+    simulated = any(row.get("simulated") for row in rows)
+    said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
+    said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
+    return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
+
+
+def watching() -> View[Rows]:
+    """A screen on a terminal, plain lines where output goes to a file or a pipe."""
+    return _Table() if sys.stdout.isatty() else _Changes()
+
+
+class _Table(Screen[Rows]):
+    def __init__(self) -> None:
+        super().__init__(Console(), refresh_per_second=4, transient=False)
+
+    def render(self, news: Rows) -> RenderableType:
+        return Group(table(news), *(Text(note) for note in notes(news)))
+
+
+class _Changes(Lines[Rows]):
+    """A line for each run of which there is news."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def show(self, news: Rows) -> None:
+        for row in news:
+            word, step, epochs, *_ = _cells(row)
+            told = " | ".join(part for part in (word, f"epochs {epochs}", row.get("next") or row.get("detail")) if part)
+            if self._told.get(row["run"]) != told:
+                self._told[row["run"]] = told
+                print(f"{row['run']}: {plain(told)} | step {step}", flush=True)
