@@ -56,6 +56,7 @@ from spotrun.spec_values import (
     read_every,
     read_name,
     read_notice,
+    read_notify_command,
     read_num_nodes,
     read_positive_duration,
     read_script,
@@ -320,7 +321,7 @@ class NotifySpec(Model):
         default=None,
         description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows its `text`.",
     )
-    command: Command | None = Field(
+    command: Annotated[str, PlainValidator(read_notify_command), _TEXT_SCHEMA] | None = Field(
         default=None, description="Or run this shell command where the runner is, with the JSON on its standard input."
     )
     on: tuple[Annotated[str, PlainValidator(one_of(*NEWS_KINDS)), WithJsonSchema({"enum": list(NEWS_KINDS)})], ...] = (

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from spotrun import address, condition
+from spotrun.credentials import holds_credential
 from spotrun.errors import StoreError
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
@@ -235,6 +236,17 @@ def read_deadline(value: object) -> timedelta | time:
                 f"{shown(value)!r} is no time of day", "write it like 07:00, or a duration like 8h"
             ) from error
         raise
+
+
+def read_notify_command(value: object) -> str:
+    """A shell command. It is kept with the run for all to read, so it may name a secret's variable, not hold it."""
+    text = clean_text(value, lines=True)
+    if holds_credential(text):
+        raise Unreadable(
+            "holds what looks like a key, or like the address of a webhook",
+            'export it as a variable and write its name, like curl -d @- "$SLACK_WEBHOOK"',
+        )
+    return text
 
 
 def read_condition(value: object) -> str:

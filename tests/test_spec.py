@@ -24,7 +24,7 @@ from spotrun.market_script import Action, After, EpochAt, UploadAt, parse_condit
 from spotrun.spec import RunSpec, json_schema
 from spotrun.spec_file import SpecFileInvalid, load_spec
 from spotrun.spec_problems import keys_of
-from spotrun.spec_values import Accelerators
+from spotrun.spec_values import NEWS_KINDS, Accelerators
 from spotrun.units import (
     Amount,
     Steps,
@@ -519,6 +519,21 @@ def fields_of(model: type[BaseModel]) -> set[str]:
 
 def described(schema: dict[str, Any], place: dict[str, Any]) -> bool:
     return bool(place.get("description") or schema["$defs"][place["$ref"].rpartition("/")[2]].get("description"))
+
+
+def test_news_may_name_a_variable_in_the_place_of_a_secret(folder: Path) -> None:
+    command = "curl -u $USER:$PASS -d @- https://$USER@hooks.slack.com/$PATH_OF_HOOK"
+    spec = load_spec(write(folder, TRAIN + f"notify: [{{command: '{command}'}}, {{webhook: $HOOK, on: [done]}}]"))
+    assert [each.command for each in spec.notify] == [command, None]
+    assert spec.notify[0].on == NEWS_KINDS
+    assert (spec.notify[1].variable, spec.notify[1].on) == ("HOOK", ("done",))
+    assert RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_no_message_shows_what_may_be_a_secret(folder: Path) -> None:
+    secret = "ghp_0123456789abcdef"
+    for item in (f"webhook: {secret}", f"webhook: https://example.org/{secret}", f"command: curl {secret}"):
+        assert secret not in str(refused(write(folder, TRAIN + f"notify: [{{{item}}}]")))
 
 
 def test_the_schema_knows_and_describes_every_key() -> None:

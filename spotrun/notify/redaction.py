@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from spotrun.credentials import WELL_KNOWN
+
 HIDDEN = "***"
 PIECE = 12
 """Characters of a secret that give it away; what is shorter is looked for whole."""
@@ -21,15 +23,8 @@ VALUE_MIN, SECRET_MIN = 8, 4
 """Shorter values are words like `true` and `0.1`; those of a name that sounds secret are hidden from four on."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 _SHAPES = re.compile(
-    r"""
-      \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
-    | \bxox[abeoprs]-[\w-]{8,}
-    | \b(?:AKIA|ASIA)[A-Z0-9]{12,}
-    | \bAIza[\w-]{20,}
-    | \beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?
-    | -----BEGIN[^-]*PRIVATE\ KEY-----.*?(?:-----END[^-]*-----|$)
-    | (?<=://)[^\s/@]+@
-    | (?<=hooks\.slack\.com/)\S+
+    rf"""
+    {WELL_KNOWN}
     | (?i:\bbearer\s+)\S+
     | (?i:(?<=[?&])[\w-]*(?:token|key|secret|password|sig|signature|auth|code)[\w-]*=)[^\s&#]+
     | (?i:\b[\w-]*(?:token|secret|passw(?:or)?d|passwd|api_?key|access_?key)[\w-]*["']?\s*[=:]\s*)[^\s,;]+
