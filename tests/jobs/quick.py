@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import runpy
+import sys
 from pathlib import Path
 
-import fast_imports  # noqa: F401
+JOBS = Path(__file__).parent
+sys.path.insert(0, str(JOBS))
 
-runpy.run_path(str(Path(__file__).with_name("tiny.py")), run_name="__main__")
+import fast_imports  # noqa: E402, F401
+
+runpy.run_path(str(JOBS / "tiny.py"), run_name="__main__")
