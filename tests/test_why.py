@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from spotrun import events as ev
 from spotrun.events import Cause
 from spotrun.outcome import status_word
+from spotrun.report.decision import Decision, briefly
 from spotrun.report.outlook import next_decision
 from spotrun.report.overview import notes, watching
-from spotrun.report.why import Decision, decisions
+from spotrun.report.why import decisions
 from spotrun.spec import RunSpec
 from tests.histories import ON_DEMAND, SPOT, START, History, random_runs
 from tests.test_policy import ask, decided, events_of, spec, trains
@@ -50,18 +51,33 @@ def test_on_demand_says_how_long_spot_was_missing_and_what_was_waited_for() -> N
     history = History()
     for _ in range(3):
         ask(history)
-    history.after(610)
+        history.after(5)
+    history.after(595)
     intend(history)
     words = sentence(history, "on-demand")
     assert words.endswith("first launch: no spot for 10m10s")
     pools = ", ".join(f"spot in local-{zone} (sim-gpu)" for zone in "abc")
-    assert f"after a wait of 10m10s (no capacity: {pools}; what refuses is left alone for 2m)" in words
+    assert f"after a wait of 10m (no capacity: {pools}; what refuses is left alone for 2m)" in words
 
 
 def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:
     history = History().after(3600)
     intend(history)
     assert "after a wait of 1h (the ledger does not say for what" in sentence(history, "spot")
+
+
+def test_many_refusals_in_a_row_are_told_briefly_to_people() -> None:
+    history = History()
+    for _ in range(40):
+        ask(history, spec(resources={"spot_policy": "spot"}))
+        history.after(45)
+    history.running()
+    made = told(history)
+    short = briefly(made)
+    assert [each.kind for each in short] == ["wish", "spot", "refused", "refused", "spot", "refused", "spot"]
+    assert short[3].sentence == f"asked 38 times more, each time in vain (entries 3 to {made[-4].number})"
+    assert briefly(made[:7]) == made[:7]
+    assert "no capacity: spot in local-a (sim-gpu), spot in local-b" in made[-1].sentence
 
 
 def test_the_way_back_to_spot_says_what_it_may_save() -> None:

@@ -8,6 +8,7 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
 def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Tell each decision of a run in a sentence, with its reason, and what comes next."""
     from spotrun.cli.wiring import open_run
+    from spotrun.report.decision import briefly
     from spotrun.report.outlook import next_decision
     from spotrun.report.why import decisions
 
@@ -18,7 +19,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     if as_json:
         print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
         return
-    for each in made:
+    for each in briefly(made):
         print(f"{each.at:%H:%M:%S}  {each.number:4}  {each.sentence}")
     if coming:
         print(f"next            {coming}")

@@ -145,12 +145,14 @@ def _because(spec: RunSpec, moment: Situation, place: Choice, offering: Offering
             return "there is no on-demand capacity"
         if moment.running == ON_DEMAND and spec.policy.strategy == "ours":
             return _because_it_pays(moment, name_of(offering.pool))
+        if moment.running is not None and moment.running in moment.spot:
+            return f"${offering.price_usd_per_hour} an hour instead of ${moment.spot[moment.running]:.2f}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"
     elif not work_known:
         return "the work is not known yet"
     slack = timedelta(seconds=max(0.0, moment.slack_s))
-    return f"strategy {spec.policy.strategy}, {to_the_second(slack)} beyond the work left"
+    return f"strategy {spec.policy.strategy}, with {to_the_second(slack)} of slack"
 
 
 def _because_it_pays(moment: Situation, pool: str) -> str:

@@ -7,8 +7,7 @@ a notice led to follows from the entries around it. Where the ledger does not sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from spotrun.fold import replay
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
 from spotrun.policy.places import POOL_REST
+from spotrun.report.decision import REFUSED, Decision
 from spotrun.report.describe import describe
 from spotrun.report.tables import plain
 from spotrun.spec import RunSpec
@@ -29,30 +29,18 @@ TICKS_WAITED = 5
 SENTENCE_MAX = 600
 
 
-@dataclass(frozen=True)
-class Decision:
-    """`number` is the entry that the decision became, or that brought it about; `kind` one word for programs."""
-
-    number: int
-    at: datetime
-    kind: str
-    sentence: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "at": self.at.isoformat()}
-
-
-def decisions(entries: Iterable[Entry], spec: RunSpec) -> list[Decision]:
+def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     """What was decided, in the order of the ledger."""
-    steps = list(replay(entries))
-    if not steps:
-        return []
-    teller = _Teller(spec, end=steps[-1][2])
-    told = [(entry, teller.tell(before, entry, after)) for before, entry, after in steps]
-    return [
-        Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX))
-        for entry, (kind, sentence) in ((entry, found) for entry, found in told if found is not None)
-    ]
+    end = RunState()
+    for _, _, end in replay(entries):
+        pass  # what followed is told with what led to it; keeping all states would take memory in the square
+    teller = _Teller(spec, end)
+    made = []
+    for before, entry, after in replay(entries):
+        if (told := teller.tell(before, entry, after)) is not None:
+            kind, sentence = told
+            made.append(Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX)))
+    return made
 
 
 def place(offering: Offering) -> str:
@@ -74,17 +62,16 @@ class _Teller:
     def __init__(self, spec: RunSpec, end: RunState) -> None:
         self._spec = spec
         self._end = end
-        self._needed_since: datetime | None = None
+        self._wanted_since: datetime | None = None
         self._idle_since: datetime | None = None
         self._newest: ev.Event | None = None
 
     def tell(self, before: RunState, entry: Entry, after: RunState) -> Told | None:
         event = entry.event
         told = _TELLERS[type(event)](self, before, entry, event) if type(event) in _TELLERS else None
-        needs = _needs_an_instance(after)
-        if needs and not _needs_an_instance(before):
-            self._needed_since = entry.at
-        if needs and (not _needs_an_instance(before) or isinstance(event, ev.LaunchClosed)):
+        if _wants_an_instance(after) and not _wants_an_instance(before):
+            self._wanted_since = entry.at
+        if _may_ask(after) and not _may_ask(before):
             self._idle_since = entry.at
         self._newest = event
         return told
@@ -108,12 +95,12 @@ class _Teller:
         return _kind_of_launch(event), sentence
 
     def _after_wait(self, before: RunState, entry: Entry) -> str:
-        if not _needs_an_instance(before) or self._idle_since is None or self._needed_since is None:
+        if not _may_ask(before) or self._idle_since is None or self._wanted_since is None:
             return ""
         waited = entry.at - self._idle_since
         if waited < TICKS_WAITED * tick(before):
             return ""
-        return f", after a wait of {to_the_second(waited)} ({self._why_it_waited(before, self._needed_since)})"
+        return f", after a wait of {to_the_second(waited)} ({self._why_it_waited(before, self._wanted_since)})"
 
     def _why_it_waited(self, before: RunState, since: datetime) -> str:
         refused = dict.fromkeys(
@@ -128,7 +115,8 @@ class _Teller:
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Told:
         offering = before.launches[event.launch].intent.offering
         detail = f": {event.detail}" if event.detail else ""
-        return "give-up", f"gave up asking for {place(offering)} ({event.cause}){detail}"
+        kind = REFUSED if event.refused else "give-up"
+        return kind, f"gave up asking for {place(offering)} ({event.cause}){detail}"
 
     def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Told:
         attempt = self._end.attempts[event.attempt]
@@ -160,11 +148,16 @@ class _Teller:
         return _WORDS[type(event)], describe(entry)
 
 
-def _needs_an_instance(state: RunState) -> bool:
-    """Something is to be asked for: nothing trains, or what trains is leaving, and no launch is under way."""
-    if state.created is None or state.terminal is not None or state.pending_launch is not None:
+def _wants_an_instance(state: RunState) -> bool:
+    """Nothing trains, or what trains is leaving."""
+    if state.created is None or state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
+
+
+def _may_ask(state: RunState) -> bool:
+    """One is wanted, and no launch is under way."""
+    return _wants_an_instance(state) and state.pending_launch is None
 
 
 def _capacity_wish(spec: RunSpec) -> str:
