@@ -7,6 +7,7 @@ a notice led to follows from the entries around it. Where the ledger does not sa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,10 +32,10 @@ SENTENCE_MAX = 600
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     """What was decided, in the order of the ledger."""
-    end = RunState()
-    for _, _, end in replay(entries):
-        pass  # what followed is told with what led to it; keeping all states would take memory in the square
-    teller = _Teller(spec, end)
+    last = deque(replay(entries), maxlen=1)  # all states together would take memory in the square of the entries
+    if not last:
+        return []
+    teller = _Teller(spec, end=last[0][2])
     made = []
     for before, entry, after in replay(entries):
         if (told := teller.tell(before, entry, after)) is not None:
