@@ -110,6 +110,12 @@ def test_spot_that_lasts_too_shortly_to_be_cheap_is_left_for_on_demand_and_not_r
     assert asked(decided(settled, market=market)) == ("local-a", SPOT)
 
 
+def test_a_short_rest_of_work_is_still_done_on_spot_as_on_demand_would_have_to_start_too() -> None:
+    dear = tuple(replace(found, price_usd_per_hour=Decimal("0.80")) for found in POOLS[:1])
+    short = spec(policy={"expected_work": "1m"})
+    assert asked(decided(History(), short, market=(*dear, POOLS[3]))) == ("local-a", SPOT)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
     """On-demand, once paid for, is kept for the cool-down."""

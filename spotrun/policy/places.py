@@ -10,6 +10,7 @@ just lost, or refused any run, comes last whatever it costs.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import inf
 
 from spotrun.events import Cause
 from spotrun.market import World, affordable
@@ -59,13 +60,15 @@ def spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> lis
 
 
 def worthwhile_spot(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
-    """Of those, what makes an hour of progress cheaper than the cheapest on-demand offering, changeovers and all."""
+    """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
     lives, d = expected_lives(state, spec, world, now), changeover(state)
-    on_demand = min((found.price_usd_per_hour for found in on_demand_now(state, spec, world, now)), default=None)
+    stays = state.current is not None and not state.current.leaving
+    started = 0.0 if stays else d
+    all_work = horizon_s(state, spec, world, now)
+    on_demand = [_price_of_progress(found, all_work, started) for found in on_demand_now(state, spec, world, now)]
+    limit = min(on_demand, default=inf)
     return [
-        found
-        for found in spot_now(state, spec, world, now)
-        if on_demand is None or _price_of_progress(found, lives[found.pool], d) < on_demand
+        found for found in spot_now(state, spec, world, now) if _price_of_progress(found, lives[found.pool], d) < limit
     ]
 
 
@@ -78,13 +81,17 @@ def expected_lives(state: RunState, spec: RunSpec, world: World, now: datetime) 
     """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
     assert state.created_at is not None
     history = market_history(state, world, now)
-    known = workload(state, spec, world, now)
-    horizon_s = FADING_S if known is None else max(1.0, known.left_s + changeover(state))
-    now_s = (now - state.created_at).total_seconds()
+    now_s, until_done_s = (now - state.created_at).total_seconds(), horizon_s(state, spec, world, now)
     return {
-        found.pool: history.expected_life_s(name_of(found.pool), now_s, horizon_s)
+        found.pool: history.expected_life_s(name_of(found.pool), now_s, until_done_s)
         for found in spot_offerings(spec, world)
     }
+
+
+def horizon_s(state: RunState, spec: RunSpec, world: World, now: datetime) -> float:
+    """For how long an instance is needed: until the work is done, where that is known."""
+    known = workload(state, spec, world, now)
+    return FADING_S if known is None else max(1.0, known.left_s + changeover(state))
 
 
 def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
