@@ -28,14 +28,29 @@ def simulate(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many must run, in records that count.")] = 1,
     starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Jobs per window, spread over it.")] = 4,
     every: Annotated[int, typer.Option("--every", min=1, help="Only each Nth window, for a quick look.")] = 1,
+    with_runner: Annotated[
+        int,
+        typer.Option(
+            "--with-runner",
+            min=0,
+            metavar="N",
+            help="Also N jobs of each record and case through the runner itself, with the first strategy: how far the "
+            "ticks are from it. Some seconds a job.",
+        ),
+    ] = 0,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Study strategies on recorded markets: what they cost, and how often they are late."""
+    from spotrun.errors import SpecInvalid
+    from spotrun.report import fidelity as shown_beside
     from spotrun.report import study as shown
+    from spotrun.simulation.fidelity import fidelity
     from spotrun.simulation.study import Options, records_in, study
     from spotrun.simulation.traces import AVAILABLE
 
+    if with_runner and as_csv:
+        raise SpecInvalid("--with-runner has no CSV: its figures are of other jobs", hint="use --json")
     options = Options(
         strategies=tuple(_known("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
         works_s=_seconds("--work", work),
@@ -50,12 +65,16 @@ def simulate(
     )
     with progress_bar(quiet=as_json or as_csv) as progressed:
         found = study(records_in(traces), options, progressed)
+        beside = fidelity(records_in(traces), options, with_runner, progressed) if with_runner else []
     if as_json:
-        print_json(shown.for_machines(found))
+        more = {"with_runner": shown_beside.for_machines(beside)} if with_runner else {}
+        print_json(shown.for_machines(found) | more)
     elif as_csv:
         print(shown.as_csv(found), end="")
     else:
         shown.show(found)
+        if beside:
+            shown_beside.show(beside)
 
 
 def _strategies() -> list[str]:

@@ -24,13 +24,16 @@ COLUMNS = (
 )
 
 
-def case_table(case: Case, rows: Iterable[Row]) -> Table:
-    """A line per strategy; the bar is the cost, full at the on-demand bill."""
+def case_title(case: Case) -> str:
     work, due, start = (
         format_duration(timedelta(seconds=seconds)) for seconds in (case.work_s, case.deadline_s, case.changeover_s)
     )
-    title = f"{work} of work due in {due}, starts take {start}, {case.zones}"
-    table = figures_table(title, "strategy", ["cost", "", "late", "losses"])
+    return f"{work} of work due in {due}, starts take {start}, {case.zones}"
+
+
+def case_table(case: Case, rows: Iterable[Row]) -> Table:
+    """A line per strategy; the bar is the cost, full at the on-demand bill."""
+    table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))
         late = f"{row.misses}/{row.trials}"

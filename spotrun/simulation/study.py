@@ -116,7 +116,7 @@ def study(
     Raises:
         SpotrunError: a file is no record, or no record is as long as a deadline.
     """
-    records = [(path, _read(path, options)) for path in paths]
+    records = [(path, read(path, options)) for path in paths]
     pieces = [(path, window) for path, record in records for window in range(0, len(record.up), options.every)]
     trials: dict[int, list[Trial]] = {}
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
@@ -135,7 +135,7 @@ def study(
     return Study(facts, tuple(_rows(all_trials)), digest)
 
 
-def _read(path: Path, options: Options) -> Windows:
+def read(path: Path, options: Options) -> Windows:
     price = options.on_demand_usd_per_hour / options.price_ratio
     return read_any(path, options.published_as, options.nodes, price)
 
@@ -147,14 +147,14 @@ def _facts(path: Path, record: Windows, trials: int) -> Record:
 
 def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
     """Everything that one window of one record has to tell."""
-    record = _read(path, options)
+    record = read(path, options)
     zones = range(len(record.zones))
     choices = {"one zone": [(zone,) for zone in zones]} | ({"all zones": [tuple(zones)]} if len(zones) > 1 else {})
     found: list[Trial] = []
     for name, sets in choices.items():
         for chosen in sets:
             market = record.ticks(window, chosen)
-            for job, first in _jobs(options, record.tick_s, len(market)):
+            for job, first in jobs(options, record.tick_s, len(market)):
                 case = Case(name, job.work_s, job.deadline_s, job.changeover_s)
                 for strategy in options.strategies:
                     outcome = simulate(STRATEGIES[strategy], job, market, first)
@@ -163,7 +163,7 @@ def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
     return found
 
 
-def _jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
+def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
     """Jobs that on-demand could finish in time, at moments that leave room for their deadline in the record."""
     for work_s, deadline_s, changeover_s in product(options.works_s, options.deadlines_s, options.changeovers_s):
         room = ticks - ceil(deadline_s / tick_s)

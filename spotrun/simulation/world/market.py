@@ -6,7 +6,7 @@ Two markets: recorded or generated ticks, the same as `spotrun simulate` reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from math import inf
 from typing import Protocol
@@ -77,41 +77,46 @@ class TickMarket:
     """
     A market in ticks: in each, the pools that have spot, with their price. A loss falls on a tick's start.
 
-    `spot` names the offering of each pool in the ticks; its own price stands while it has no capacity. When the
-    record is over it begins anew.
+    `spot` names the offering of each pool in the ticks. While it has no capacity its last price stands, so that a price
+    tells nobody where there is some; the offering's own price is that of a pool that never has any. When the record is
+    over it begins anew.
     """
 
     def __init__(
         self, ticks: Ticks, tick_s: float, spot: Mapping[str, Offering], on_demand: Iterable[Offering]
     ) -> None:
-        self._ticks = ticks
         self._tick_s = tick_s
-        self._names = {offering.pool: name for name, offering in spot.items()}
+        self._length = len(ticks)
         self._spot = dict(spot)
+        self._names = {offering.pool: name for name, offering in spot.items()}
         self._on_demand = {offering.pool: offering for offering in on_demand}
         self._ticks_left = {name: _ticks_left([name in tick for tick in ticks]) for name in spot}
+        self._prices = {name: _prices([tick.get(name) for tick in ticks], spot[name]) for name in spot}
+        self._offered: dict[int, list[Offering]] = {}
 
     def offerings(self, at_s: float) -> list[Offering]:
-        here = self._ticks[self._number(at_s) % len(self._ticks)]
-        spot = [replace(found, price_usd_per_hour=self._now(name, here)) for name, found in self._spot.items()]
-        return [*spot, *self._on_demand.values()]
+        here = self._number(at_s) % self._length
+        if here not in self._offered:
+            spot = [replace(one, price_usd_per_hour=self._prices[name][here]) for name, one in self._spot.items()]
+            self._offered[here] = [*spot, *self._on_demand.values()]
+        return self._offered[here]
 
     def has(self, pool: Pool, at_s: float) -> bool:
         name = self._names.get(pool)
-        return name is None or name in self._ticks[self._number(at_s) % len(self._ticks)]
+        return name is None or self._ticks_left[name][self._number(at_s) % self._length] > 0
 
     def price(self, pool: Pool, at_s: float) -> Decimal:
         name = self._names.get(pool)
         if name is None:
             return self._on_demand[pool].price_usd_per_hour
-        return self._now(name, self._ticks[self._number(at_s) % len(self._ticks)])
+        return self._prices[name][self._number(at_s) % self._length]
 
     def taken_s(self, pool: Pool, at_s: float) -> float:
         name = self._names.get(pool)
         if name is None:
             return inf
         number = self._number(at_s)
-        left = self._ticks_left[name][number % len(self._ticks)]
+        left = self._ticks_left[name][number % self._length]
         return at_s if left == 0 else (number + left) * self._tick_s
 
     def price_may_change_s(self, at_s: float) -> float:
@@ -119,11 +124,6 @@ class TickMarket:
 
     def _number(self, at_s: float) -> int:
         return int(at_s / self._tick_s + TICK_ROUNDING)
-
-    def _now(self, name: str, here: Mapping[str, float]) -> Decimal:
-        if name not in here:
-            return self._spot[name].price_usd_per_hour
-        return usd(here[name])
 
 
 def usd(price: float) -> Decimal:
@@ -141,3 +141,14 @@ def _ticks_left(up: list[bool]) -> list[float]:
         following = following + 1 if up[number] else 0.0
         left[number] = following
     return left
+
+
+def _prices(told: Sequence[float | None], offering: Offering) -> list[Decimal]:
+    """Of each tick: its own, else the last one before it, else the first."""
+    known = [usd(price) for price in told if price is not None]
+    last = known[0] if known else offering.price_usd_per_hour
+    prices = []
+    for price in told:
+        last = last if price is None else usd(price)
+        prices.append(last)
+    return prices

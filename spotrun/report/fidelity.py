@@ -1,0 +1,56 @@
+"""How far a study in ticks is from the runner itself, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from spotrun.report.study import case_title
+from spotrun.report.tables import add_row, figures_table, short_duration
+from spotrun.simulation.fidelity import Fidelity
+
+
+def fidelity_table(found: Fidelity) -> Table:
+    """A line by the ticks, and one by the runner."""
+    table = figures_table("", f"{found.strategy}, {jobs_of(found)}", ["cost", "late", "losses"])
+    for name, share, late, losses in (
+        ("in ticks", found.ticks_share, found.ticks_late, found.ticks_losses),
+        ("by the runner", found.runner_share, found.runner_late, found.runner_losses),
+    ):
+        add_row(table, [name, f"{share:.3f}", f"{late}/{found.jobs}", f"{losses:.1f}"])
+    return table
+
+
+def jobs_of(found: Fidelity) -> str:
+    return "1 job" if found.jobs == 1 else f"{found.jobs} jobs"
+
+
+def in_words(found: Fidelity) -> str:
+    """The difference, in one line."""
+    cost = f"{found.cost_off:+.3f} of the on-demand bill (at most {found.cost_off_max:+.3f} in one job)"
+    done = f"{_later(found.finish_off_s)} (at most {_later(found.finish_off_max_s)})"
+    return f"The runner costs {cost} and is done {done}."
+
+
+def _later(seconds: float) -> str:
+    if abs(seconds) < 1:
+        return "at the same time"
+    return f"{short_duration(timedelta(seconds=abs(seconds)))} {'later' if seconds > 0 else 'earlier'}"
+
+
+def for_machines(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
+    facts = [msgspec.to_builtins(each) for each in found]
+    return [{**each.pop("case"), **each} for each in facts]
+
+
+def show(found: Iterable[Fidelity]) -> None:
+    print("\nThe same jobs by the runner itself, in simulated worlds:\n")
+    for each in found:
+        print(f"{case_title(each.case)}\n")
+        Console().print(fidelity_table(each))
+        print(f"\n{in_words(each)}\n")

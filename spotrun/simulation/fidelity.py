@@ -1,0 +1,214 @@
+"""
+How far the tick model is from the runner itself: the same job in the same recorded market, by each of them.
+
+The ticks decide once a tick, lose instances between ticks, and pay a whole changeover at every start. The runner looks
+every two seconds, asks for spot to learn whether there is some, hears notices, has a standby boot beside what still
+trains, saves, and does again what was not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import timedelta
+from decimal import Decimal
+from itertools import groupby
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+import numpy as np
+
+from spotrun.errors import SpotrunError
+from spotrun.offering import CapacityType, Offering
+from spotrun.simulation.forecast import HORIZON
+from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
+from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
+from spotrun.simulation.world import Course, Habits, SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world.market import usd
+from spotrun.spec import RunSpec
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.port import Job
+
+IDLE_S = 30.0
+"""Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""
+WARM_SHARE = 0.1
+"""Of a restore, where a standby had done the rest before it took over."""
+
+
+class Twin(msgspec.Struct, frozen=True):
+    """One job, by the ticks and by the runner. Costs are shares of the on-demand-only bill, without storage."""
+
+    case: Case
+    ticks_share: float
+    runner_share: float
+    ticks_finished_s: float | None
+    runner_finished_s: float | None
+    ticks_losses: int
+    runner_losses: int
+    trace_sha256: str
+
+    @property
+    def late_s(self) -> float | None:
+        """How much later than the ticks the runner is done; None where one of them is not."""
+        if self.ticks_finished_s is None or self.runner_finished_s is None:
+            return None
+        return self.runner_finished_s - self.ticks_finished_s
+
+
+class Fidelity(msgspec.Struct, frozen=True):
+    """
+    All twins of one case. `cost_off` is by how much the runner's share of the on-demand bill is above that of the
+    ticks, `finish_off_s` how much later it is done: means, and the largest of any job, whatever its sign.
+    """
+
+    case: Case
+    strategy: str
+    jobs: int
+    ticks_share: float
+    runner_share: float
+    cost_off: float
+    cost_off_max: float
+    finish_off_s: float
+    finish_off_max_s: float
+    ticks_late: int
+    runner_late: int
+    ticks_losses: float
+    runner_losses: float
+
+
+def fidelity(
+    paths: Sequence[Path],
+    options: Options,
+    per_record: int,
+    progressed: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Fidelity]:
+    """
+    So many jobs of each case on every record, spread over it, of the first strategy in `options`.
+
+    Raises:
+        SpotrunError: a file is no record, or none is as long as a deadline.
+    """
+    strategy = options.strategies[0]
+    tasks = [(path, window, job, first) for path in paths for window, job, first in _chosen(path, options, per_record)]
+    if not tasks:
+        raise SpotrunError("no record is as long as the deadlines", hint="give a shorter --deadline")
+    twins: dict[int, Twin] = {}
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        under_way = {pool.submit(_twin, *task, options, n): n for n, task in enumerate(tasks)}
+        for done, each in enumerate(as_completed(under_way), 1):
+            twins[under_way[each]] = each.result()
+            progressed(done, len(tasks))
+    ordered = sorted((twins[number] for number in sorted(twins)), key=lambda one: one.case)
+    return [_summary(case, strategy, list(group)) for case, group in groupby(ordered, key=lambda one: one.case)]
+
+
+def _chosen(path: Path, options: Options, per_record: int) -> Iterator[tuple[int, Job, int]]:
+    """Windows and moments at which jobs start, as evenly as they come."""
+    record = read(path, options)
+    windows, ticks, _ = record.up.shape
+    found = [(window, job, first) for window in range(windows) for job, first in jobs(options, record.tick_s, ticks)]
+    found.sort(key=lambda one: (one[1].work_s, one[1].deadline_s, one[1].changeover_s))
+    for _, group in groupby(found, key=lambda one: one[1]):
+        of_case = list(group)
+        numbers = np.unique(np.linspace(0, len(of_case) - 1, min(per_record, len(of_case))).round().astype(int))
+        yield from (of_case[number] for number in numbers)
+
+
+def _twin(path: Path, window: int, job: Job, first: int, options: Options, seed: int) -> Twin:
+    record = read(path, options)
+    market = record.ticks(window, tuple(range(len(record.zones))))[first:]
+    by_ticks, by_runner = twins(market, record.zones, job, options.strategies[0], seed)
+    bill = on_demand_bill(job)
+    zones = "all zones" if len(record.zones) > 1 else "one zone"
+    return Twin(
+        case=Case(zones, job.work_s, job.deadline_s, job.changeover_s),
+        ticks_share=by_ticks.cost_usd / bill,
+        runner_share=float(by_runner.instances_usd) / bill,
+        ticks_finished_s=by_ticks.finished_s,
+        runner_finished_s=by_runner.finished_s,
+        ticks_losses=by_ticks.losses,
+        runner_losses=by_runner.losses,
+        trace_sha256=by_runner.trace_sha256,
+    )
+
+
+def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, Course]:
+    """What a job comes to by the ticks, and by the runner in a world of that seed."""
+    return simulate(STRATEGIES[strategy], job, market), world_of(market, zones, job, strategy, seed).run(
+        HORIZON * job.deadline_s
+    )
+
+
+def world_of(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> SimulatedWorld:
+    """The job as a run: told how much work it is, with the changeover spent on boot, set-up and restore alike."""
+    third = job.changeover_s / 3
+    part, on_demand = (third, third), usd(job.on_demand_usd_per_hour)
+    spec = RunSpec.model_validate(
+        {
+            "name": "simulated",
+            "workdir": "/",
+            "train": {"run": "true"},
+            "policy": {
+                "deadline": timedelta(seconds=job.deadline_s),
+                "strategy": strategy,
+                "expected_work": timedelta(seconds=job.work_s),
+            },
+        }
+    )
+    return SimulatedWorld(
+        spec,
+        Training(steps=round(job.work_s), step_s=1.0),
+        TickMarket(
+            market,
+            job.tick_s,
+            {zone: _offering(zone, CapacityType.SPOT, on_demand) for zone in zones},
+            [_offering(zone, CapacityType.ON_DEMAND, on_demand) for zone in zones],
+        ),
+        seed=seed,
+        habits=Habits(
+            pending_s=(0.0, 0.0),
+            boot_s=part,
+            setup_s=part,
+            restore_s=part,
+            warm_restore_s=(WARM_SHARE * third, WARM_SHARE * third),
+        ),
+        idle_s=IDLE_S,
+    )
+
+
+def _offering(zone: str, kind: CapacityType, usd_per_hour: Decimal) -> Offering:
+    return Offering(
+        cloud="local",
+        region="recorded",
+        zone=zone,
+        instance_type="recorded",
+        capacity_type=kind,
+        price_usd_per_hour=usd_per_hour,
+        simulated=True,
+    )
+
+
+def _summary(case: Case, strategy: str, found: list[Twin]) -> Fidelity:
+    off = [one.runner_share - one.ticks_share for one in found]
+    late = [one.late_s for one in found if one.late_s is not None] or [0.0]
+    return Fidelity(
+        case=case,
+        strategy=strategy,
+        jobs=len(found),
+        ticks_share=fmean(one.ticks_share for one in found),
+        runner_share=fmean(one.runner_share for one in found),
+        cost_off=fmean(off),
+        cost_off_max=max(off, key=abs),
+        finish_off_s=fmean(late),
+        finish_off_max_s=max(late, key=abs),
+        ticks_late=sum(_late(one.ticks_finished_s, case) for one in found),
+        runner_late=sum(_late(one.runner_finished_s, case) for one in found),
+        ticks_losses=fmean(one.ticks_losses for one in found),
+        runner_losses=fmean(one.runner_losses for one in found),
+    )
+
+
+def _late(finished_s: float | None, case: Case) -> bool:
+    return finished_s is None or finished_s > case.deadline_s + 1e-3
