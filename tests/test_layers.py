@@ -25,6 +25,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in n
 FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "notify", "doctor", "cli", "verify"}
 AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
 """It must install and start fast, and has nothing to create."""
+MAY_SIMULATE = {"simulation", "report", "cli"}
 BLOCKING = {
     *("asyncio", "fsspec", "http", "io", "os", "pathlib", "psutil", "random", "secrets"),
     *("shutil", "socket", "subprocess", "tenacity", "threading", "time"),
@@ -105,6 +106,14 @@ def test_the_agent_takes_no_more_than_it_needs(path: Path) -> None:
         for module, allowed in AGENT_TAKES_ONLY.items():
             inside = name.startswith(f"{module}.") and name not in allowed
             assert not inside, f"{path}:{line} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_run_needs_a_simulation(path: Path) -> None:
+    if part_of(path) in MAY_SIMULATE:
+        return
+    for line, name in imports_of(path):
+        assert not name.startswith(("spotrun.simulation", "spotrun.stores.memory")), f"{path}:{line} imports {name}"
 
 
 def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:

@@ -9,16 +9,18 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun.billing import hourly
 from spotrun.clock import ManualClock
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
+from spotrun.outcome import durable_epochs
 from spotrun.simulation.world import Faults, Habits, SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.market import CalmMarket
-from spotrun.spec import RunSpec
+from spotrun.spec import CheckpointSpec, RunSpec
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 HOUR_S = 3600.0
@@ -122,6 +124,47 @@ def test_a_notice_loses_no_step_and_a_standby_takes_over() -> None:
     assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
     assert course.seconds["rework"] == 0
     assert course.seconds["boot"] < 2 * (30 + 60)
+
+
+def test_a_standby_that_is_ready_in_time_costs_no_more_than_its_warm_start() -> None:
+    quick = replace(STEADY, pending_s=(10.0, 10.0), boot_s=(20.0, 20.0), setup_s=(20.0, 20.0))
+    course = world(1, "ab", "ab", "b", "b", "b", "b", habits=quick).run(1e6)
+    assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
+    assert course.seconds["boot"] == 2 + 10 + 20
+    assert course.seconds["setup"] < 20 + 10  # its own, and what it waited after the last word of the one before
+    assert course.seconds["restore"] == pytest.approx(31 + 6)
+
+
+def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why() -> None:
+    run = SimulatedWorld(
+        spec(), Training(steps=3600, upload_s=200.0), market("ab", "ab", "b", tick_s=601.5), habits=STEADY, idle_s=30.0
+    )
+    course = run.run(1e6)
+    assert (course.outcome, course.missed) == ("completed", False)
+    assert course.steps_redone > 0
+    first = next(iter(run.state.attempts.values()))
+    assert "to save a final snapshot takes" in first.end.detail
+
+
+@pytest.mark.parametrize("every", ["auto", "5m", "40 steps"])
+@pytest.mark.parametrize(
+    "training",
+    [
+        Training(steps=120, step_s=30.0, epochs=7),
+        Training(steps=3600, epochs=1, stall_s=20.0, upload_s=90.0),
+        Training(steps=10, step_s=360.0, epochs=10, upload_s=0.0, stall_s=0.0),
+    ],
+    ids=["long steps", "slow saves", "a step an epoch"],
+)
+def test_a_training_of_any_shape_completes_with_each_of_its_epochs_once(training: Training, every: str) -> None:
+    wanted = spec(deadline="3h").model_copy(update={"checkpoint": CheckpointSpec.model_validate({"every": every})})
+    run = SimulatedWorld(wanted, training, market(*CHANGING, tick_s=601.5), seed=2, idle_s=30.0)
+    course = run.run(1e6)
+    assert (course.outcome, course.missed) == ("completed", False)
+    assert [epoch for epoch, _ in durable_epochs(run.state)] == list(range(training.epochs))
+    assert [epoch.event.step for epoch in run.state.epochs][-1] == training.steps
+    first_steps_s = len(course.bought) * training.step_s  # they are on the account of the restores
+    assert course.seconds["productive"] + course.seconds["rework"] + first_steps_s >= training.work_s
 
 
 def test_a_loss_without_notice_loses_the_steps_since_the_last_commit() -> None:
