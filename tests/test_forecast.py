@@ -21,7 +21,7 @@ from spotrun.report.forecast import cost_picture, for_machines, time_cells, time
 from spotrun.report.html.forecast import forecast_page
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
-from spotrun.simulation.lifetimes import Lifetime, Local, Market, Recorded, Source, draw
+from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
 from spotrun.simulation.measured import measured
 from spotrun.simulation.plan import Plan, plan
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
@@ -95,6 +95,16 @@ def test_the_prices_of_a_record_move_those_of_now() -> None:
     record = Recorded("test", Windows(up, price, ("a",), 60.0, "1 = available"))
     ticks = lifetime(Market("1", ("x",), ("r",), (3.0,)), 400, 60.0, 1, record)
     assert {round(tick["x"], 6) for tick in ticks} == {2.0, 4.0}
+
+
+def test_more_of_a_market_begins_as_less_of_it_does() -> None:
+    """Forecasts draw a short stretch, and a longer one only where the job is not done in it."""
+    two = Market("2", ("us-east-1a/p3.2xlarge", "us-east-1b/p3.2xlarge"), ("e", "e"), (1.0, 1.0))
+    dice = np.random.default_rng(0)
+    record = Windows(dice.random((3, 50, 2)) < 0.7, dice.random((3, 50, 2)), ("a", "b"), 60.0, "1 = available")
+    for source in (Generated(), Local(MarketConfig(kind="generated")), Recorded("test", record)):
+        short, long = (lifetime(two, ticks, 60.0, 7, source) for ticks in (100, 900))
+        assert list(short) == list(long)[:100]
 
 
 def test_the_generated_market_of_the_local_cloud_is_what_its_instances_would_live_in() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache, partial
 from math import ceil, inf, isfinite
 from multiprocessing import get_context
 
@@ -24,6 +25,8 @@ HORIZON = 2.0
 """A lifetime is given up at so many times its span."""
 SPAN = 4.0
 """What a job without a deadline is given for its span, in times of its work."""
+MOSTLY = 1.5
+"""Most lifetimes are done in so many times their work; the same seed draws the same market, however much of it."""
 TICKS = 120
 """Decisions in the time that is planned for; a loss falls on one, so more of them say little more."""
 TICK_MAX_S = 600.0
@@ -68,6 +71,10 @@ class Doubt(msgspec.Struct, frozen=True):
         changeover_s = float(dice.choice(self.changeovers_s or (job.changeover_s,)))
         factor, share = self.changeover_factor ** dice.uniform(-1, 1), 1 + self.work_share * dice.uniform(-1, 1)
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
+
+    def believed(self, job: Job) -> Job:
+        """What its strategy reckons with: a little more than changeovers really take, as in production."""
+        return msgspec.structs.replace(job, changeover_s=job.changeover_s * self.changeover_factor)
 
 
 class Forecast(msgspec.Struct, frozen=True):
@@ -150,15 +157,31 @@ def _chunk(
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
     rules = [question.rule or STRATEGIES[question.strategy] for question in questions]
-    ticks = ceil(HORIZON * span_s(job) / job.tick_s)
     found: list[list[Outcome]] = [[] for _ in questions]
     for own in (seed * 1_000_003 + number for number in lifetimes):
-        drawn, real = draw(widest, ticks, job.tick_s, own, source), doubt.job(job, own)
-        ready = standby_of(standby, own)
+        drawn = cache(partial(draw, widest, tick_s=job.tick_s, seed=own, source=source))
+        real, ready = doubt.job(job, own), standby_of(standby, own)
         for number, question in enumerate(questions):
-            market = Lifetime(question.market, drawn.only(columns[number]))
-            found[number].append(simulate(rules[number], real, market, rework_s=rework_s, standby=ready))
+            lives = (
+                simulate(
+                    rules[number],
+                    real,
+                    Lifetime(question.market, drawn(ticks).only(columns[number])),
+                    rework_s=rework_s,
+                    standby=ready,
+                    believed=doubt.believed(real),
+                )
+                for ticks in _horizons(job)
+            )
+            outcome = next(lives)
+            found[number].append(outcome if outcome.finished_s is not None else next(lives))
     return found
+
+
+def _horizons(job: Job) -> tuple[int, int]:
+    """How many ticks of a market to draw: as many as will mostly do, and where they do not, all."""
+    whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
+    return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)
 
 
 def summary(question: Question, outcomes: Sequence[Outcome], job: Job, budget_usd: float | None) -> Forecast:

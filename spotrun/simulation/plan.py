@@ -169,10 +169,11 @@ def _assumed(spec: RunSpec, job: Job, measured: Measured, source: Source) -> str
     starts = len(measured.changeovers_s)
     known = f"as measured {starts} x in earlier runs" if starts else "not measured yet"
     doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
+    unbilled = format_duration(timedelta(seconds=round(_standby(spec, measured).unbilled_s)))
     always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
     return (
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
-        f"{doubt}, {known}; {1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, "
-        f"and the others undo {undone}; the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; one decision in "
-        f"{tick}{always}; storage and requests are left out."
+        f"{doubt}, {known}, and is not billed for its first {unbilled}; {1 - UNANNOUNCED_SHARE:.0%} of losses are "
+        f"announced {format_duration(NOTICE)} ahead, and the others undo {undone}; the work is known within "
+        f"{assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; storage and requests are left out."
     )

@@ -48,8 +48,8 @@ class Standby(msgspec.Struct, frozen=True):
 
     Of a loss that is `warned` of, in turns, the replacement has had `notice_s` of its changeover when the old instance
     goes, at its own price, and nothing is done twice. What is moved to is paid for beside what runs until its
-    changeover is over, and may be lost before. While something runs, spot is asked for once in `ask_every_s`. The first
-    `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
+    changeover is over, and may be lost before. While something trains, spot is asked for once in `ask_every_s`. The
+    first `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
     """
 
     notice_s: float
@@ -67,12 +67,15 @@ def simulate(
     keep_places: bool = False,
     rework_s: float = 0.0,
     standby: Standby | None = None,
+    believed: Job | None = None,
 ) -> Outcome:
     """
     Run `job` from tick `first` of `market` on, as `strategy` chooses. A loss undoes `rework_s` at most.
 
-    Without a `standby` every start pays its whole changeover.
+    Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy is told of it,
+    where that is more careful than what is true.
     """
+    told = believed or job
     tick_s, work_s, changeover_s, usd = job.tick_s, job.work_s, 0.0, 0.0
     running: str | None = None
     coming: str | None = None
@@ -100,16 +103,16 @@ def simulate(
             losses, work_s, redone_s = losses + 1, work_s + undone_s, redone_s + undone_s
             running, since_s = None, elapsed_s
         if coming is not None and (running is None or coming_s <= 0):
-            running, changeover_s, kept_s, since_s = coming, max(0.0, coming_s), 0.0, elapsed_s
-            coming, free_s = None, coming_free_s
+            running, changeover_s, kept_s = coming, max(0.0, coming_s), 0.0
+            coming, free_s, since_s = None, coming_free_s, elapsed_s + changeover_s
         settled = changeover_s <= 0
         place = running
         if coming is None:
             seen, kept_for_s = spot, elapsed_s - since_s
             if standby is not None and running is not None:
                 kept_for_s = min(kept_for_s, elapsed_s - asked_s)
-                seen = _asked(spot, running, elapsed_s - asked_s >= standby.ask_every_s)
-            place = choose(Situation(job, elapsed_s, work_s, running, settled, seen, history, kept_for_s))
+                seen = _asked(spot, running, settled and elapsed_s - asked_s >= standby.ask_every_s)
+            place = choose(Situation(told, elapsed_s, work_s, running, settled, seen, history, kept_for_s))
             if seen is spot and not any(pool != running for pool in spot):
                 asked_s = elapsed_s
         if keep_places:
@@ -123,7 +126,8 @@ def simulate(
                 if place is not None:
                     usd += _price(job, spot, place) * max(0.0, ready_s - boot_s) / SECONDS_PER_HOUR
                     free_s = max(0.0, boot_s - ready_s)
-                running, changeover_s, kept_s, since_s = place, job.changeover_s - ready_s, 0.0, elapsed_s
+                running, changeover_s, kept_s = place, job.changeover_s - ready_s, 0.0
+                since_s = elapsed_s if place is None else elapsed_s + changeover_s
         if running is None:
             continue
         busy_s = min(tick_s, changeover_s + work_s)

@@ -37,7 +37,7 @@ class Situation(msgspec.Struct):
 
     `running` is None after a loss. `spot` has the zones that can be had in the coming tick, in the order in which the
     cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `running` has been what
-    it is for `since_s`.
+    it is for `since_s`, less than nothing during a changeover.
     """
 
     job: Job
