@@ -38,7 +38,7 @@ def ten_in_the_evening() -> str:
 
 
 GATED = """
-import runpy, time
+import runpy, sys, time
 from pathlib import Path
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -50,6 +50,7 @@ def step_once_the_gate_is_open(schedule, *args):
     step(schedule, *args)
 
 CosineAnnealingLR.step = step_once_the_gate_is_open
+sys.path.insert(0, str(Path({script!r}).parent))
 runpy.run_path({script!r}, run_name="__main__")
 """
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -31,14 +32,15 @@ from spotrun.notify.news import News, news_of, night
 from spotrun.notify.redaction import PIECE, Redactor, secrets_in
 from spotrun.notify.sinks import Command, Refused, Undelivered, Webhook, open_sink, require_sinks
 from spotrun.policy.money import OUT_OF_BUDGET
+from spotrun.report.why import decisions
 from spotrun.spec import RunSpec
 from spotrun.spec_values import NEWS_KINDS
+from spotrun.stores.memory import MemoryStore
 from tests.eventually import eventually
 from tests.histories import ON_DEMAND, START, History, random_runs
 from tests.hooks import Hook, Manners, Posted, dripping, hanging
 from tests.local_runs import Site, environment_of, processes_now
 from tests.test_policy import spec
-from tests.worlds import MemoryStore
 
 
 def kinds(history: History) -> list[str]:
@@ -104,6 +106,14 @@ def test_a_deadline_that_is_lost_is_told() -> None:
     assert [news.sentence for news in news_of(history.entries)] == [
         "the deadline cannot be met: 1m too late even on demand"
     ]
+
+
+def test_a_budget_that_is_nearly_spent_is_told_before_its_end() -> None:
+    history = History(budget_usd=Decimal(1000))
+    history.running()
+    history.write(ev.BudgetNearlySpent(spent_usd=Decimal(8)))
+    assert kinds(history) == ["started", "budget"]
+    assert [each.kind for each in decisions(history.entries, spec())][-1] == "budget"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

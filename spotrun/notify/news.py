@@ -15,6 +15,7 @@ from spotrun.fold import replay
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
+from spotrun.report.describe import describe
 from spotrun.report.machine import rounded, usd_text
 from spotrun.report.terminal import verdict
 from spotrun.report.why import place
@@ -90,6 +91,8 @@ def _told(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | 
         case ev.DeadlineOutOfReach():
             late = to_the_second(event.expected_at - event.deadline_at)
             return "late", f"the deadline cannot be met: {late} too late even on demand"
+        case ev.BudgetNearlySpent():
+            return "budget", describe(entry)
         case ev.RunCompleted():
             return "done", f"the training is complete at step {event.step:,}"
         case ev.RunFailed():

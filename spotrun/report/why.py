@@ -212,6 +212,7 @@ _WORDS: dict[type, str] = {
     ev.DrainRequested: "handover",
     ev.InstanceCondemned: "condemn",
     ev.DeadlineOutOfReach: "deadline",
+    ev.BudgetNearlySpent: "budget",
     ev.TrainerExited: "crash",
     ev.AttemptEnded: "end of attempt",
     ev.RunStopped: "end",
