@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -15,6 +15,7 @@ from rich.console import Console
 from spotrun import address
 from spotrun.accounting import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
+from spotrun.cli.telling import telling
 from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, only_local, who
 from spotrun.clock import system_clock
 from spotrun.creation import deadline_at
@@ -31,7 +32,6 @@ from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
-from spotrun.report.tables import plain
 from spotrun.report.view import View
 from spotrun.runner import Pass
 from spotrun.spec import RunSpec
@@ -177,16 +177,6 @@ def _until_the_end(run: OpenRun, herald: Herald) -> Pass | None:
         except KeyboardInterrupt:
             if not _stop_or_detach(run):
                 return None
-
-
-@contextlib.contextmanager
-def telling(run: OpenRun) -> Iterator[Herald]:
-    """Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told."""
-    herald = Herald(run.spec, run.store)
-    with herald:
-        yield herald
-    for failure in herald.failures:
-        print(f"note: {plain(failure)}", file=sys.stderr)
 
 
 def check_limits(spec: RunSpec, summary: RunSummary) -> None:

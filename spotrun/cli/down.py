@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 if TYPE_CHECKING:
+    from spotrun.cli.telling import telling
     from spotrun.cli.wiring import OpenRun
 
 DOWN_WITHIN_S = 60.0
@@ -35,7 +36,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
         with contextlib.suppress(CloudUnavailable):  # the next look tries again
             _end_instances(opened)
         if opened.runner.tick().done:
-            with attend.telling(opened) as herald:
+            with telling(opened) as herald:
                 herald.show(opened.ledger.entries)
             print(f"{opened.id} is down; nothing of it is left running")
             return

@@ -23,6 +23,7 @@ def resume(
     from spotrun.accounting import summarise
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
+    from spotrun.cli.telling import telling
     from spotrun.cli.wiring import open_run, who
     from spotrun.events import ResumeRequested
     from spotrun.state import RunState
@@ -40,7 +41,7 @@ def resume(
     state = opened.ledger.state
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     if completed and all(launch.settled for launch in state.launches.values()):
-        with attend.telling(opened) as herald:
+        with telling(opened) as herald:
             herald.show(opened.ledger.entries)
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
