@@ -37,7 +37,7 @@ class Planned(NamedTuple):
     A job, and the seed of the market in which it is run.
 
     By chance one market in ten lies outside of what is forecast even where that is right. These are none of that tenth:
-    simulated on their own, all three lie between P20 and P80 whether a start takes four minutes or nine.
+    simulated on their own, all three lie between P30 and P85 whether a start takes five minutes or eleven.
     """
 
     name: str
