@@ -95,7 +95,7 @@ def simulate(
         history = history.observed(spot, elapsed_s)
         ahead_s = 0.0
         if coming is not None and coming != ON_DEMAND and coming not in spot:
-            coming = None
+            coming = None  # what was asked for is gone before it was ready
         if running is not None and running != ON_DEMAND and running not in spot:
             warned = standby is not None and standby.warned[losses % len(standby.warned)]
             ahead_s = standby.notice_s if standby is not None and warned else 0.0
@@ -113,7 +113,7 @@ def simulate(
                 kept_for_s = min(kept_for_s, elapsed_s - asked_s)
                 seen = _asked(spot, running, settled and elapsed_s - asked_s >= standby.ask_every_s)
             place = choose(Situation(told, elapsed_s, work_s, running, settled, seen, history, kept_for_s))
-            if seen is spot and not any(pool != running for pool in spot):
+            if standby is not None and seen is spot and not any(pool != running for pool in spot):
                 asked_s = elapsed_s
         if keep_places:
             places.append(place)
@@ -136,8 +136,10 @@ def simulate(
             usd += _price(job, spot, coming) * max(0.0, busy_s - coming_free_s) / SECONDS_PER_HOUR
             coming_free_s = max(0.0, coming_free_s - busy_s)
             paid_s, coming_s = min(busy_s, coming_s), coming_s - busy_s
-        usd += _price(job, spot, running) * max(0.0, paid_s - free_s) / SECONDS_PER_HOUR
-        free_s = max(0.0, free_s - paid_s)
+        if free_s > 0:
+            paid_s, free_s = max(0.0, paid_s - free_s), max(0.0, free_s - paid_s)
+        price = job.on_demand_usd_per_hour if running == ON_DEMAND else spot[running]
+        usd += price * paid_s / SECONDS_PER_HOUR
         done_s = max(0.0, busy_s - changeover_s)
         paid_changeover_s += busy_s - done_s
         changeover_s = max(0.0, changeover_s - busy_s)
