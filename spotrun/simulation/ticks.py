@@ -75,93 +75,135 @@ def simulate(
     Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy is told of it,
     where that is more careful than what is true.
     """
-    told = believed or job
-    tick_s, work_s, changeover_s, usd = job.tick_s, job.work_s, 0.0, 0.0
-    running: str | None = None
-    coming: str | None = None
-    coming_s = 0.0
-    boot_s = 0.0 if standby is None else min(standby.unbilled_s, job.changeover_s)
-    free_s = coming_free_s = 0.0
-    starts, progress, kept_s = 0, {True: 0.0, False: 0.0}, 0.0
-    losses, paid_changeover_s, redone_s = 0, 0.0, 0.0
+    life = _Life(job, rework_s, standby)
+    told, choose, history = believed or job, strategy.choose, MarketHistory()
     places: list[str | None] = []
-    finished_s: float | None = None
-    since_s = asked_s = 0.0
-    history = MarketHistory()
-    choose = strategy.choose
     for number in range(first, len(market)):
         spot = market[number]
-        elapsed_s = (number - first) * tick_s
+        life.elapsed_s = elapsed_s = (number - first) * job.tick_s
         history = history.observed(spot, elapsed_s)
-        ahead_s = 0.0
-        if coming is not None and coming != ON_DEMAND and coming not in spot:
-            coming = None  # what was asked for is gone before it was ready
-        if running is not None and running != ON_DEMAND and running not in spot:
-            warned = standby is not None and standby.warned[losses % len(standby.warned)]
-            ahead_s = standby.notice_s if standby is not None and warned else 0.0
-            undone_s = 0.0 if warned else min(rework_s, kept_s)
-            losses, work_s, redone_s = losses + 1, work_s + undone_s, redone_s + undone_s
-            running, since_s = None, elapsed_s
-        if coming is not None and (running is None or coming_s <= 0):
-            running, changeover_s, kept_s = coming, max(0.0, coming_s), 0.0
-            coming, free_s, since_s = None, coming_free_s, elapsed_s + changeover_s
-        settled = changeover_s <= 0
-        place = running
-        if coming is None:
-            seen, kept_for_s = spot, elapsed_s - since_s
-            if standby is not None and running is not None:
-                kept_for_s = min(kept_for_s, elapsed_s - asked_s)
-                seen = _asked(spot, running, settled and elapsed_s - asked_s >= standby.ask_every_s)
-            place = choose(Situation(told, elapsed_s, work_s, running, settled, seen, history, kept_for_s))
-            if standby is not None and seen is spot and not any(pool != running for pool in spot):
-                asked_s = elapsed_s
+        life.see(spot)
+        place = life.running
+        if life.coming is None:
+            seen, since_s = life.seen(spot)
+            settled = life.changeover_s <= 0
+            place = choose(Situation(told, elapsed_s, life.work_s, place, settled, seen, history, since_s))
         if keep_places:
             places.append(place)
-        if place != running:
-            starts += place is not None
-            if standby is not None and running is not None and place is not None and settled:
-                coming, coming_s, coming_free_s, asked_s = place, job.changeover_s, boot_s, elapsed_s
-            else:
-                ready_s = min(ahead_s, job.changeover_s) if settled and place is not None else 0.0
-                if place is not None:
-                    usd += _price(job, spot, place) * max(0.0, ready_s - boot_s) / SECONDS_PER_HOUR
-                    free_s = max(0.0, boot_s - ready_s)
-                running, changeover_s, kept_s = place, job.changeover_s - ready_s, 0.0
-                since_s = elapsed_s if place is None else elapsed_s + changeover_s
-        if running is None:
-            continue
-        busy_s = min(tick_s, changeover_s + work_s)
-        paid_s = busy_s
-        if coming is not None:
-            usd += _price(job, spot, coming) * max(0.0, busy_s - coming_free_s) / SECONDS_PER_HOUR
-            coming_free_s = max(0.0, coming_free_s - busy_s)
-            paid_s, coming_s = min(busy_s, coming_s), coming_s - busy_s
-        if free_s > 0:
-            paid_s, free_s = max(0.0, paid_s - free_s), max(0.0, free_s - paid_s)
-        price = job.on_demand_usd_per_hour if running == ON_DEMAND else spot[running]
-        usd += price * paid_s / SECONDS_PER_HOUR
-        done_s = max(0.0, busy_s - changeover_s)
-        paid_changeover_s += busy_s - done_s
-        changeover_s = max(0.0, changeover_s - busy_s)
-        work_s -= done_s
-        kept_s += done_s
-        progress[running == ON_DEMAND] += done_s
-        if work_s <= ROUNDING_S and changeover_s <= 0:
-            finished_s = elapsed_s + busy_s
-            break
-    sums = (losses, paid_changeover_s, redone_s)
-    return Outcome(usd, finished_s, starts, progress[True], progress[False], tuple(places), *sums)
+        if place != life.running:
+            life.go(place, spot)
+        if life.running is not None and (finished_s := life.pass_tick(spot)) is not None:
+            return life.outcome(finished_s, places)
+    return life.outcome(None, places)
 
 
-def _asked(spot: Mapping[str, float], running: str, now: bool) -> Mapping[str, float]:
-    """What is seen of the market while something runs."""
-    if now:
-        return spot
-    return {running: spot[running]} if running in spot else {}
+class _Life:
+    """
+    One job on its way: where it runs, for how long it has, and what it has come to.
 
+    `coming` is what is made ready beside what runs, for `coming_s` more; `ahead_s` what a replacement has had of its
+    changeover, in the tick of a loss; `free_s` and `coming_free_s` what is not billed yet.
+    """
 
-def _price(job: Job, spot: Mapping[str, float], place: str) -> float:
-    return job.on_demand_usd_per_hour if place == ON_DEMAND else spot[place]
+    __slots__ = (
+        *("job", "rework_s", "standby", "elapsed_s", "running", "changeover_s", "since_s", "work_s", "kept_s", "usd"),
+        *("coming", "coming_s", "coming_free_s", "asked_s", "ahead_s", "free_s", "boot_s"),
+        *("starts", "losses", "paid_changeover_s", "redone_s", "progress"),
+    )
+
+    def __init__(self, job: Job, rework_s: float, standby: Standby | None) -> None:
+        self.job, self.rework_s, self.standby = job, rework_s, standby
+        self.work_s = job.work_s
+        self.running: str | None = None
+        self.coming: str | None = None
+        self.boot_s = 0.0 if standby is None else min(standby.unbilled_s, job.changeover_s)
+        self.elapsed_s = self.changeover_s = self.since_s = self.kept_s = self.usd = 0.0
+        self.coming_s = self.coming_free_s = self.asked_s = self.ahead_s = self.free_s = 0.0
+        self.starts, self.losses, self.paid_changeover_s, self.redone_s = 0, 0, 0.0, 0.0
+        self.progress = {True: 0.0, False: 0.0}
+
+    def see(self, spot: Mapping[str, float]) -> None:
+        """What the market has taken since the last tick, and what has become ready in it."""
+        self.ahead_s = 0.0
+        if self.coming is not None and self.coming != ON_DEMAND and self.coming not in spot:
+            self.coming = None
+        if self.running is not None and self.running != ON_DEMAND and self.running not in spot:
+            self._lose()
+        if self.coming is not None and (self.running is None or self.coming_s <= 0):
+            self._settle(self.coming, max(0.0, self.coming_s))
+            self.coming, self.free_s = None, self.coming_free_s
+
+    def _lose(self) -> None:
+        standby = self.standby
+        warned = standby is not None and standby.warned[self.losses % len(standby.warned)]
+        if standby is not None and warned:
+            self.ahead_s = standby.notice_s
+        undone_s = 0.0 if warned else min(self.rework_s, self.kept_s)
+        self.losses += 1
+        self.work_s += undone_s
+        self.redone_s += undone_s
+        self.running, self.since_s = None, self.elapsed_s
+
+    def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
+        """What a strategy is told can be had, and how long it has been where it is. While it runs it asks seldom."""
+        since_s, standby = self.elapsed_s - self.since_s, self.standby
+        if standby is None:
+            return spot, since_s
+        asked_for_s = self.elapsed_s - self.asked_s
+        hidden = self.running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
+        if not hidden and not any(pool != self.running for pool in spot):
+            self.asked_s = self.elapsed_s  # in vain
+        own = {pool: usd for pool, usd in spot.items() if pool == self.running} if hidden else spot
+        return own, since_s if self.running is None else min(since_s, asked_for_s)
+
+    def go(self, place: str | None, spot: Mapping[str, float]) -> None:
+        """Start `place`, beside what runs where that may be; or stop."""
+        self.starts += place is not None
+        settled = self.changeover_s <= 0
+        if place is None:
+            self._settle(None, self.job.changeover_s)
+            self.since_s = self.elapsed_s
+        elif self.standby is not None and self.running is not None and settled:
+            self.coming, self.coming_s, self.coming_free_s = place, self.job.changeover_s, self.boot_s
+            self.asked_s = self.elapsed_s
+        else:
+            ready_s = min(self.ahead_s, self.job.changeover_s) if settled else 0.0
+            self.usd += self._price(place, spot) * max(0.0, ready_s - self.boot_s) / SECONDS_PER_HOUR
+            self.free_s = max(0.0, self.boot_s - ready_s)
+            self._settle(place, self.job.changeover_s - ready_s)
+
+    def _settle(self, place: str | None, changeover_s: float) -> None:
+        self.running, self.changeover_s, self.kept_s = place, changeover_s, 0.0
+        self.since_s = self.elapsed_s + changeover_s
+
+    def pass_tick(self, spot: Mapping[str, float]) -> float | None:
+        """Pay for a tick and get on by it; when the job is done in it, that moment."""
+        running = self.running
+        assert running is not None
+        paid_s = busy_s = min(self.job.tick_s, self.changeover_s + self.work_s)
+        if self.coming is not None:
+            billed_s = max(0.0, busy_s - self.coming_free_s)
+            self.usd += self._price(self.coming, spot) * billed_s / SECONDS_PER_HOUR
+            self.coming_free_s = max(0.0, self.coming_free_s - busy_s)
+            paid_s, self.coming_s = min(busy_s, self.coming_s), self.coming_s - busy_s
+        if self.free_s > 0:
+            paid_s, self.free_s = max(0.0, paid_s - self.free_s), max(0.0, self.free_s - paid_s)
+        self.usd += self._price(running, spot) * paid_s / SECONDS_PER_HOUR
+        done_s = max(0.0, busy_s - self.changeover_s)
+        self.paid_changeover_s += busy_s - done_s
+        self.changeover_s = max(0.0, self.changeover_s - busy_s)
+        self.work_s -= done_s
+        self.kept_s += done_s
+        self.progress[running == ON_DEMAND] += done_s
+        return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
+
+    def _price(self, place: str, spot: Mapping[str, float]) -> float:
+        return self.job.on_demand_usd_per_hour if place == ON_DEMAND else spot[place]
+
+    def outcome(self, finished_s: float | None, places: list[str | None]) -> Outcome:
+        sums = (self.losses, self.paid_changeover_s, self.redone_s)
+        on_demand_s, spot_s = self.progress[True], self.progress[False]
+        return Outcome(self.usd, finished_s, self.starts, on_demand_s, spot_s, tuple(places), *sums)
 
 
 def on_demand_bill(job: Job) -> float:
