@@ -2,6 +2,7 @@
 # make test    everything that has to hold, on 2 cores
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
+# make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (a minute)
@@ -23,7 +24,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos interruptions checkpoint-benchmark downtime install dev lint types clean moved
+.PHONY: demo test torture chaos planned interruptions checkpoint-benchmark downtime install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -39,6 +40,9 @@ test: .venv/.installed-dev
 # 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
 torture: .venv/.installed-dev
 	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/torture.py
+
+planned: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/planned_runs.py
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos

@@ -32,8 +32,9 @@ def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(unborn, spec, world, now)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(unborn, spec, world, now)
     trouble = just_lost(unborn, world, now)
+    no_spot = _when_without_spot(spec)
     asked = [
-        Considered(offering, _why_asked(offering, order, trouble.get(offering.pool), now))
+        Considered(offering, _why_asked(offering, order, trouble.get(offering.pool), now, no_spot))
         for order in (spot, on_demand)
         for offering in order
     ]
@@ -42,13 +43,22 @@ def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered
     return asked + rest
 
 
-def _why_asked(offering: Offering, order: list[Offering], trouble: Sighting | None, now: datetime) -> str:
+def _when_without_spot(spec: RunSpec) -> str:
+    """When such a run goes on demand."""
+    if spec.resources.spot_policy == "on-demand":
+        return "asked first: spot_policy is on-demand"
+    if spec.policy.deadline is not None:
+        return "when the deadline leaves no time for spot"
+    return f"when there was no spot for {format_duration(spec.policy.on_demand_after)}"
+
+
+def _why_asked(offering: Offering, order: list[Offering], trouble: Sighting | None, now: datetime, no_spot: str) -> str:
     spot, first = offering.capacity_type is CapacityType.SPOT, offering == order[0]
     if trouble is not None:
         place = "asked all the same, there is no other" if first else "asked last"
         return f"{place}: {SAW[trouble.kind]} there {_minutes(now - trouble.at)} ago"
     if not spot:
-        return "when the deadline leaves no time for spot" if first else "where the one before has none"
+        return no_spot if first else "where the one before has none"
     if first:
         cheapest = "the cheapest spot" if not _cheaper(offering, order) else "cheaper spot lasted less, or was lost"
         return f"asked first: {cheapest}"
