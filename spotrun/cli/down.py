@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 if TYPE_CHECKING:
-    from spotrun.cli.telling import telling
     from spotrun.cli.wiring import OpenRun
 
 DOWN_WITHIN_S = 60.0
@@ -21,6 +20,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     import time
 
     from spotrun.cli import attend
+    from spotrun.cli.telling import telling
     from spotrun.cli.wiring import open_run
     from spotrun.errors import CloudUnavailable, StoreError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from spotrun import events as ev
@@ -165,8 +166,9 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     _require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
     _require(not again, "the newest commit is this one already")
-    lenders = {commit.event.prefix for commit in state.commits if commit.retired_at is None}
-    _require(lenders.issuperset(event.borrows), "it borrows of a checkpoint that may be gone")
+    if event.borrows:
+        lenders = {commit.event.prefix for commit in state.commits if commit.retired_at is None}
+        _require(lenders.issuperset(event.borrows), "it borrows of a checkpoint that may be gone")
 
 
 def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunCompleted) -> None:
@@ -184,8 +186,9 @@ def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     commit = state.commit(event.commit)
     _require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
     assert commit is not None
-    held = [other for other in state.commits if other.retired_at is None and commit.event.prefix in other.event.borrows]
-    _require(not held, "another checkpoint has borrowed of it")
+    later = takewhile(lambda other: other.number > commit.number, reversed(state.commits))
+    needed = any(other.retired_at is None and commit.event.prefix in other.event.borrows for other in later)
+    _require(not needed, "another checkpoint has borrowed of it")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
