@@ -58,7 +58,7 @@ Interruption = dict[str, float]
 def job(setting: Setting, seed: int) -> dict[str, list[Interruption]]:
     """The interruptions of one job under each rule."""
     market = Market(seed, setting)
-    lives = {OURS: OurWorld(seed, market).run()} | {rule.name: spans(rule, seed, market) for rule in RIVALS}
+    lives = {OURS: OurWorld(market).life()} | {rule.name: spans(rule, market) for rule in RIVALS}
     return {name: list(interruptions(life)) for name, life in lives.items()}
 
 

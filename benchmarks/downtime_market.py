@@ -7,17 +7,32 @@ regions. A loss that is announced is announced `notice_s` before, and from then 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from math import ceil
+from decimal import Decimal
+from math import ceil, inf
 
 import numpy as np
 
+from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.generator import generate
+from spotrun.simulation.world import Habits, TickMarket
+from spotrun.simulation.world.dice import Dice
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 ZONES = tuple(f"{region}-{number}" for number, region in enumerate(REGIONS))
 REGION_OF = dict(zip(ZONES, REGIONS, strict=True))
+SPOT = {
+    zone: Offering(
+        cloud="local",
+        region=REGION_OF[zone],
+        zone=zone,
+        instance_type="gpu",
+        capacity_type=CapacityType.SPOT,
+        price_usd_per_hour=1 + Decimal(number) / 100,
+        simulated=True,
+    )
+    for number, zone in enumerate(ZONES)
+}
 TICK_S = 7.3
 """No multiple of anything that polls."""
 
@@ -41,47 +56,55 @@ class Setting:
     commit_s: float = 10.0
     horizon_s: float = 12 * 3600.0
 
+    @property
+    def habits(self) -> Habits:
+        """The same in a simulated world. Boot begins with the launch; a standby has its imports behind it."""
+        restore_s = max(self.imports_s, self.fetch_s)
+        return Habits(
+            pending_s=(0.0, 0.0),
+            boot_s=self.boot_s,
+            setup_s=self.setup_s,
+            restore_s=(restore_s, restore_s),
+            warm_restore_s=(self.fetch_s, self.fetch_s),
+            notice_s=self.notice_s,
+            unannounced=self.unannounced,
+        )
+
 
 @dataclass(frozen=True)
 class Loss:
-    """A zone's capacity is taken at `at_s`; `told_s` is when that was announced, None where it was not."""
+    """A zone's capacity is taken at `at_s`; `told_s` is when that was announced, inf where it was not."""
 
     at_s: float
-    told_s: float | None
+    told_s: float
 
 
 class Market:
-    """One market, by its seed. Times are seconds since the job was launched."""
+    """One market, by its seed; `weather` is where there is spot. Times are seconds since the job was launched."""
 
-    def __init__(self, seed: int, setting: Setting) -> None:
-        self.setting = setting
-        self._seed = seed
-        self._up = generate(REGIONS, ceil(setting.horizon_s / TICK_S) + 1, TICK_S, seed)
-        dice = np.random.default_rng([seed, 1])
-        self._losses = {zone: self._losses_of(number, dice) for number, zone in enumerate(ZONES)}
-
-    def _losses_of(self, number: int, dice: np.random.Generator) -> list[Loss]:
-        falls = np.flatnonzero(self._up[:-1, number] & ~self._up[1:, number]) + 1
-        moments = [float(tick) * TICK_S for tick in falls]
-        told = dice.random(len(moments)) >= self.setting.unannounced
-        return [
-            Loss(at_s, at_s - self.setting.notice_s if is_told else None)
-            for at_s, is_told in zip(moments, told, strict=True)
-        ]
+    def __init__(self, seed: int, setting: Setting, weather: TickMarket | None = None) -> None:
+        self.seed, self.setting = seed, setting
+        self.weather = weather or generated(seed, setting.horizon_s)
+        self._habits, self._dice = setting.habits, Dice(seed)
 
     def has(self, zone: str, now_s: float) -> bool:
         """Whether an instance asked for now would be given."""
         loss = self.loss_after(zone, now_s)
-        going = loss is not None and loss.told_s is not None and loss.told_s <= now_s
-        return bool(self._up[int(now_s / TICK_S), ZONES.index(zone)]) and not going
+        return self.weather.has(SPOT[zone].pool, now_s) and (loss is None or loss.told_s > now_s)
 
     def loss_after(self, zone: str, now_s: float) -> Loss | None:
         """The end of what runs in `zone` now."""
-        losses = self._losses[zone]
-        number = bisect_right(losses, now_s, key=lambda loss: loss.at_s)
-        return losses[number] if number < len(losses) else None
+        at_s = self.weather.taken_s(SPOT[zone].pool, now_s)
+        return None if at_s == inf else Loss(at_s, self._habits.told_s(self._dice, SPOT[zone].pool, at_s))
 
     def start_s(self, ordinal: int) -> tuple[float, float]:
         """Boot and set-up of the job's instance number `ordinal`: the same whoever launches it, and wherever."""
-        dice = np.random.default_rng([self._seed, 2, ordinal])
+        dice = np.random.default_rng([self.seed, 2, ordinal])
         return float(dice.uniform(*self.setting.boot_s)), float(dice.uniform(*self.setting.setup_s))
+
+
+def generated(seed: int, horizon_s: float) -> TickMarket:
+    up = generate(REGIONS, ceil(horizon_s / TICK_S) + 1, TICK_S, seed)
+    prices = {zone: float(offering.price_usd_per_hour) for zone, offering in SPOT.items()}
+    ticks = [{zone: prices[zone] for zone, has in zip(ZONES, row, strict=True) if has} for row in up]
+    return TickMarket(ticks, TICK_S, SPOT, on_demand=())

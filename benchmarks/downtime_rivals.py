@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from math import ceil, floor
 
 from benchmarks.downtime_market import REGION_OF, ZONES, Loss, Market
 from spotrun.timeline import Kind, Span
-from tests.histories import START
+
+LAUNCHED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,17 @@ POLL_AND_RELAUNCH = Rule("poll and relaunch", poll_s=15.0, retry_s=60.0, elsewhe
 SCALING_GROUP = Rule("scaling group", poll_s=0.0, retry_s=60.0, elsewhere_first=False)
 
 
-def spans(rule: Rule, seed: int, market: Market) -> tuple[Span, ...]:
+def spans(rule: Rule, market: Market) -> tuple[Span, ...]:
     """What each instant until the horizon was."""
-    return tuple(_cut(_life(rule, seed, market), market.setting.horizon_s))
+    return tuple(_cut(_life(rule, market), market.setting.horizon_s))
 
 
 Piece = tuple[Kind, float]
 """What it was, and until when, in seconds since the launch."""
 
 
-def _life(rule: Rule, seed: int, market: Market) -> Iterator[Piece]:
-    phase_s, now_s, lost, saved = seed % 8 * rule.poll_s / 8, 0.0, None, False
+def _life(rule: Rule, market: Market) -> Iterator[Piece]:
+    phase_s, now_s, lost, saved = market.seed % 8 * rule.poll_s / 8, 0.0, None, False
     for ordinal in count():
         while (zone := rule.zone(market, now_s, lost)) is None:
             now_s += rule.retry_s
@@ -108,7 +109,7 @@ def _cut(pieces: Iterator[Piece], horizon_s: float) -> Iterator[Span]:
     for kind, until_s in pieces:
         end_s = min(until_s, horizon_s)
         if end_s > start_s:
-            yield Span(kind, START + timedelta(seconds=start_s), START + timedelta(seconds=end_s))
+            yield Span(kind, *(LAUNCHED_AT + timedelta(seconds=moment_s) for moment_s in (start_s, end_s)))
             start_s = end_s
         if until_s >= horizon_s:
             return

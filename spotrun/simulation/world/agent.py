@@ -37,8 +37,9 @@ class SimulatedAgent:
     def __init__(self, place: Place, instance: Instance) -> None:
         self._place = place
         self._launch, self._instance_id = instance.launch, instance.instance_id
-        self._booted_s = place.now_s + self._takes("boot", place.habits.boot_s)
-        self._ready_s = self._booted_s + self._takes("setup", place.habits.setup_s)
+        boot_s, setup_s = self._start_s()
+        self._booted_s = place.now_s + boot_s
+        self._ready_s = self._booted_s + setup_s
         ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
         self._recorder = SimulatedRecorder(ledger)
         self._chronicle = Chronicle(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
@@ -49,6 +50,13 @@ class SimulatedAgent:
         self._phase = "boot"
         self._timer_s = self._held_up_until_s = self._booted_s
         self._beats = 0
+
+    def _start_s(self) -> tuple[float, float]:
+        """Boot and set-up."""
+        habits, starts = self._place.habits, self._place.starts
+        if starts is not None:
+            return starts(self._place.cloud.ordinal(self._instance_id))
+        return self._takes("boot", habits.boot_s), self._takes("setup", habits.setup_s)
 
     def _takes(self, what: str, limits: Range) -> float:
         return self._place.dice.between(limits, what, self._launch)

@@ -145,6 +145,10 @@ class SimulatedCloud:
         self.settle()
         return self._machines[instance_id].instance
 
+    def ordinal(self, instance_id: str) -> int:
+        """How many instances were launched before this one."""
+        return builtins.list(self._machines).index(instance_id)
+
     def end(self, instance_id: str, by: EndedBy) -> None:
         """End an instance now, unless it has ended."""
         with self._lock:
@@ -208,12 +212,9 @@ class SimulatedCloud:
         return machine.instance
 
     def _told_s(self, request: LaunchRequest, now_s: float) -> float:
-        """When the next loss of a pool is announced to its instances: all of them, or none."""
+        """When the next loss of a pool is announced to its instances."""
         pool = request.offering.pool
-        taken_s = self.market.taken_s(pool, now_s)
-        if taken_s == inf or self.dice.happens(self.habits.unannounced, "unannounced", pool.zone, taken_s):
-            return inf
-        return taken_s - self.habits.notice_s
+        return self.habits.told_s(self.dice, pool, self.market.taken_s(pool, now_s))
 
     def _pass(self, machine: Machine, now_s: float) -> None:
         self.changes += 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Callable
+from math import ceil, inf
 
 import msgspec
 
-from spotrun.simulation.world.dice import Range
+from spotrun.offering import Pool
+from spotrun.simulation.world.dice import Dice, Range
+
+Starts = Callable[[int], tuple[float, float]]
+"""Seconds of boot and of set-up of a world's instance by its number, from 0 in the order of launches."""
 
 
 class Habits(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +30,12 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     warm_restore_s: Range = (3.0, 6.0)
     notice_s: float = 120.0
     unannounced: float = 0.1
+
+    def told_s(self, dice: Dice, pool: Pool, taken_s: float) -> float:
+        """When the loss of a pool at `taken_s` is announced, to all of its instances or (inf) to none."""
+        if taken_s == inf or dice.happens(self.unannounced, "unannounced", pool.zone, taken_s):
+            return inf
+        return taken_s - self.notice_s
 
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,14 +9,17 @@ import msgspec
 from spotrun.clock import ManualClock
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.dice import Dice
-from spotrun.simulation.world.habits import Habits, Training
+from spotrun.simulation.world.habits import Habits, Starts, Training
 from spotrun.spec import RunSpec
 from spotrun.store import Store
 from spotrun.stores.memory import MemoryStore
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """`line` is how agents reach `store`: it may be a bad one. Moments are seconds since the world began."""
+    """
+    `line` is how agents reach `store`: it may be a bad one. `starts` is None where boot and set-up are drawn by the
+    habits. Moments are seconds since the world began.
+    """
 
     clock: ManualClock
     cloud: SimulatedCloud
@@ -25,6 +28,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     training: Training
     habits: Habits
+    starts: Starts | None
     dice: Dice
     uid: str
     began_at: datetime

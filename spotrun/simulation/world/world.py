@@ -22,7 +22,7 @@ from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.course import Course, course
 from spotrun.simulation.world.dice import Dice
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
-from spotrun.simulation.world.habits import Habits, Training
+from spotrun.simulation.world.habits import Habits, Starts, Training
 from spotrun.simulation.world.market import Market
 from spotrun.simulation.world.place import Place
 from spotrun.spec import RunSpec
@@ -40,6 +40,8 @@ class SimulatedWorld:
     which nothing has changed but the time, behind one that did nothing, is left out for up to `idle_s`: that makes long
     quiet stretches cheap, and what the runner does for the time alone (ask a pool again that rested, go back to spot,
     leave for the deadline) so much later at most.
+
+    `starts` tells how long each instance boots and sets up, where others are to meet the same; else the habits do.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SimulatedWorld:
         *,
         seed: int = 0,
         habits: Habits | None = None,
+        starts: Starts | None = None,
         faults: Faults = NO_FAULTS,
         look_s: float = TICK_S,
         idle_s: float = 0.0,
@@ -75,6 +78,7 @@ class SimulatedWorld:
             spec=spec,
             training=training,
             habits=habits,
+            starts=starts,
             dice=dice,
             uid=self.uid,
             began_at=self.clock.now(),
@@ -83,6 +87,7 @@ class SimulatedWorld:
         self._runner = self._new_runner()
         self._runners = 1
         self._last: Pass | None = None
+        self._acted = False
         self._looked_s = self._free_s = -inf
         self._changes_seen = -1
 
@@ -167,17 +172,22 @@ class SimulatedWorld:
         return next_s + max(0, late) * self._look_s
 
     def _news(self, last: Pass) -> bool:
-        acted = last.blind is not None or len(last.actions) > (last.waiting_for is not None)
         written = key_of(last.state.next_number) in self.store.objects
-        return self._idle_s <= self._look_s or acted or written or self.cloud.changes != self._changes_seen
+        return self._idle_s <= self._look_s or self._acted or written or self.cloud.changes != self._changes_seen
 
     def _look(self) -> None:
         self._beat(self._awake())
         self._looked_s, self._changes_seen = self.clock.monotonic(), self.cloud.changes
         try:
-            self._last = self._runner.tick()
+            passes = list(self._runner.look())
+            self._last, self._acted = passes[-1], any(_acts(seen) for seen in passes)
         except Killed:
             self._runners += 1
             back_s = self._dice.between(self._faults.runner_back_s, "runner back", self._runners)
             self._last, self._free_s = None, self._looked_s + back_s
             self._runner = self._new_runner()
+
+
+def _acts(seen: Pass) -> bool:
+    """Whether more became of a pass than to wait for capacity; what it could not see may be news."""
+    return seen.blind is not None or len(seen.actions) > (seen.waiting_for is not None)
