@@ -14,12 +14,13 @@ from spotrun.spec import RunSpec
 from spotrun.timeline import Span, timeline
 
 IDLE_S = 30.0
+"""Looks that would see nothing new are left out for so long: three times as fast, and no figure is another."""
 
 
 class OurWorld(SimulatedWorld):
     """One job in one market, that trains for longer than the horizon, a step a second."""
 
-    def __init__(self, market: Market, idle_s: float = IDLE_S) -> None:
+    def __init__(self, market: Market) -> None:
         setting = market.setting
         super().__init__(
             _spec(setting.every_s),
@@ -28,7 +29,7 @@ class OurWorld(SimulatedWorld):
             seed=market.seed,
             habits=setting.habits,
             starts=market.start_s,
-            idle_s=idle_s,
+            idle_s=IDLE_S,
         )
         self._horizon_s = setting.horizon_s
 

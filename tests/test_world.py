@@ -110,10 +110,10 @@ def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     course = run.run(1e6)
     (instance,) = run.cloud.all
     assert (instance.offering.capacity_type, instance.ended_by) == (ON_DEMAND, EndedBy.ITSELF)
-    assert instance.ended_at - instance.billed_from == timedelta(seconds=course.finished_s - 2 - 30)
+    assert instance.ended_at - instance.billed_from == timedelta(seconds=course.finished_s - 30)
     assert course.instances_usd == hourly(Decimal(3), instance.ended_at - instance.billed_from)
     assert course.cost_usd > course.instances_usd
-    assert course.seconds["boot"] == 2 + 30 + 60
+    assert course.seconds["boot"] == 30 + 60
     assert course.seconds["setup"] == 60
     assert course.seconds["restore"] == 31  # the first step included
     assert sum(course.seconds.values()) == pytest.approx(course.finished_s)
@@ -130,7 +130,7 @@ def test_a_standby_that_is_ready_in_time_costs_no_more_than_its_warm_start() -> 
     quick = replace(STEADY, pending_s=(10.0, 10.0), boot_s=(20.0, 20.0), setup_s=(20.0, 20.0))
     course = world(1, "ab", "ab", "b", "b", "b", "b", habits=quick).run(1e6)
     assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
-    assert course.seconds["boot"] == 2 + 10 + 20
+    assert course.seconds["boot"] == 10 + 20
     assert course.seconds["setup"] < 20 + 10  # its own, and what it waited after the last word of the one before
     assert course.seconds["restore"] == pytest.approx(31 + 6)
 
@@ -231,8 +231,9 @@ def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_looks_that_would_see_nothing_new_can_be_left_out(seed: int) -> None:
+    """A pool that is asked just before it has capacity is asked again 2 min later, for another start of an instance."""
     every, few = world(seed, idle_s=0.0).run(1e6), world(seed).run(1e6)
-    assert few.finished_s == pytest.approx(every.finished_s, abs=120)
+    assert few.finished_s == pytest.approx(every.finished_s, abs=120 + 60)
     assert float(few.cost_usd) == pytest.approx(float(every.cost_usd), rel=0.02)
     assert few.bought == every.bought
 

@@ -36,10 +36,10 @@ class SimulatedWorld:
     """
     One run of `training` under `spec`, in `market`.
 
-    The runner looks every `look_s`, as a real one does; policy is told when it looks more seldom than that. A look at
-    which nothing has changed but the time, behind one that did nothing, is left out for up to `idle_s`: that makes long
-    quiet stretches cheap, and what the runner does for the time alone (ask a pool again that rested, go back to spot,
-    leave for the deadline) so much later at most.
+    The runner looks every `look_s`, and goes on at once while it writes, as a real one does; policy is told when it
+    looks more seldom than that. A look at which nothing has changed but the time, behind one that did nothing, is left
+    out for up to `idle_s`: that makes long quiet stretches cheap, and what the runner does for the time alone (ask a
+    pool again that rested, go back to spot, leave for the deadline) so much later at most.
 
     `starts` tells how long each instance boots and sets up, where others are to meet the same; else the habits do.
     """
