@@ -34,6 +34,10 @@ def plan(
     ] = None,
     lifetimes: Annotated[int, typer.Option("--lifetimes", min=1, max=100_000, help="Simulated per line.")] = 500,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, other markets.")] = 0,
+    with_runner: Annotated[
+        int,
+        typer.Option("--with-runner", min=0, metavar="N", help="Also live N of them by the runner itself."),
+    ] = 0,
     html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -47,9 +51,12 @@ def plan(
     from spotrun.policy.deadline import unreachable
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
+    from spotrun.simulation.by_runner import by_runner
     from spotrun.simulation.plan import plan as forecast_of
     from spotrun.spec_file import load_spec
 
+    if with_runner > lifetimes:
+        raise SpecInvalid(f"the runner cannot live {with_runner} of {lifetimes} lifetimes", hint="raise --lifetimes")
     overrides: dict[str, object] = {
         "policy.deadline": deadline,
         "policy.expected_work": work,
@@ -70,6 +77,7 @@ def plan(
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
     unborn, world = first_look(told, store)
+    source, lived = _source(spec, traces), None
     with progress_bar(quiet=as_json) as progressed:
         found = forecast_of(
             spec,
@@ -80,18 +88,29 @@ def plan(
             epochs=known.epochs if spec.policy.expected_work is None else None,
             measured=known,
             seed=seed,
-            source=_source(spec, traces),
+            source=source,
             considered=considered(unborn, told, world),
             progressed=progressed,
         )
+        if with_runner:
+            lived = by_runner(
+                found,
+                spec,
+                world.offerings,
+                with_runner,
+                measured=known,
+                seed=seed,
+                source=source,
+                progressed=progressed,
+            )
     if html is not None:
-        write_text(html, forecast_page(found, spec.name))
+        write_text(html, forecast_page(found, spec.name, lived))
     if as_json:
-        print_json(shown.for_machines(found))
+        print_json(shown.for_machines(found, lived))
     elif html is not None:
         print(f"wrote {html}")
     else:
-        shown.show(found, known=spec.policy.expected_work is not None)
+        shown.show(found, lived, known=spec.policy.expected_work is not None)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:

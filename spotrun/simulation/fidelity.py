@@ -25,16 +25,12 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.forecast import HORIZON
 from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
-from spotrun.simulation.world import Course, Habits, SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world import Course, SimulatedWorld, TickMarket
+from spotrun.simulation.world.job import world_of
 from spotrun.simulation.world.market import usd
 from spotrun.spec import RunSpec
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
-
-IDLE_S = 30.0
-"""Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""
-WARM_SHARE = 0.1
-"""Of a restore, where a standby had done the rest before it took over."""
 
 
 class Twin(msgspec.Struct, frozen=True):
@@ -136,15 +132,13 @@ def _twin(path: Path, window: int, job: Job, first: int, options: Options, seed:
 
 def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, Course]:
     """What a job comes to by the ticks, and by the runner in a world of that seed."""
-    return simulate(STRATEGIES[strategy], job, market), world_of(market, zones, job, strategy, seed).run(
-        HORIZON * job.deadline_s
-    )
+    world = _world(market, zones, job, strategy, seed)
+    return simulate(STRATEGIES[strategy], job, market), world.run(HORIZON * job.deadline_s)
 
 
-def world_of(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> SimulatedWorld:
-    """The job as a run: told how much work it is, with the changeover spent on boot, set-up and restore alike."""
-    third = job.changeover_s / 3
-    part, on_demand = (third, third), usd(job.on_demand_usd_per_hour)
+def _world(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> SimulatedWorld:
+    """The job as a run that is told how much work it is."""
+    on_demand = usd(job.on_demand_usd_per_hour)
     spec = RunSpec.model_validate(
         {
             "name": "simulated",
@@ -157,25 +151,13 @@ def world_of(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed:
             },
         }
     )
-    return SimulatedWorld(
-        spec,
-        Training(steps=round(job.work_s), step_s=1.0),
-        TickMarket(
-            market,
-            job.tick_s,
-            {zone: _offering(zone, CapacityType.SPOT, on_demand) for zone in zones},
-            [_offering(zone, CapacityType.ON_DEMAND, on_demand) for zone in zones],
-        ),
-        seed=seed,
-        habits=Habits(
-            pending_s=(0.0, 0.0),
-            boot_s=part,
-            setup_s=part,
-            restore_s=part,
-            warm_restore_s=(WARM_SHARE * third, WARM_SHARE * third),
-        ),
-        idle_s=IDLE_S,
+    offered = TickMarket(
+        market,
+        job.tick_s,
+        {zone: _offering(zone, CapacityType.SPOT, on_demand) for zone in zones},
+        [_offering(zone, CapacityType.ON_DEMAND, on_demand) for zone in zones],
     )
+    return world_of(job, spec, offered, seed)
 
 
 def _offering(zone: str, kind: CapacityType, usd_per_hour: Decimal) -> Offering:

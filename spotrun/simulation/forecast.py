@@ -128,7 +128,7 @@ def forecast(
     outcomes: list[list[Outcome]] = [[] for _ in questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         tasks = [
-            pool.submit(_chunk, questions, job, rework_s, lives, seed, source, doubt, standby)
+            pool.submit(outcomes_of, questions, job, rework_s, lives, seed, source, doubt, standby)
             for lives in _chunks(lifetimes)
         ]
         for done, _ in enumerate(as_completed(tasks), 1):
@@ -143,7 +143,7 @@ def _chunks(lifetimes: int) -> list[range]:
     return [range(first, min(first + CHUNK, lifetimes)) for first in range(0, lifetimes, CHUNK)]
 
 
-def _chunk(
+def outcomes_of(
     questions: Sequence[Question],
     job: Job,
     rework_s: float,
@@ -153,12 +153,12 @@ def _chunk(
     doubt: Doubt,
     standby: Standby,
 ) -> list[list[Outcome]]:
-    """The outcomes of each question."""
+    """Per question the outcome of each of these lifetimes."""
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
     rules = [question.rule or STRATEGIES[question.strategy] for question in questions]
     found: list[list[Outcome]] = [[] for _ in questions]
-    for own in (seed * 1_000_003 + number for number in lifetimes):
+    for own in (seed_of(seed, number) for number in lifetimes):
         drawn = cache(partial(draw, widest, tick_s=job.tick_s, seed=own, source=source))
         real, ready = doubt.job(job, own), standby_of(standby, own)
         for number, question in enumerate(questions):
@@ -171,14 +171,19 @@ def _chunk(
                     standby=ready,
                     believed=doubt.believed(real),
                 )
-                for ticks in _horizons(job)
+                for ticks in horizons(job)
             )
             outcome = next(lives)
             found[number].append(outcome if outcome.finished_s is not None else next(lives))
     return found
 
 
-def _horizons(job: Job) -> tuple[int, int]:
+def seed_of(seed: int, number: int) -> int:
+    """Of one lifetime of a forecast: of its market, its doubts and its notices."""
+    return seed * 1_000_003 + number
+
+
+def horizons(job: Job) -> tuple[int, int]:
     """How many ticks of a market to draw: as many as will mostly do, and where they do not, all."""
     whole_s, mostly_s = HORIZON * span_s(job), MOSTLY * (job.work_s + job.changeover_s)
     return ceil(min(whole_s, mostly_s) / job.tick_s), ceil(whole_s / job.tick_s)

@@ -49,6 +49,16 @@ class Plan(msgspec.Struct, frozen=True):
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a forecast is made of: its questions, the job as it is known before it runs, and how it is lived."""
+
+    questions: tuple[Question, ...]
+    job: Job
+    rework_s: float
+    doubt: Doubt
+    standby: Standby
+
+
 def plan(
     spec: RunSpec,
     offerings: Sequence[Offering],
@@ -72,22 +82,48 @@ def plan(
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
-    job = job_for(spec, offerings, work, time_left, measured)
-    questions = _questions(spec, [found for found in offerings if affordable(found, spec.resources.max_price)])
+    made_of = asked(spec, offerings, work, time_left, measured)
     budget = spec.budget.max_usd
     rows = forecast(
-        questions,
-        job,
-        _rework(spec).total_seconds() / 2,
+        made_of.questions,
+        made_of.job,
+        made_of.rework_s,
         lifetimes,
-        doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
-        standby=_standby(spec, measured),
+        doubt=made_of.doubt,
+        standby=made_of.standby,
         budget_usd=None if budget is None else float(budget),
         seed=seed,
         source=source,
         progressed=progressed,
     )
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), _assumed(spec, job, measured, source))
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), _assumed(spec, made_of.job, measured, source))
+
+
+def asked(
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    work: timedelta,
+    time_left: timedelta | None,
+    measured: Measured = NOTHING_MEASURED,
+) -> Asked:
+    """
+    What `plan` simulates, row by row.
+
+    Raises:
+        SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
+    """
+    return Asked(
+        questions=tuple(_questions(spec, affordable_of(spec, offerings))),
+        job=job_for(spec, offerings, work, time_left, measured),
+        rework_s=_rework(spec).total_seconds() / 2,
+        doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
+        standby=_standby(spec, measured),
+    )
+
+
+def affordable_of(spec: RunSpec, offerings: Sequence[Offering]) -> list[Offering]:
+    """Those within the run's max_price."""
+    return [found for found in offerings if affordable(found, spec.resources.max_price)]
 
 
 def job_for(

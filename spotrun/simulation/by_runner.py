@@ -1,0 +1,184 @@
+"""
+Lifetimes of a forecast lived by the runner itself, under the very specification that was planned.
+
+Market, work and changeover of a lifetime are those that the ticks had. Its notices are drawn anew, as many of them; the
+runner does not know how far off the work is that it was told; and it keeps its budget, which the ticks only count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from statistics import fmean
+
+import msgspec
+
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.situation import name_of
+from spotrun.simulation.forecast import (
+    GENERATED,
+    HORIZON,
+    WORKERS,
+    Forecast,
+    Question,
+    horizons,
+    outcomes_of,
+    seed_of,
+    span_s,
+)
+from spotrun.simulation.lifetimes import Lifetime, Source, draw
+from spotrun.simulation.measured import Measured
+from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
+from spotrun.simulation.world import TickMarket
+from spotrun.simulation.world.job import world_of
+from spotrun.spec import RunSpec
+
+
+class Lived(msgspec.Struct, frozen=True):
+    """One lifetime, by the ticks and by the runner, in USD without storage. None is never finished."""
+
+    ticks_usd: float
+    runner_usd: float
+    ticks_finish_s: float | None
+    runner_finish_s: float | None
+    missed: bool
+
+
+class ByRunner(msgspec.Struct, frozen=True):
+    """
+    So many lifetimes of one row of a forecast, the same ones by the ticks and by the runner.
+
+    Costs are means, `usd_apart` that of how far the two are from each other in a lifetime, whichever is more; so are
+    times, of the lifetimes that both finished, None where there is none. `cost_inside` and `finish_inside` count the
+    runner's that lie within P5 and P95 of the forecast, where nine of ten of the ticks' own do. `missed` is None
+    without a deadline; `unfinished` ended before the work did, mostly for the budget.
+    """
+
+    strategy: str
+    market: str
+    lifetimes: int
+    ticks_usd: float
+    runner_usd: float
+    usd_apart: float
+    ticks_finish_s: float | None
+    runner_finish_s: float | None
+    finish_apart_s: float | None
+    cost_inside: int
+    finish_inside: int
+    missed: int | None
+    unfinished: int
+
+
+class _Scene(msgspec.Struct, frozen=True):
+    """What all lifetimes have in common."""
+
+    spec: RunSpec
+    offerings: tuple[Offering, ...]
+    made_of: Asked
+    question: Question
+    source: Source
+    seed: int
+
+
+def by_runner(
+    plan: Plan,
+    spec: RunSpec,
+    offerings: Sequence[Offering],
+    lifetimes: int,
+    *,
+    measured: Measured = NOTHING_MEASURED,
+    seed: int = 0,
+    source: Source = GENERATED,
+    progressed: Callable[[int, int], None] = lambda done, of: None,
+) -> ByRunner:
+    """
+    The first lifetimes of the run's own rule, in all the markets that it may choose among.
+
+    `plan` is the forecast of the other arguments.
+    """
+    made_of = asked(spec, offerings, plan.work, plan.time_left, measured)
+    number = _own(spec, made_of.questions)
+    told = spec.policy.model_copy(update={"expected_work": plan.work, "deadline": plan.time_left})
+    scene = _Scene(
+        spec=spec.model_copy(update={"policy": told}),
+        offerings=tuple(affordable_of(spec, offerings)),
+        made_of=made_of,
+        question=made_of.questions[number],
+        source=source,
+        seed=seed,
+    )
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
+        tasks = [pool.submit(_live, scene, each) for each in range(lifetimes)]
+        for done, _ in enumerate(as_completed(tasks), 1):
+            progressed(done, len(tasks))
+    return _summary(plan.forecasts[number], [task.result() for task in tasks])
+
+
+def _own(spec: RunSpec, questions: Sequence[Question]) -> int:
+    """The row of the run's own rule in the most markets; where it may have no spot, that is on-demand alone."""
+    strategies = [question.strategy for question in questions]
+    own = spec.policy.strategy if spec.policy.strategy in strategies else "on_demand_only"
+    return max((len(question.market.pools), n) for n, question in enumerate(questions) if question.strategy == own)[1]
+
+
+def _live(scene: _Scene, number: int) -> Lived:
+    made_of, question, own = scene.made_of, scene.question, seed_of(scene.seed, number)
+    job = made_of.job
+    ((by_ticks,),) = outcomes_of(
+        [question],
+        job,
+        made_of.rework_s,
+        range(number, number + 1),
+        scene.seed,
+        scene.source,
+        made_of.doubt,
+        made_of.standby,
+    )
+    market = _market(scene, own)
+    world = world_of(made_of.doubt.job(job, own), scene.spec, market, own, unbilled_s=made_of.standby.unbilled_s)
+    course = world.run(HORIZON * span_s(job))
+    return Lived(by_ticks.cost_usd, float(course.instances_usd), by_ticks.finished_s, course.finished_s, course.missed)
+
+
+def _market(scene: _Scene, own: int) -> TickMarket:
+    asked_of, job = scene.question.market, scene.made_of.job
+    drawn = draw(asked_of, horizons(job)[1], job.tick_s, own, scene.source)
+    named = {name_of(found.pool): found for found in scene.offerings if found.capacity_type is CapacityType.SPOT}
+    return TickMarket(
+        list(Lifetime(asked_of, drawn)),
+        job.tick_s,
+        {pool: named[pool] for pool in asked_of.pools},
+        [found for found in scene.offerings if found.capacity_type is CapacityType.ON_DEMAND],
+    )
+
+
+def _summary(row: Forecast, lived: Sequence[Lived]) -> ByRunner:
+    ends = [
+        (one.ticks_finish_s, one.runner_finish_s)
+        for one in lived
+        if one.ticks_finish_s is not None and one.runner_finish_s is not None
+    ]
+    return ByRunner(
+        strategy=row.strategy,
+        market=row.market,
+        lifetimes=len(lived),
+        ticks_usd=fmean(one.ticks_usd for one in lived),
+        runner_usd=fmean(one.runner_usd for one in lived),
+        usd_apart=fmean(abs(one.runner_usd - one.ticks_usd) for one in lived),
+        ticks_finish_s=_mean([ticks_s for ticks_s, _ in ends]),
+        runner_finish_s=_mean([runner_s for _, runner_s in ends]),
+        finish_apart_s=_mean([abs(runner_s - ticks_s) for ticks_s, runner_s in ends]),
+        cost_inside=sum(row.cost_p5_usd <= one.runner_usd <= row.cost_p95_usd for one in lived),
+        finish_inside=sum(
+            row.finish_p5_s <= one.runner_finish_s <= row.finish_p95_s
+            for one in lived
+            if one.runner_finish_s is not None
+        ),
+        missed=None if row.missed is None else sum(one.missed for one in lived),
+        unfinished=sum(one.runner_finish_s is None for one in lived),
+    )
+
+
+def _mean(seconds: Sequence[float]) -> float | None:
+    return fmean(seconds) if seconds else None
