@@ -17,8 +17,9 @@ from spotrun.creation import newborn
 from spotrun.market import World
 from spotrun.policy.capacity import patience
 from spotrun.policy.considered import considered
-from spotrun.report.forecast import cost_picture, for_machines, time_cells, time_columns
+from spotrun.report.forecast import cost_picture, for_machines, lived_in_words, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
+from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
 from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
@@ -346,11 +347,28 @@ def test_the_command_forecasts_a_job_and_spends_nothing(site: Site) -> None:
     assert not site.store.exists()
 
 
+@pytest.mark.parametrize("deadline", [("--deadline", "4h"), ()])
+def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(site: Site, deadline: tuple[str, ...]) -> None:
+    page, lifetimes = site.folder / "plan.html", ("--lifetimes", "8", "--with-runner", "8")
+    facts = site.call_json(
+        "plan", site.job("later"), "--work", "100m", *deadline, *lifetimes, "--seed", "2", "--html", page
+    )
+    lived = ByRunner(**facts["by_runner"])
+    (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
+    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 8, 0)
+    assert lived.ticks_usd == row["cost_mean_usd"]
+    assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
+    assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
+    assert lived.missed == (0 if deadline else None)
+    assert lived_in_words(lived) in page.read_text()
+
+
 def test_the_command_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
     job = site.job("later")
     assert "nobody knows how long" in site.call("plan", job, code=2)
     refusal = site.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
     assert "cannot be met even on demand" in refusal
+    assert "cannot live 6 of 5 lifetimes" in site.call("plan", job, "--lifetimes", "5", "--with-runner", "6", code=2)
     assert "no market windows" in site.call(
         "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
     )
