@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun.strategies.baselines import listed_first
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 
 class Patient(msgspec.Struct, frozen=True):
     """
-    Spot; on-demand once spot has been missing for `on_demand_after_s`; spot again when on-demand was kept for
-    `return_after_s`.
+    The cheapest spot, and stay; on-demand once spot has been missing for `on_demand_after_s`; spot again when on-demand
+    was kept for `return_after_s`.
 
     0 for the first means on-demand at once, `inf` never; None for the second means never.
     """
@@ -20,7 +19,9 @@ class Patient(msgspec.Struct, frozen=True):
     return_after_s: float | None
 
     def choose(self, situation: Situation) -> Choice:
-        return self.place(situation.running, situation.since_s, listed_first(situation))
+        running, spot = situation.running, situation.spot
+        best = running if running in spot else min(spot, key=spot.__getitem__, default=None)
+        return self.place(running, situation.since_s, best)
 
     def place(self, running: Choice, since_s: float, spot: str | None) -> Choice:
         """Where to be, where `running` has been so for `since_s` and `spot` is the best that can be had."""
