@@ -231,6 +231,11 @@ def test_without_a_deadline_patience_decides_and_nothing_is_late() -> None:
     assert ours[-1].interruptions > 0
 
 
+def test_patience_takes_the_spot_that_is_the_cheapest_by_now_and_stays_there() -> None:
+    market = [{"a": 2.0, "b": 1.0}] * 9 + [{"a": 1.0, "b": 2.0}] * 9
+    assert simulate(Patient(60.0, 60.0), JOB, market, keep_places=True).places == ("b",) * 18
+
+
 def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
@@ -347,15 +352,15 @@ def test_the_command_forecasts_a_job_and_spends_nothing(site: Site) -> None:
     assert not site.store.exists()
 
 
-@pytest.mark.parametrize("deadline", [("--deadline", "4h"), ()])
+@pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
 def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(site: Site, deadline: tuple[str, ...]) -> None:
-    page, lifetimes = site.folder / "plan.html", ("--lifetimes", "8", "--with-runner", "8")
+    page, lifetimes = site.folder / "plan.html", ("--lifetimes", "4", "--with-runner", "4")
     facts = site.call_json(
-        "plan", site.job("later"), "--work", "100m", *deadline, *lifetimes, "--seed", "2", "--html", page
+        "plan", site.job("later"), "--work", "1h", *deadline, *lifetimes, "--seed", "2", "--html", page
     )
     lived = ByRunner(**facts["by_runner"])
     (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
-    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 8, 0)
+    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
     assert lived.ticks_usd == row["cost_mean_usd"]
     assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
     assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
