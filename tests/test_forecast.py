@@ -183,6 +183,13 @@ def test_while_on_demand_runs_spot_is_asked_for_once_a_cool_down() -> None:
     assert [found.index("a") for found in places] == [4, 5]  # asked in vain at the first tick, not the second
 
 
+def test_patience_counts_from_the_notice() -> None:
+    market, warned = [{"a": 1.0}] * 4 + [{}] * 9, Standby(JOB.tick_s, (True,))
+    rule = Patient(3 * JOB.tick_s, None)
+    places = [simulate(rule, JOB, market, keep_places=True, standby=known).places for known in (None, warned)]
+    assert [found.index(ON_DEMAND_PLACE) for found in places] == [7, 6]
+
+
 def test_a_boot_is_not_billed() -> None:
     market = [{"a": 1.0}] * 300
     billed, unbilled = (

@@ -47,9 +47,9 @@ class Standby(msgspec.Struct, frozen=True):
     Replacements that start before they are needed, as the runner's do: beside what still trains.
 
     Of a loss that is `warned` of, in turns, the replacement has had `notice_s` of its changeover when the old instance
-    goes, at its own price, and nothing is done twice. What is moved to is paid for beside what runs until its
-    changeover is over, and may be lost before. While something trains, spot is asked for once in `ask_every_s`. The
-    first `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
+    goes, at its own price, nothing is done twice, and spot counts as missing since the notice. What is moved to is paid
+    for beside what runs until its changeover is over, and may be lost before. While something trains, spot is asked for
+    once in `ask_every_s`. The first `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
     """
 
     notice_s: float
@@ -142,7 +142,7 @@ class _Life:
         self.losses += 1
         self.work_s += undone_s
         self.redone_s += undone_s
-        self.running, self.since_s = None, self.elapsed_s
+        self.running, self.since_s = None, self.elapsed_s - self.ahead_s
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """What a strategy is told can be had, and how long it has been where it is. While it runs it asks seldom."""
