@@ -206,7 +206,7 @@ class AttemptLoop:
             case NoticeHeard():
                 self._notice(letter)
             case LedgerRead():
-                self._read(letter.state)
+                self._read(self._state)
             case LedgerLost():
                 raise PowerOff(letter.reason)
             case Saved():

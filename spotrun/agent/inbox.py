@@ -8,7 +8,6 @@ import queue
 from dataclasses import dataclass
 from datetime import datetime
 
-from spotrun.state import RunState
 from spotrun.trainer_link import Message
 
 
@@ -49,9 +48,11 @@ class NoticeHeard:
 
 @dataclass(frozen=True)
 class LedgerRead:
-    """Somebody has written to the ledger."""
+    """
+    Somebody has written to the ledger: the recorder has its newest state.
 
-    state: RunState
+    The letter has none: one that waited here while a standby took over would be of a run that goes on elsewhere.
+    """
 
 
 @dataclass(frozen=True)

@@ -113,4 +113,4 @@ class Recorder:
     def _tell(self) -> None:
         if self.state.next_number != self._told:
             self._told = self.state.next_number
-            self._inbox.put(LedgerRead(self.state))
+            self._inbox.put(LedgerRead())

@@ -100,7 +100,7 @@ def _wait(node: Node) -> list[Letter]:
     except queue.Empty:
         return []
     if isinstance(letter, LedgerRead):
-        return []  # the recorder has the state; a reading from before the takeover would fence the attempt
+        return []  # the next look is at what the recorder has
     if isinstance(letter, LedgerLost):
         raise PowerOff(letter.reason)
     if isinstance(letter, NoticeHeard) and letter.kind == "termination":
