@@ -83,6 +83,7 @@ class Runner:
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
         self._message = ""
+        self._hints: dict[int, AgentHint | None] = {}
         self._market = market
         self._known_total: float | None = None
 
@@ -114,6 +115,7 @@ class Runner:
             LedgerDamaged: nobody may go on.
             AccessDenied: the cloud knows us no longer; instances and agents go on without a runner.
         """
+        self._hints = {}
         try:
             world = self._observe()
             read = self._ledger.state.next_number
@@ -197,7 +199,10 @@ class Runner:
         return None if hint is None else hint.epochs or None
 
     def _hint(self, launch: int) -> AgentHint | None:
-        return read_hint(self._store, agent_key(launch), AgentHint)
+        """Read once a pass, whoever asks."""
+        if launch not in self._hints:
+            self._hints[launch] = read_hint(self._store, agent_key(launch), AgentHint)
+        return self._hints[launch]
 
     # -- act ---------------------------------------------------------------------------------------------------------
 

@@ -224,6 +224,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def commit(self, number: int) -> Commit | None:
         return next((commit for commit in reversed(self.commits) if commit.number == number), None)
 
+    def commit_at(self, prefix: str) -> Commit | None:
+        """The newest commit whose objects lie below a prefix."""
+        return next((commit for commit in reversed(self.commits) if commit.event.prefix == prefix), None)
+
+    def is_retired(self, number: int) -> bool:
+        commit = self.commit(number)
+        return commit is not None and commit.retired_at is not None
+
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
         assert self.created is not None

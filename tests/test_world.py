@@ -15,12 +15,13 @@ from spotrun.billing import hourly
 from spotrun.clock import ManualClock
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
-from spotrun.offering import CapacityType, Offering
+from spotrun.offering import CapacityType
 from spotrun.outcome import durable_epochs
 from spotrun.simulation.world import Faults, Habits, SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec import CheckpointSpec, RunSpec
+from tests.worlds import offer
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 HOUR_S = 3600.0
@@ -36,18 +37,6 @@ SUDDEN = Habits(unannounced=1.0)
 ALL_FAULTS = Faults(
     launch_lost=0.3, hidden_s=(0, 30), cloud_fails=0.1, store_fails=0.05, store_slow_s=0.02, runner_killed=0.02
 )
-
-
-def offer(zone: str, kind: CapacityType, price: str) -> Offering:
-    return Offering(
-        cloud="local",
-        region="local-1",
-        zone=zone,
-        instance_type="gpu",
-        capacity_type=kind,
-        price_usd_per_hour=Decimal(price),
-        simulated=True,
-    )
 
 
 ZONES = {zone: offer(zone, SPOT, "1.00") for zone in ("a", "b")}

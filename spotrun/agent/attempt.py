@@ -219,7 +219,7 @@ class AttemptLoop:
                 pass  # of a trainer that is gone
 
     def _read(self, state: RunState) -> None:
-        if state.terminal is not None or state.current_attempt != self._chronicle.attempt:
+        if decisions.is_fenced(state, self._chronicle.attempt):
             raise PowerOff("the run goes on elsewhere, or has ended")
         self._leave.read(state, self._chronicle.attempt)
 

@@ -44,6 +44,11 @@ def standing(state: RunState, launch_number: int) -> Standing:
     return Standing.START if state.current is None else Standing.STAND_BY
 
 
+def is_fenced(state: RunState, attempt: int) -> bool:
+    """Whether the run goes on elsewhere, or has ended."""
+    return state.terminal is not None or state.current_attempt != attempt
+
+
 @dataclass(frozen=True)
 class Leaving:
     """A standby saw at `seen_s` (its own monotonic run time) that its predecessor goes within `window_s`."""

@@ -24,7 +24,6 @@ from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
 from spotrun.spec import CheckpointSpec
-from spotrun.state import Commit, RunState
 from spotrun.store import Store
 from spotrun.trainer_link import SnapshotTaken
 
@@ -214,10 +213,10 @@ class _Worker:
             sent_bytes=uploaded.sent_bytes if uploaded.manifest.borrows else None,
         )
         try:
-            self._recorder.append(unless(lambda state: _with_prefix(state, prefix), event)).result()
+            self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
         except SpotrunError:
             return  # the inbox has it: this agent is fenced. A zombie's objects are garbage, not damage.
-        commit = _with_prefix(self._recorder.state, prefix)
+        commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         self._unchanged.committed(prefix, uploaded.manifest)
         self._inbox.put(Saved(snapshot.sequence, commit.number, self._clock.monotonic() - began_s))
@@ -242,7 +241,7 @@ class _Worker:
 
     def _retire_one(self, attempt: int, number: int) -> None:
         event = CheckpointRetired(attempt=attempt, commit=number)
-        self._recorder.append(unless(lambda state: _is_retired(state, number), event)).result()
+        self._recorder.append(unless(lambda state: state.is_retired(number), event)).result()
         commit = self._recorder.state.commit(number)
         assert commit is not None
         discard(self._store, commit.event.prefix)
@@ -260,12 +259,3 @@ class _Worker:
 def finite(metrics: dict[str, float]) -> dict[str, float]:
     """The first few that JSON can hold."""
     return {name: value for name, value in list(metrics.items())[:METRICS_MAX] if math.isfinite(value)}
-
-
-def _with_prefix(state: RunState, prefix: str) -> Commit | None:
-    return next((commit for commit in reversed(state.commits) if commit.event.prefix == prefix), None)
-
-
-def _is_retired(state: RunState, number: int) -> bool:
-    commit = state.commit(number)
-    return commit is not None and commit.retired_at is not None

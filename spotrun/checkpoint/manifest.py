@@ -26,6 +26,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sha256: str
     of: str = ""
 
+    def key(self, prefix: str) -> str:
+        """Where it lies, as a part of the checkpoint below `prefix`."""
+        return part_key(self.of or prefix, self.name)
+
 
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`size_bytes` of part number `part`, from its byte `at` on, are the image's from `start` on."""
@@ -100,6 +104,5 @@ def manifest_key(prefix: str) -> str:
     return f"{prefix}/manifest.json"
 
 
-def part_key(prefix: str, part: Part) -> str:
-    """Where a part of the checkpoint below `prefix` lies."""
-    return f"{part.of or prefix}/{part.name}"
+def part_key(prefix: str, name: str) -> str:
+    return f"{prefix}/{name}"

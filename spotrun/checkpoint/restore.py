@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key, part_key
+from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
 from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
 from spotrun.events import CheckpointCommitted
 from spotrun.retrying import through_faults
@@ -135,7 +135,7 @@ def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) ->
     """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps one part in memory at a time."""
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
-        key = part_key(commit.event.prefix, part)
+        key = part.key(commit.event.prefix)
         _read_verified(store, key, part.sha256, part.size_bytes, retry_for_s)
 
 
@@ -155,7 +155,7 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
 def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: float) -> None:
     def fill(part: Part, extents: list[Extent]) -> None:
-        data = memoryview(_read_verified(store, part_key(prefix, part), part.sha256, part.size_bytes, retry_for_s))
+        data = memoryview(_read_verified(store, part.key(prefix), part.sha256, part.size_bytes, retry_for_s))
         for extent in extents:
             _write_all(fd, data[extent.at : extent.at + extent.size_bytes], extent.start)
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from spotrun.checkpoint.layout import ALIGNMENT, aligned
-from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key
+from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key, part_key
 from spotrun.checkpoint.unchanged import Borrowed, Piece, missing
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.retrying import through_faults
@@ -196,7 +196,7 @@ class _Sending:
         size_bytes = sum(size for _, size in pieces)
         name = f"part-{number:04d}"
         with self._control.slots, self._gathered(pieces) as data:
-            sha256 = self.put_verified(f"{self._prefix}/{name}", data)
+            sha256 = self.put_verified(part_key(self._prefix, name), data)
         with self._lock:
             self._there_bytes += size_bytes
             self._sent(self._there_bytes)

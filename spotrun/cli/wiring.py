@@ -12,8 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from spotrun import address
 from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock, system_clock
@@ -186,6 +184,8 @@ def attended(run: OpenRun) -> bool:
     hints = persist(lambda: run.store.list(RUNNER_KEY))
     if not hints or (datetime.now(UTC) - hints[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
         return False
+    import psutil
+
     hint = read_hint(run.store, RUNNER_KEY, RunnerHint)
     return hint is None or hint.host != socket.gethostname() or psutil.pid_exists(hint.pid)
 

@@ -9,6 +9,7 @@ just lost, or refused any run, comes last whatever it costs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from math import inf
 
@@ -52,24 +53,28 @@ def on_demand_now(state: RunState, spec: RunSpec, world: World, now: datetime) -
 
 def spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
     """The spot offerings worth asking for now, best first."""
-    at_rest, trouble = resting(state, now), just_lost(state, world, now)
-    asked = [found for found in spot_offerings(spec, world) if found.pool not in at_rest]
-    lives = expected_lives(state, spec, world, now)
-    d = changeover(state)
-    return sorted(asked, key=lambda found: (found.pool in trouble, _price_of_progress(found, lives[found.pool], d)))
+    return list(_spot_by_progress(state, spec, world, now, horizon_s(state, spec, world, now)))
 
 
 def worthwhile_spot(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
     """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
-    lives, d = expected_lives(state, spec, world, now), changeover(state)
     stays = state.current is not None and not state.current.leaving
-    started = 0.0 if stays else d
+    started = 0.0 if stays else changeover(state)
     all_work = horizon_s(state, spec, world, now)
     on_demand = [_price_of_progress(found, all_work, started) for found in on_demand_now(state, spec, world, now)]
     limit = min(on_demand, default=inf)
-    return [
-        found for found in spot_now(state, spec, world, now) if _price_of_progress(found, lives[found.pool], d) < limit
-    ]
+    return [found for found, usd in _spot_by_progress(state, spec, world, now, all_work).items() if usd < limit]
+
+
+def _spot_by_progress(
+    state: RunState, spec: RunSpec, world: World, now: datetime, all_work: float
+) -> dict[Offering, float]:
+    """What may be asked for now, best first, each with its price of progress; `all_work` as `horizon_s` tells it."""
+    at_rest, trouble = resting(state, now), just_lost(state, world, now)
+    asked = [found for found in spot_offerings(spec, world) if found.pool not in at_rest]
+    lives, d = expected_lives(state, asked, world, now, all_work), changeover(state)
+    usd = {found: _price_of_progress(found, lives[found.pool], d) for found in asked}
+    return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
 
 
 def _price_of_progress(offering: Offering, life_s: float, changeover_s: float) -> float:
@@ -77,15 +82,13 @@ def _price_of_progress(offering: Offering, life_s: float, changeover_s: float) -
     return float(offering.price_usd_per_hour) * (1 + changeover_s / life_s)
 
 
-def expected_lives(state: RunState, spec: RunSpec, world: World, now: datetime) -> dict[Pool, float]:
+def expected_lives(
+    state: RunState, spot: Iterable[Offering], world: World, now: datetime, all_work: float
+) -> dict[Pool, float]:
     """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
     assert state.created_at is not None
-    history = market_history(state, world, now)
-    now_s, until_done_s = (now - state.created_at).total_seconds(), horizon_s(state, spec, world, now)
-    return {
-        found.pool: history.expected_life_s(name_of(found.pool), now_s, until_done_s)
-        for found in spot_offerings(spec, world)
-    }
+    history, now_s = market_history(state, world, now), (now - state.created_at).total_seconds()
+    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) for found in spot}
 
 
 def horizon_s(state: RunState, spec: RunSpec, world: World, now: datetime) -> float:

@@ -16,7 +16,7 @@ from spotrun.policy.workload import pace
 from spotrun.sightings import Kind, Sighting
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
-from spotrun.units import Steps, format_duration
+from spotrun.units import Steps, to_the_second
 
 MEDIAN_LIFE = timedelta(minutes=32)
 """How long spot capacity lasts in the median of public traces."""
@@ -94,8 +94,8 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
     if known.bare is None or known.bare <= life:
         return None
     reason = (
-        f"{known.run} took {_short(known.bare)} and made no checkpoint: half of all spot instances are taken within "
-        f"{_short(life)}, and each loss would begin anew"
+        f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
+        f"taken within {to_the_second(life)}, and each loss would begin anew"
     )
     fix = "train with Lightning, whose state is checkpointed, or --on-demand; what has changed since by another --name"
     return Hopeless(reason, fix)
@@ -110,9 +110,9 @@ def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | No
     if needed <= notice:
         return None
     reason = (
-        f"a checkpoint every {_short(interval)} is lost with most spot instances, which last {_short(life)} in the "
-        f"median: one took {_short(known.commit)} to become durable in {known.run}, too long for a notice of "
-        f"{_short(notice)}"
+        f"a checkpoint every {to_the_second(interval)} is lost with most spot instances, which last "
+        f"{to_the_second(life)} in the median: one took {to_the_second(known.commit)} to become durable in "
+        f"{known.run}, too long for a notice of {to_the_second(notice)}"
     )
     return Hopeless(reason, "write checkpoint.every: auto, or a duration well below that, or --on-demand")
 
@@ -125,7 +125,3 @@ def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:
     if isinstance(every, Steps):
         return None if known.step is None else max(every.count * known.step, COMMIT_GAP)
     return auto_interval(known.stall or assumptions.STALL)
-
-
-def _short(duration: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(duration.total_seconds())))

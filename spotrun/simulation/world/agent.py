@@ -12,7 +12,7 @@ from math import ceil, inf
 from msgspec.structs import asdict
 
 from spotrun.agent.chronicle import Chronicle
-from spotrun.agent.decisions import Leaving, Standing, leaving_window_s, standby_verdict, standing
+from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.leave import Leave
 from spotrun.agent.notices import POLL_S
@@ -118,7 +118,7 @@ class SimulatedAgent:
             self._notice = NoticeHeard("termination", deadline_at, self._place.moment_s(deadline_at))
             self._leave.notice(self._notice)
         if self._attempt is not None:
-            if state.terminal is not None or state.current_attempt != self._chronicle.attempt:
+            if is_fenced(state, self._chronicle.attempt):
                 raise PowerOff("the run goes on elsewhere, or has ended")
             self._follow(state)
 

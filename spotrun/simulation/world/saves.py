@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from functools import partial
 from math import inf
 
 import msgspec
@@ -17,7 +16,6 @@ from spotrun.simulation.world.habits import Training
 from spotrun.simulation.world.journal import SimulatedRecorder
 from spotrun.simulation.world.trainer import SimulatedTrainer
 from spotrun.spec import CheckpointSpec
-from spotrun.state import Commit, RunState
 from spotrun.units import Steps
 
 AFTER = 1e-6
@@ -108,8 +106,8 @@ class Saves:
             why=save.why,
             final=save.final,
         )
-        self._recorder.append(unless(lambda state: _with_prefix(state, prefix), event))
-        commit = _with_prefix(self._recorder.state, prefix)
+        self._recorder.append(unless(lambda state: state.commit_at(prefix), event))
+        commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         self._pace.committed(now_s - save.taken_s, now_s)
         self._waiting.pop(0)
@@ -117,14 +115,8 @@ class Saves:
 
     def retire(self, attempt: int, resume_source: int | None) -> None:
         for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
-            retired = partial(_is_retired, number=number)
-            self._recorder.append(unless(retired, CheckpointRetired(attempt=attempt, commit=number)))
+            self._retire_one(attempt, number)
 
-
-def _with_prefix(state: RunState, prefix: str) -> Commit | None:
-    return next((commit for commit in reversed(state.commits) if commit.event.prefix == prefix), None)
-
-
-def _is_retired(state: RunState, number: int) -> bool:
-    commit = state.commit(number)
-    return commit is not None and commit.retired_at is not None
+    def _retire_one(self, attempt: int, number: int) -> None:
+        event = CheckpointRetired(attempt=attempt, commit=number)
+        self._recorder.append(unless(lambda state: state.is_retired(number), event))
