@@ -39,7 +39,7 @@ from tests.local_runs import Site, final_tensors
 from tests.object_stores import FakeGcs, SeaweedFS, running
 from tests.strikes import Uploads, strike
 
-EPOCHS, SAMPLES = 20, 96
+EPOCHS, SAMPLES = 12, 96
 STEPS = EPOCHS * 12
 SCALE = 60
 KILLS_MIN, KILLS_MAX = 5, 20

@@ -264,7 +264,7 @@ def test_a_killed_training_ends_bit_identical(zygote, tmp_path, name):
 
 
 def test_an_exception_is_survived_beside_the_users_own_checkpoint_of_it(zygote, tmp_path):
-    job = {"exception_checkpoint": True}
+    job = {"exception_checkpoint": True, "patient": True}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "failed", every_steps=1)
     for place in ("error:0:4", "error:1:1"):
