@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from spotrun import fold, start_file, workdir
 from spotrun.billing import LOCAL_RULE
-from spotrun.clock import ScaledClock
+from spotrun.boot import upload as boot
+from spotrun.clock import ScaledClock, clock_from_environment
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
 from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
@@ -47,12 +48,26 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)
     _try_out(store)
-    clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
+    clock = clock_of(spec)
+    if spec.resources.cloud != "local":
+        boot.upload(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).append(lambda _: event)
     return store.uri
+
+
+def clock_of(spec: RunSpec) -> ScaledClock:
+    """
+    The clock of a run that begins now.
+
+    On a rented machine a second is a second, unless a rehearsal has handed down the clock that its cloud goes by.
+    """
+    if spec.resources.cloud == "local":
+        return ScaledClock(datetime.now(UTC), spec.local.time_scale)
+    handed_down = clock_from_environment()
+    return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
 
 def _try_out(store: Store) -> None:
@@ -87,7 +102,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         budget_usd=spec.budget.max_usd,
         storage=storage_prices(spec.checkpoint.uri),
         billing=LOCAL_RULE,
-        simulated=True,
+        simulated=spec.resources.cloud == "local",
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )
 

@@ -36,7 +36,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     One thing a cloud rents out, with its price now.
 
     `accelerators` is `NAME:COUNT` ("V100:1") or "" for a machine without any. `simulated` says that nobody will
-    ever be billed this price.
+    ever be billed this price. `image` and `subnet` are what it would start with now, where a cloud has to be told.
     """
 
     cloud: str
@@ -49,6 +49,8 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_gib: int = 0
     simulated: bool = False
+    image: str = ""
+    subnet: str = ""
 
     def __post_init__(self) -> None:
         require_amount(self.price_usd_per_hour)

@@ -18,6 +18,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import (
     AccessDenied,
+    CloudError,
     CloudUnavailable,
     InsufficientCapacity,
     LaunchTokenSpent,
@@ -243,6 +244,10 @@ class Runner:
             self._close(number, Cause.ACCESS, error.message)
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
+        except CloudUnavailable:
+            raise  # nobody knows whether it was launched: the next pass asks again with the same token
+        except CloudError as error:
+            self._close(number, Cause.EXTERNAL, str(error))
 
     def _close(self, number: int, cause: Cause, detail: str, *, refused: bool = True) -> None:
         self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=refused))

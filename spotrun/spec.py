@@ -36,6 +36,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
 from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
+    IMAGE_PARAMETER_PATTERN,
     NAME_PATTERN,
     NEWS_KINDS,
     PLACE_PATTERN,
@@ -133,6 +134,14 @@ StepsField = Annotated[
 ]
 Text = Annotated[str, PlainValidator(clean_text), _TEXT_SCHEMA]
 Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT_SCHEMA]
+ImageParameter = Annotated[
+    str,
+    PlainValidator(matching(IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
+    WithJsonSchema({"type": "string", "pattern": IMAGE_PARAMETER_PATTERN}),
+]
+DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
+EC2_BOOT = timedelta(seconds=90)
+"""Usual for a GPU instance with a Deep Learning AMI; measured as soon as there was one."""
 Place = Annotated[
     str,
     PlainValidator(matching(PLACE_PATTERN, "use letters, digits, dots and dashes")),
@@ -176,8 +185,8 @@ class ResourcesSpec(Model):
 
     cloud: Annotated[
         Literal["local", "aws", "gcp"],
-        PlainValidator(one_of("local", unbuilt=("aws", "gcp"))),
-        WithJsonSchema({"enum": ["local"]}),
+        PlainValidator(one_of("local", "aws", unbuilt=("gcp",))),
+        WithJsonSchema({"enum": ["local", "aws"]}),
     ] = Field(default="local", description="The cloud. `local` rehearses on this machine at simulated prices.")
     accelerators: (
         Annotated[
@@ -417,6 +426,30 @@ class LocalMarketSpec(Model):
         return self
 
 
+class AwsSpec(Model):
+    """Amazon EC2: where to look for capacity, and what is around an instance. Counts with `cloud: aws` alone."""
+
+    regions: tuple[Place, ...] = Field(
+        default=("us-east-1",), max_length=30, description="Where to look, unless resources name a place."
+    )
+    instance_types: tuple[Place, ...] = Field(
+        default=(), max_length=100, description="Only these types. Default: every x86_64 type that suits resources."
+    )
+    image_id: Place | None = Field(default=None, description="The machine image: ami-… Default: see image_parameter.")
+    image_parameter: ImageParameter = Field(
+        default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
+    )
+    volume_gb: StrictInt = Field(default=100, ge=8, le=16_000, description="The root volume, in GiB.")
+    security_group: Place = Field(default="spotrun-node", description="Its name; in its network the subnets are found.")
+    instance_profile: Place = Field(default="spotrun-node", description="The role of an instance: its run's folder.")
+
+    @model_validator(mode="after")
+    def _looks_somewhere(self) -> AwsSpec:
+        if not self.regions:
+            raise Unreadable("names no region", "name one, like us-east-1", at=("regions",))
+        return self
+
+
 class RunSpec(Model):
     """One training run for spotrun."""
 
@@ -452,6 +485,20 @@ class RunSpec(Model):
         default=1, description="Nodes that train together. Only 1 so far."
     )
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
+    aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and what is around an instance.")
+
+    @property
+    def boot(self) -> timedelta:
+        """What passes from a launch to a booted instance, as far as that is known before the first one."""
+        return self.local.boot if self.resources.cloud == "local" else EC2_BOOT
+
+    @model_validator(mode="after")
+    def _instances_can_reach_the_store(self) -> RunSpec:
+        uri = self.checkpoint.uri
+        if self.resources.cloud == "aws" and not uri.startswith("s3://"):
+            advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+            raise Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
+        return self
 
     @model_validator(mode="after")
     def _a_deadline_is_kept_on_demand_if_need_be(self) -> RunSpec:

@@ -24,6 +24,7 @@ from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"
 SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
 TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"

@@ -5,8 +5,7 @@ An EC2 account on this machine: moto's own application in our process, and in fr
         account.refuse("RunInstances", "InsufficientInstanceCapacity", 500)
 
 The layer in front adds launch tokens with their two errors, spot prices, the price list, refusals, answers that are
-lost, an audit of every call, and instances that run their user-data: with `systemd-run` and `systemctl` shimmed, a
-timer passes as fast as the account's clock and a power-off ends the instance as one from inside does.
+lost, an audit of every call, and instances that are process trees. Times are those of the account's clock.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
-import signal
-import subprocess
+import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs
@@ -34,35 +33,38 @@ from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.aws import request as tag
+from spotrun.clouds.local.config import NOTICE
+from spotrun.instance import Instance, InstanceState
+from spotrun.offering import CapacityType, Offering
+from tests.ec2_machines import Machine
 
 ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
 SPOT_SHARE = "0.1578"
 IMAGE_PARAMETER = "/spotrun/image"
+INTERRUPTED = "Server.SpotInstanceTermination"
+_LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
-_SHIMS = {
-    "systemd-run": """#!/bin/bash
-for word in "$@"; do case "$word" in --on-boot=*) after="${word#--on-boot=}";; esac; done
-( sleep "$(python3 -c "print(${after%s} / $TIME_SCALE)")"; systemctl poweroff ) &
-""",
-    "systemctl": '#!/bin/bash\ntouch "$POWERED_OFF"\n',
-}
 
 
 class Ec2Account:
     """`calls` are the actions that were asked for, in order, each with its parameters."""
 
     def __init__(self, clock: ScaledClock) -> None:
-        self._clock = clock
+        self.clock = clock
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock = threading.RLock()
         self._refusals: list[tuple[str, str, int]] = []
         self._lost: list[str] = []
         self._launches: dict[str, tuple[dict[str, str], bytes, str]] = {}
-        self._machines: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
+        self._machines: dict[str, Machine] = {}
+        self._ends: dict[str, tuple[str, str]] = {}
         self._folder = tempfile.TemporaryDirectory()
         self.calls: list[tuple[str, dict[str, str]]] = []
-        self.boots = False
+        self.image: Mapping[str, str] | None = None
+        self.tools: Mapping[str, str] = {}
+        self.spot_is_gone = False
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -71,10 +73,8 @@ class Ec2Account:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for machine, watcher in self._machines:
-            if watcher.is_alive():  # so the machine is not reaped yet, and the group still its own
-                os.killpg(machine.pid, signal.SIGKILL)
-            watcher.join(10)
+        for machine in self._machines.values():
+            machine.power_off()
         self._server.shutdown()
         self._server.server_close()
         self._folder.cleanup()
@@ -117,10 +117,29 @@ class Ec2Account:
     def end(self, instance_id: str, reason: str) -> None:
         """An end that nobody called for, with its StateReason."""
         with self._lock:
-            row = self.row(instance_id)
-            row.terminate()
-            row.state_reason = StateReason(reason, reason)
-            row._reason = f"{reason} ({self._clock.now():%Y-%m-%d %H:%M:%S} GMT)"
+            self.row(instance_id).terminate()
+            self._end(instance_id, reason)
+
+    def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
+        """Take a spot instance back, with so much notice or at once."""
+        machine = self._machines[instance_id]
+        if notice is None:
+            self.end(instance_id, INTERRUPTED)
+            return
+        machine.metadata.give_notice(self.clock.now() + notice)
+        machine.after(notice.total_seconds(), lambda: self.end(instance_id, INTERRUPTED))
+
+    def console(self, instance_id: str) -> str:
+        return (self._machines[instance_id].disk / "console.log").read_text(errors="replace")
+
+    def _end(self, instance_id: str, reason: str) -> None:
+        """The first reason counts, whatever moto has written down since."""
+        words = f"{reason} ({self.clock.now():%Y-%m-%d %H:%M:%S} GMT)"
+        reason, words = self._ends.setdefault(instance_id, (reason, words))
+        row = self.row(instance_id)
+        row.state_reason, row._reason = StateReason(reason, reason), words
+        if instance_id in self._machines:
+            self._machines[instance_id].power_off()
 
     # -- the layer in front --------------------------------------------------------------------------------------
 
@@ -153,7 +172,15 @@ class Ec2Account:
             return self._spot_prices()
         if action == "RunInstances":
             return self._launch(asked, motos)
-        return motos()
+        answer = motos()
+        if action == "TerminateInstances" and answer.status_code == 200:
+            self._terminated(asked)
+        return answer
+
+    def _terminated(self, asked: dict[str, str]) -> None:
+        for name, instance_id in asked.items():
+            if name.startswith("InstanceId."):
+                self._end(instance_id, "Client.UserInitiatedShutdown")
 
     def _launch(self, asked: dict[str, str], motos: Callable[[], Response]) -> Response:
         if asked["InstanceType"] not in TYPES:
@@ -167,42 +194,50 @@ class Ec2Account:
             if self.row(instance_id)._state.name in ("shutting-down", "terminated"):
                 return _error("IdempotentInstanceTerminated", 400)
             return Response(body, 200, content_type="text/xml")
+        if self.spot_is_gone and asked.get("InstanceMarketOptions.MarketType") == "spot":
+            return _error("InsufficientInstanceCapacity", 500)
         answer = motos()
         if answer.status_code == 200:
-            body = answer.get_data()
+            now = self.clock.now()
+            body = _LAUNCH_TIME.sub(f"{now:%Y-%m-%dT%H:%M:%S.000Z}".encode(), answer.get_data())
+            answer.set_data(body)
             instance_id = body.split(b"<instanceId>")[1].split(b"<")[0].decode()
+            self.row(instance_id).launch_time = now.replace(tzinfo=None)
             self._launches[token] = (facts, body, instance_id)
-            self._boot(instance_id, base64.b64decode(asked["UserData"]))
+            self._boot(self._instance(instance_id, asked), base64.b64decode(asked["UserData"]))
         return answer
 
-    def _boot(self, instance_id: str, user_data: bytes) -> None:
-        if not self.boots:
-            return
-        disk = Path(self._folder.name) / instance_id
-        disk.mkdir()
-        (disk / "user-data.sh").write_bytes(user_data)
-        for name, text in _SHIMS.items():
-            (disk / name).write_text(text)
-            (disk / name).chmod(0o755)
-        environment = {
-            "PATH": f"{disk}:{os.environ['PATH']}",
-            "POWERED_OFF": str(disk / "powered-off"),
-            "TIME_SCALE": str(self._clock.scale),
-        }
-        machine = subprocess.Popen(
-            ["bash", str(disk / "user-data.sh")], env=environment, stdout=subprocess.PIPE, start_new_session=True
+    def _instance(self, instance_id: str, asked: dict[str, str]) -> Instance:
+        """As its own metadata service tells of it."""
+        tags = {asked[f"TagSpecification.1.Tag.{n}.Key"]: asked[f"TagSpecification.1.Tag.{n}.Value"] for n in (2, 3)}
+        spot = asked.get("InstanceMarketOptions.MarketType") == "spot"
+        return Instance(
+            instance_id=instance_id,
+            token=asked["ClientToken"],
+            run_uid=tags[tag.RUN],
+            launch=int(tags[tag.LAUNCH]),
+            offering=Offering(
+                cloud="aws",
+                region=REGION,
+                zone=self.row(instance_id)._placement.zone,
+                instance_type=asked["InstanceType"],
+                capacity_type=CapacityType.SPOT if spot else CapacityType.ON_DEMAND,
+                price_usd_per_hour=Decimal(0),
+            ),
+            state=InstanceState.RUNNING,
+            launched_at=self.clock.now(),
         )
-        watcher = threading.Thread(target=self._watch, args=(machine, instance_id, disk), daemon=True)
-        self._machines.append((machine, watcher))
-        watcher.start()
 
-    def _watch(self, machine: subprocess.Popen[bytes], instance_id: str, disk: Path) -> None:
-        machine.communicate()
-        if (disk / "powered-off").exists():
-            self.end(instance_id, "Client.InstanceInitiatedShutdown")
+    def _boot(self, instance: Instance, user_data: bytes) -> None:
+        if self.image is None:
+            return
+        ended = partial(self.end, instance.instance_id, "Client.InstanceInitiatedShutdown")
+        machine = Machine(Path(self._folder.name) / instance.instance_id, instance, self.clock, ended)
+        self._machines[instance.instance_id] = machine
+        machine.start(user_data, self.image, self.tools)
 
     def _spot_prices(self) -> Response:
-        since = f"{self._clock.now() - timedelta(days=1):%Y-%m-%dT%H:%M:%S.000Z}"
+        since = f"{self.clock.now() - timedelta(days=1):%Y-%m-%dT%H:%M:%S.000Z}"
         items = "".join(
             f"<item><instanceType>{kind}</instanceType><productDescription>Linux/UNIX</productDescription>"
             f"<spotPrice>{SPOT_SHARE}</spotPrice><timestamp>{since}</timestamp>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.habits import Habits
-from tests import ec2_server, local_clouds
+from tests import ec2_machines, ec2_server, local_clouds
 from tests.ec2_server import Ec2Account
 from tests.eventually import eventually
 from tests.worlds import calm
@@ -58,7 +59,7 @@ class AwsAccount:
         for name, text in self._server.environment.items():
             monkeypatch.setenv(name, text)
         self._server.furnish()
-        self._server.boots = True
+        self._server.image, self._server.tools = {"PATH": os.environ["PATH"]}, {"aws": ec2_machines.NO_STORE}
 
     def driver(self) -> CloudDriver:
         types = tuple(ec2_server.TYPES)

@@ -16,7 +16,7 @@ LAYERS = (
     offering instance events""",
     """billing storage_prices state fold timeline outcome books accounting market policy hazard intervals trace
     exactness strategies sightings spending""",
-    """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation clouds
+    """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation boot clouds
     checkpoint lightning market_record""",
     "runner heartbeats agent verify report notify doctor simulation",
     "cli __main__",

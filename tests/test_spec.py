@@ -209,7 +209,7 @@ def test_flags_win_over_the_file_and_are_named_when_they_are_wrong(folder: Path)
         ("resources.max_price", "$2", "--max-price: '$2' is not a number of US dollars; write 2"),
         ("resources.max_price", "nan", "--max-price: 'nan' is not a number"),
         ("max_duration", "10 min", "--max-duration: '10 min' is not a duration; write 10m"),
-        ("resources.cloud", "aws", "--cloud: aws is known, but not built yet"),
+        ("resources.cloud", "gcp", "--cloud: gcp is known, but not built yet"),
         ("resources.spot_policy", "spott", "--spott: must be spot, on-demand or auto"),
         ("resources.region", "a b", "--region: 'a b' is not allowed here"),
         ("envs.1A", "x", "--env 1A: is not a variable name"),
@@ -448,6 +448,15 @@ def specs() -> st.SearchStrategy[dict[str, Any]]:
                 fixed({"max_usd": dollars(), "warn_at": st.sampled_from(["0.5", 0.8, 1])}),
             ),
             "retry": fixed({}, optional={"on_events": st.lists(st.just("error"), max_size=1)}),
+            "aws": fixed(
+                {},
+                optional={
+                    "regions": st.lists(st.sampled_from(["us-east-1", "eu-west-3"]), min_size=1, max_size=2),
+                    "instance_types": st.lists(st.just("g5.xlarge"), max_size=1),
+                    "image_id": st.just("ami-0123456789abcdef0"),
+                    "volume_gb": st.integers(8, 16_000),
+                },
+            ),
             "local": fixed(
                 {},
                 optional={

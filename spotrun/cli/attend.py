@@ -16,9 +16,9 @@ from spotrun import address
 from spotrun.accounting import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
 from spotrun.cli.telling import telling
-from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, only_local, who
+from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, who
 from spotrun.clock import system_clock
-from spotrun.creation import deadline_at
+from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
 from spotrun.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.ledger import EntryRefused
@@ -46,7 +46,6 @@ def show_plan(spec: RunSpec) -> None:
         CloudError: none suits, or none within max_price.
         SpecInvalid: the run would never be done.
     """
-    only_local(spec)
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)
     chosen = _first_choice(spec, unborn, world)
@@ -64,7 +63,7 @@ def refuse_hopeless(spec: RunSpec, world: World) -> None:
         SpecInvalid: on spot the run would never be done, by what an earlier one of its name measured.
     """
     before = earlier_run(spec)
-    known = None if before is None else earlier(before, spec.local.time_scale)
+    known = None if before is None else earlier(before, clock_of(spec).scale)
     found = hopeless_on_spot(spec, known, median_life(world.sightings))
     if found is not None:
         raise SpecInvalid(found.reason, hint=found.fix)
@@ -92,7 +91,7 @@ def show_deadline(spec: RunSpec) -> None:
     if (reason := unreachable(spec, at - now)) is not None:
         raise SpecInvalid(reason, hint="give a later policy.deadline, or a truer policy.expected_work")
     known = "" if spec.policy.expected_work else "; on demand until its work is measured, for want of expected_work"
-    clock = " of run time" if spec.local.time_scale != 1 else ""
+    clock = " of run time" if clock_of(spec).scale != 1 else ""
     print(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
 
 

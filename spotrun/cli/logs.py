@@ -46,13 +46,29 @@ def logs(
 
 def _print_consoles(run: OpenRun) -> None:
     """What the instances said by themselves: all there is when no agent came to write logs."""
+    from spotrun.clouds.local.driver import LocalCloud
     from spotrun.report.describe import printable
 
+    if not isinstance(run.cloud, LocalCloud):
+        _print_failed_starts(run)
+        return
     for instance in run.cloud.list(run.created.uid):
         console = run.cloud.folder(instance.instance_id) / "console.log"
         if console.exists():
             print(f"console of {instance.instance_id}:")
             print(printable(console.read_text(errors="replace")))
+
+
+def _print_failed_starts(run: OpenRun) -> None:
+    from functools import partial
+
+    from spotrun.boot.upload import FAILED_PREFIX
+    from spotrun.report.describe import printable
+    from spotrun.retrying import persist
+
+    for stored in persist(lambda: run.store.list(FAILED_PREFIX)):
+        print(f"{stored.key}:")
+        print(printable(persist(partial(run.store.get, stored.key)).decode(errors="replace")))
 
 
 def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:

@@ -43,7 +43,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what JOB.yaml will cost and when it will be done, before anything is spent."""
-    from spotrun.cli.wiring import first_look, only_local
+    from spotrun.cli.wiring import first_look
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
     from spotrun.errors import SpecInvalid
@@ -63,7 +63,6 @@ def plan(
         "budget.max_usd": budget,
     }
     spec = load_spec(spec_path, overrides)
-    only_local(spec)
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:

@@ -10,15 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from string import ascii_lowercase
 from typing import NamedTuple
 
 from spotrun import address
 from spotrun.address import DEFAULT_STORE
 from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
-from spotrun.creation import first_entry, newborn
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
+from spotrun.creation import clock_of, first_entry, newborn
+from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpotrunError, StoreError
 from spotrun.events import RunCreated
 from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
 from spotrun.ledger import Ledger
@@ -56,13 +59,46 @@ class OpenRun:
         return RunSpec.from_dict(self.created.spec)
 
     @cached_property
-    def cloud(self) -> LocalCloud:
-        return local_cloud(self.spec.local, self.clock)
+    def cloud(self) -> CloudDriver:
+        return cloud_of(self.spec, self.clock)
 
     @cached_property
     def runner(self) -> Runner:
         market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
         return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market)
+
+
+def cloud_of(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
+    """
+    The cloud that a run rents from.
+
+    Raises:
+        CloudError: its SDK is not installed.
+    """
+    return local_cloud(spec.local, clock) if spec.resources.cloud == "local" else _aws_cloud(spec, clock)
+
+
+def _aws_cloud(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
+    try:
+        from spotrun.clouds.aws.driver import AwsCloud
+    except ModuleNotFoundError as error:
+        raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
+    return AwsCloud(aws_config(spec), clock)
+
+
+def aws_config(spec: RunSpec) -> AwsConfig:
+    """What a run's specification says of EC2; a place named under resources is the only one to look at."""
+    resources, aws = spec.resources, spec.aws
+    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
+    return AwsConfig(
+        regions=aws.regions if region is None else (region,),
+        instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
+        security_group=aws.security_group,
+        instance_profile=aws.instance_profile,
+        image_id=aws.image_id,
+        image_parameter=aws.image_parameter,
+        volume_gib=aws.volume_gb,
+    )
 
 
 def local_cloud(spec: LocalMarketSpec, clock: ScaledClock) -> LocalCloud:
@@ -89,10 +125,10 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     `store` has the runs, where that is not checkpoint.uri. One that cannot be read yet is the business of the launch:
     without it there is only less to know.
     """
-    clock = ScaledClock(datetime.now(UTC), spec.local.time_scale)
+    clock = clock_of(spec)
     unborn = newborn(spec, clock)
     assert unborn.created is not None
-    offerings = suitable(local_cloud(spec.local, clock).offerings(), spec)  # its own market, which begins with it
+    offerings = suitable(cloud_of(spec, clock).offerings(), spec)  # its own market, which begins with it
     sightings = _told(store or spec.checkpoint.uri, unborn.created, offerings)
     return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
 
@@ -247,9 +283,3 @@ def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) ->
             return each.error
     hint = "see `spotrun status`, or name another store by --store"
     return RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
-
-
-def only_local(spec: RunSpec) -> None:
-    """Refuse what cannot be attended to yet."""
-    if spec.resources.cloud != "local":
-        raise SpotrunError(f"cloud {spec.resources.cloud} is not built yet", hint="set resources.cloud: local")

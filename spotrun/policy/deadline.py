@@ -82,7 +82,7 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     if spec.policy.deadline is None:
         return None
     work = spec.policy.expected_work or timedelta()
-    if work + spec.local.boot < time_left:
+    if work + spec.boot < time_left:
         return None
     return "the deadline cannot be met even on demand: to boot and to train takes longer"
 

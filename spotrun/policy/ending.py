@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
@@ -56,13 +56,21 @@ def hopeless(state: RunState) -> ev.RunFailed | None:
     first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
     stillborn = list(takewhile(_stillborn, (launch for launch in first_choices if not refused(launch))))
     if len(stillborn) >= STILLBORN_MAX:
-        detail = f"{len(stillborn)} instances in a row ended before the agent took over"
+        detail = _why_stillborn(stillborn)
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
     if len(fruitless) >= FRUITLESS_MAX:
         detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
     return None
+
+
+def _why_stillborn(launches: Sequence[Launch]) -> str:
+    """`launches`, the newest first."""
+    newest = launches[0].closed
+    if newest is not None and newest.refused:
+        return f"the cloud takes the request for wrong: {newest.detail}"
+    return f"{len(launches)} instances in a row ended before the agent took over; `spotrun logs` has what they said"
 
 
 def refused(launch: Launch) -> bool:

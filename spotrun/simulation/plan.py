@@ -158,7 +158,7 @@ def _rework(spec: RunSpec) -> timedelta:
 
 def _standby(spec: RunSpec, measured: Measured) -> Standby:
     cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
-    boot_s = spec.local.boot.total_seconds() if measured.boot_s is None else measured.boot_s
+    boot_s = spec.boot.total_seconds() if measured.boot_s is None else measured.boot_s
     return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s)
 
 

@@ -1,4 +1,7 @@
 set -u
+export SPOTRUN_RUN SPOTRUN_RUN_UID SPOTRUN_LAUNCH
+export SPOTRUN_INSTANCE_DIR="${SPOTRUN_INSTANCE_DIR:-/var/lib/spotrun}"
+SPOTRUN_RUN="$(base64 --decode <<<"${SPOTRUN_RUN_URI_BASE64}")"
 
 # The time-to-live comes first, and counts on the monotonic clock from the boot on: it ends the instance whatever else
 # has died, because a shutdown from inside terminates it. An instance that cannot arm it must not live at all.
@@ -9,3 +12,21 @@ if ! systemd-run --unit=spotrun-time-to-live --on-boot="${SPOTRUN_TIME_TO_LIVE_S
     exit 1
 fi
 echo "spotrun: launch ${SPOTRUN_LAUNCH} of run ${SPOTRUN_RUN_UID} powers off ${SPOTRUN_TIME_TO_LIVE_S} s after its boot"
+
+# A role takes some seconds to be known everywhere.
+umask 077
+mkdir -p "${SPOTRUN_INSTANCE_DIR}/boot"
+for pause in 1 2 4 8 16 32 0; do
+    aws s3 cp --recursive --only-show-errors "${SPOTRUN_RUN}/boot/" "${SPOTRUN_INSTANCE_DIR}/boot/" && break
+    sleep "${pause}"
+done
+if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" ]]; then
+    echo "spotrun: the run's folder cannot be read: power off"
+    systemctl poweroff
+    exit 1
+fi
+
+# A service: its end, whatever it comes from, is the end of the instance.
+systemd-run --unit=spotrun --property="ExecStopPost=systemctl poweroff" --property=LimitNOFILE=65536 \
+    --setenv=SPOTRUN_RUN --setenv=SPOTRUN_RUN_UID --setenv=SPOTRUN_LAUNCH --setenv=SPOTRUN_INSTANCE_DIR \
+    --setenv=HOME=/root --setenv=PATH /bin/bash "${SPOTRUN_INSTANCE_DIR}/boot/start.sh" || systemctl poweroff

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.network import Image, Network, find_image, find_network
+from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.prices import SpotPool, on_demand_prices, spot_prices
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
@@ -59,11 +59,11 @@ class Catalog:
         self._price_list: Kept[dict[str, Decimal]] = Kept(clock, PRICE_LIST_FOR_S, self._read_price_list)
         self._spot: Kept[dict[SpotPool, list[PriceSegment]]] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
         self._history: tuple[float, datetime, dict[SpotPool, list[PriceSegment]]] | None = None
-        self._image: Kept[Image] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
+        self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
 
     @property
-    def image(self) -> Image:
+    def image(self) -> str:
         return self._image.get()
 
     @property
@@ -103,6 +103,8 @@ class Catalog:
             accelerators=kind.accelerators,
             cpus=kind.cpus,
             memory_gib=kind.memory_gib,
+            image=self.image,
+            subnet=self.network.subnets[zone],
         )
         if offering.pool not in self.unsupported:
             yield offering

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
-"""The newest Deep Learning AMI: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html"""
-
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -21,5 +18,5 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     security_group: str = "spotrun-node"
     instance_profile: str = "spotrun-node"
     image_id: str | None = None
-    image_parameter: str = DEEP_LEARNING_AMI
+    image_parameter: str = ""
     volume_gib: int = 100

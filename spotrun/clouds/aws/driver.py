@@ -13,6 +13,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of
+from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.refusals import NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.request import run_instances
@@ -86,12 +87,10 @@ class AwsCloud:
         return self._regions[offering.region]
 
     def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
-        """RunInstances; repeating it is harmless, because the token is in it."""
-        catalog = self._catalogs[region.name]
-        subnet = catalog.network.subnets.get(request.offering.zone)
-        if subnet is None:
-            raise Unsupported(f"no subnet in {request.offering.zone}", hint="make one, or name another zone")
-        parameters = run_instances(request, self._config, catalog.image, subnet, catalog.network.group)
+        """RunInstances; repeating it is harmless, because the token is in it, and all else follows from the request."""
+        image = describe_image(region, request.offering.image)
+        group = self._catalogs[region.name].network.group
+        parameters = run_instances(request, self._config, image, group)
         answer = region.ask(f"launch {request.offering}", lambda: region.ec2.run_instances(**parameters))
         found: dict[str, Any] = answer["Instances"][0]
         return found

@@ -24,14 +24,16 @@ class Network(msgspec.Struct, frozen=True, kw_only=True):
     subnets: dict[str, str]
 
 
-def find_image(region: Region, config: AwsConfig) -> Image:
-    """
-    The image named by id, or the newest one behind the parameter.
+def find_image(region: Region, config: AwsConfig) -> str:
+    """The id of the image that was named, or of the newest one behind the parameter."""
+    return config.image_id or _newest(region, config.image_parameter)
 
-    Raises:
-        CloudError: there is none, or it is not available any more.
+
+def describe_image(region: Region, image_id: str) -> Image:
     """
-    image_id = config.image_id or _newest(region, config.image_parameter)
+    Raises:
+        CloudError: there is no such image, or it is not available any more.
+    """
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
         raise CloudError(f"image {image_id} is not available in {region.name}", hint="name another image")

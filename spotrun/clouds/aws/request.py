@@ -15,7 +15,7 @@ TIME_TO_LIVE, PRICE = "spotrun:time-to-live", "spotrun:usd-per-hour"
 ACCELERATORS, CPUS, MEMORY = "spotrun:accelerators", "spotrun:cpus", "spotrun:memory-gib"
 
 
-def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, subnet: str, group: str) -> dict[str, Any]:
+def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group: str) -> dict[str, Any]:
     """
     The parameters of the one call. They follow from the arguments alone: a repeated call with the same token must be
     the same call, or EC2 refuses it.
@@ -27,7 +27,7 @@ def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, subne
         "InstanceType": offering.instance_type,
         "MinCount": 1,
         "MaxCount": 1,
-        "SubnetId": subnet,
+        "SubnetId": offering.subnet,
         "SecurityGroupIds": [group],
         "IamInstanceProfile": {"Name": config.instance_profile},
         "InstanceInitiatedShutdownBehavior": "terminate",

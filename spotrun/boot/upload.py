@@ -1,0 +1,66 @@
+"""Into a run's folder, before its first entry: how a rented machine starts, this very spotrun, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.resources import files
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from spotrun.boot.wheel import own_wheel
+from spotrun.store import Store
+
+FOLDER = "boot"
+FAILED_PREFIX = f"{FOLDER}/failed-"
+"""Of the log of a launch whose agent never ran."""
+OF_THE_IMAGE = ("torch", "torchvision", "triton", "nvidia-", "cuda-")
+"""Not pinned: they are large, and an image has those that fit its driver."""
+
+
+def upload(store: Store) -> None:
+    """
+    Raises:
+        StoreError: it cannot be written.
+    """
+    wheel = own_wheel()
+    start = files(__package__).joinpath("start.sh").read_bytes()
+    for name, data in ((wheel.name, wheel.data), ("constraints.txt", constraints().encode()), ("start.sh", start)):
+        store.put(f"{FOLDER}/{name}", data)
+
+
+def constraints() -> str:
+    """A pip constraints file: instances install the versions that are installed here, where they install any."""
+    pinned = (name for name in sorted(_needed("spotrun[aws]")) if not name.startswith(OF_THE_IMAGE))
+    return "".join(f"{name}=={distribution(name).version}\n" for name in pinned if name != "spotrun")
+
+
+def _needed(wanted: str) -> set[str]:
+    """The names of what is installed here and needed by `wanted`, which is one of them."""
+    found: dict[str, set[str]] = {}
+    left = [Requirement(wanted)]
+    while left:
+        requirement = left.pop()
+        name = canonicalize_name(requirement.name)
+        extras = {"", *requirement.extras}
+        fresh = extras - found.get(name, set())
+        if fresh and _is_installed(name):
+            found.setdefault(name, set()).update(fresh)
+            left += _requirements(name, fresh)
+    return set(found)
+
+
+def _requirements(name: str, extras: set[str]) -> Iterator[Requirement]:
+    for text in distribution(name).requires or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
+            yield requirement
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True

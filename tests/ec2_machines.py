@@ -1,0 +1,113 @@
+"""
+EC2 instances on this machine: each runs its user-data as a process tree, with a disk and a metadata service of its own.
+
+What would touch the host is shimmed: `systemd-run` starts processes and timers of the instance, and every command that
+ends a machine ends this one alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local import processes
+from spotrun.clouds.local.metadata import MetadataService
+from spotrun.instance import Instance
+
+MARK = "EC2_MACHINE"
+"""The variable that all processes of a machine carry, with its disk."""
+ENDS_A_MACHINE = ("shutdown", "poweroff", "halt", "reboot")
+_POWER_OFF = '#!/bin/bash\ntouch "$EC2_MACHINE/powered-off"\n'
+_SYSTEMCTL = f"""#!/bin/bash
+case "$1" in {"|".join(ENDS_A_MACHINE)}) exec poweroff;; esac
+echo "systemctl $*: not in this rehearsal" >&2
+exit 1
+"""
+_SYSTEMD_RUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do
+    case "$1" in
+        --on-boot=*) after="${1#--on-boot=}" ;;
+        --property=ExecStopPost=*) stop_post="${1#--property=ExecStopPost=}" ;;
+    esac
+    shift
+done
+if [[ -n "${after:-}" ]]; then
+    ( /bin/sleep "$(awk "BEGIN { print ${after%s} / $SPOTRUN_TIME_SCALE }")"; "$@" ) &
+else
+    ( "$@"; ${stop_post:-true} ) >>"$EC2_MACHINE/console.log" 2>&1 &
+fi
+"""
+NO_STORE = "#!/bin/bash\nexec sleep 3600\n"
+"""In place of `aws`, where nothing is to be fetched."""
+
+
+class Machine:
+    """`ended` is called once, from a thread of its own, when the machine has powered itself off."""
+
+    def __init__(self, disk: Path, instance: Instance, clock: ScaledClock, ended: Callable[[], None]) -> None:
+        self.disk = disk
+        self.metadata = MetadataService(instance, clock)
+        self._clock = clock
+        self._ended = ended
+        self._off = threading.Event()
+        self._timers: list[threading.Timer] = []
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self, user_data: bytes, image: Mapping[str, str], tools: Mapping[str, str]) -> None:
+        """`image` is its environment; `tools` are scripts that stand before all others on its path."""
+        shims = {"systemd-run": _SYSTEMD_RUN, "systemctl": _SYSTEMCTL, **dict.fromkeys(ENDS_A_MACHINE, _POWER_OFF)}
+        tools_folder = self.disk / "tools"
+        tools_folder.mkdir(parents=True)
+        for name, text in {**shims, **tools}.items():
+            (tools_folder / name).write_text(text)
+            (tools_folder / name).chmod(0o755)
+        script = self.disk / "user-data"
+        script.write_bytes(user_data)
+        environment = {
+            **image,
+            **self._clock.environment(),
+            "PATH": f"{tools_folder}:{image['PATH']}",
+            "SPOTRUN_INSTANCE_DIR": str(self.disk / "spotrun"),
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.endpoint.rstrip("/"),
+            MARK: str(self.disk),
+        }
+        with (self.disk / "console.log").open("ab") as console:
+            subprocess.Popen(
+                ["bash", str(script)],
+                cwd=self.disk,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+        self.metadata.start()
+        self._watcher.start()
+
+    def notice(self, deadline: datetime) -> None:
+        self.metadata.give_notice(deadline)
+
+    def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """In so many seconds of run time, unless it is off by then."""
+        timer = threading.Timer(seconds / self._clock.scale, lambda: None if self._off.is_set() else act())
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
+
+    def power_off(self) -> None:
+        """At once, from outside."""
+        self._off.set()
+        for timer in self._timers:
+            timer.cancel()
+        assert processes.kill_all(partial(processes.carrying, MARK, str(self.disk)))
+
+    def _watch(self) -> None:
+        while not self._off.wait(0.02):
+            if (self.disk / "powered-off").exists():
+                self.power_off()
+                self._ended()

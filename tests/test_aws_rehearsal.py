@@ -1,0 +1,127 @@
+"""
+The dress rehearsal: a run on EC2 from its launch to its bill, against servers that speak the protocol of AWS.
+
+EC2 is moto with instances that execute their user-data (tests/ec2_server.py), S3 is SeaweedFS. Everything between them
+is what a real account would get: this very wheel out of the run's folder, the bootstrap, the agent, the notices.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from spotrun.clock import ScaledClock
+from spotrun.events import Cause
+from spotrun.offering import CapacityType
+from tests import ec2_server
+from tests.ec2_server import Ec2Account
+from tests.eventually import eventually
+from tests.local_runs import JOBS, WITHIN_S, Site, final_tensors
+from tests.object_stores import RunningServer
+
+SCALE = 30
+EPOCHS = 24
+BIN = Path(sys.executable).parent
+
+
+class Aws(Site):
+    """An account with a bucket, and a shell to call spotrun from."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, account: Ec2Account, s3: RunningServer) -> None:
+        super().__init__(folder, monkeypatch, s3.new_prefix())
+        self.account = account
+        clock = account.clock.environment()
+        for name, text in {**account.environment, **s3.environment, **clock, "AWS_ENDPOINT_URL": account.url}.items():
+            monkeypatch.setenv(name, text)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
+        account.furnish()
+        kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+        account.image = {name: os.environ[name] for name in kept} | {
+            "PATH": f"{BIN}:{os.defpath}",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def job_on_aws(self, name: str, arguments: str) -> Path:
+        path = self.folder / f"{name}.yaml"
+        path.write_text(
+            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: quick.py, args: [{arguments}]}}\n"
+            f"envs: {{TRACE: '{self.trace}'}}\n"
+            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
+            "resources: {cloud: aws}\n"
+            f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}}}\n"
+            "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n"
+        )
+        return path
+
+    def trained(self, runner: subprocess.Popen[str], step: int) -> None:
+        """Wait until step `step` of the run that trains was done."""
+        eventually(lambda: self.last_step() >= step or runner.poll() is not None, within_s=WITHIN_S)
+        assert runner.poll() is None, runner.communicate()[0]
+
+    def trains_on(self) -> str:
+        current = self.state("stormy").current
+        assert current is not None
+        return current.instance_id
+
+    def aws(self, *words: str) -> str:
+        """What a client says that is not ours."""
+        return subprocess.run(
+            [BIN / "aws", *words, "--output", "text"], check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
+    with Ec2Account(ScaledClock(datetime.now(UTC), SCALE)) as account:
+        site = Aws(tmp_path, monkeypatch, account, servers("s3"))
+        yield site
+        site.close()
+
+
+@pytest.mark.slow
+def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(site: Aws) -> None:
+    site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
+    site.trace.rename(site.trace.with_suffix(".calm"))
+    runner = site.start("launch", site.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
+
+    site.trained(runner, step=20)
+    site.account.interrupt(site.trains_on())
+    site.trained(runner, step=60)
+    site.account.spot_is_gone = True
+    site.account.interrupt(site.trains_on(), notice=None)
+    site.trained(runner, step=130)
+    site.account.spot_is_gone = False
+    output, _ = runner.communicate(timeout=240)
+    assert runner.returncode == 0, output
+
+    state = site.state("stormy")
+    attempts = list(state.attempts.values())
+    capacity = [state.launch_of(attempt).intent.offering.capacity_type for attempt in attempts]
+    causes = [attempt.end.cause for attempt in attempts if attempt.end is not None]
+    assert causes[:2] == [Cause.INTERRUPTED] * 2
+    assert CapacityType.ON_DEMAND in capacity
+    assert capacity[0] is capacity[-1] is CapacityType.SPOT
+
+    quiet = dict(line.split(" ", 1) for line in site.trace.with_suffix(".calm").read_text().splitlines())
+    assert {str(step): lines for step, lines in site.trace_by_step().items()} == {
+        step: {f"{step} {rest}"} for step, rest in quiet.items()
+    }
+    assert final_tensors(site.run("stormy")) == final_tensors(site.run("calm"))
+
+    bill = site.call_json("report", "stormy")
+    parts = [*bill["epochs"], bill["unfinished"]]
+    assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
+
+    alive = "Name=instance-state-name,Values=pending,running,stopping,shutting-down,stopped"
+    assert site.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
+    assert site.aws("ec2", "describe-volumes").strip() == ""
+    bucket = site.uri.split("/")[2]
+    assert "Uploads" not in site.aws("s3api", "list-multipart-uploads", "--bucket", bucket)
