@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from msgspec.structs import replace
+
 from spotrun.events import BillingRule
 from spotrun.instance import EndedBy, PriceSegment
 
@@ -22,6 +24,30 @@ LOCAL_RULE = BillingRule(
     free_if_interrupted_within_s=60,
     source="simulated; shaped like Compute Engine's: per second, 60 s minimum, free if preempted in the first minute",
 )
+AWS_RULE = BillingRule(
+    minimum_s=60,
+    free_if_interrupted_within_s=3600,
+    volume_gib=100,
+    volume_usd_per_gib_month=Decimal("0.08"),
+    address_usd_per_hour=Decimal("0.005"),
+    source="EC2 Linux as documented on 2026-11-22: per second, 60 s minimum, spot at the price in effect and free if "
+    "EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of us-east-1",
+)
+"""
+Who ended a spot instance decides: "no charge" in the first hour where EC2 did, "charged for the seconds used" where you
+did, and the volume is charged either way:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
+Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html), but EC2 does
+not tell when that began: the seconds of `pending` are counted too. The spot price is the one in effect
+(https://aws.amazon.com/ec2/spot/pricing); volumes: https://aws.amazon.com/ebs/pricing; addresses, billed since February
+2024: https://aws.amazon.com/vpc/pricing. SUSE, which is billed by the hour, is not covered.
+"""
+
+
+def rule_of(cloud: str, volume_gib: int | None = None) -> BillingRule:
+    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where it is not the usual one."""
+    rule = {"local": LOCAL_RULE, "aws": AWS_RULE}[cloud]
+    return rule if volume_gib is None else replace(rule, volume_gib=volume_gib)
 
 
 def exact_seconds(duration: timedelta) -> Decimal:
@@ -50,7 +76,7 @@ def metered(prices: Sequence[PriceSegment], start: datetime, end: datetime) -> D
 
 
 class Meter:
-    """The bill of one instance as it grows: `cost_until` any moment, never less later than earlier."""
+    """The bill of one instance, with what is attached to it, as it grows: never less later than earlier."""
 
     def __init__(
         self,
@@ -64,7 +90,7 @@ class Meter:
         self._prices = prices
         self._from = billed_from
         self._ended_at = ended_at
-        self._free = billed_from is None or self._forgiven(billed_from, ended_at, ended_by)
+        self._free = billed_from is not None and self._forgiven(billed_from, ended_at, ended_by)
 
     def _forgiven(self, billed_from: datetime, ended_at: datetime | None, ended_by: EndedBy | None) -> bool:
         if ended_at is None or ended_by is not EndedBy.CLOUD:
@@ -73,9 +99,10 @@ class Meter:
 
     def cost_until(self, moment: datetime) -> Decimal:
         """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
-        if self._free or self._from is None or moment <= self._from:
+        if self._from is None or moment <= self._from:
             return ZERO
-        if self._ended_at is None or moment < self._ended_at:
-            return metered(self._prices, self._from, moment)
-        minimum_end = self._from + timedelta(seconds=self._rule.minimum_s)
-        return metered(self._prices, self._from, max(self._ended_at, minimum_end))
+        if self._ended_at is not None and moment >= self._ended_at:
+            minimum_end = self._from + timedelta(seconds=self._rule.minimum_s)
+            moment = max(self._ended_at, minimum_end)
+        attached = hourly(self._rule.attached_usd_per_hour, moment - self._from)
+        return attached if self._free else attached + metered(self._prices, self._from, moment)

@@ -126,7 +126,7 @@ class Books:
             + [(written_at, 1) for written_at in state.entry_times]
         )
         self._gets = Tally([*((commit.at, commit.event.objects) for commit in state.commits), *state.restores])
-        self._on_demand_bill = Integral(_counterfactual(state, spans))
+        self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
         self._interruptions = Tally(
             (attempt.end.known_at, 1)
             for attempt in state.attempts.values()
@@ -159,8 +159,10 @@ class Books:
         return to_nano((prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000)
 
 
-def _counterfactual(state: RunState, spans: tuple[Span, ...]) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """When an on-demand machine in this run's place would have been billed, and at which hourly price."""
+def _counterfactual(
+    state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
+) -> Iterable[tuple[datetime, datetime, Decimal]]:
+    """When an on-demand machine in this run's place would have been billed, and at which hourly price in all."""
     first = next((span for span in spans if span.kind is Kind.PRODUCTIVE), None)
     for span in spans:
         if span.attempt is None:
@@ -173,4 +175,4 @@ def _counterfactual(state: RunState, spans: tuple[Span, ...]) -> Iterable[tuple[
         )
         if span.kind is Kind.PRODUCTIVE or starting:
             launch = state.launch_of(state.attempts[span.attempt])
-            yield span.start, span.end, launch.intent.on_demand_usd_per_hour
+            yield span.start, span.end, launch.intent.on_demand_usd_per_hour + attached_usd_per_hour

@@ -23,6 +23,8 @@ from spotrun.offering import Moment, Offering, require_amount
 LEDGER_VERSION = 1
 ENTRY_SIZE_MAX = 64 * 1024
 """Bytes. What does not fit belongs into an object of its own."""
+HOURS_PER_VOLUME_MONTH = 30 * 24
+"""As in the examples of https://aws.amazon.com/ebs/pricing/."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -102,12 +104,26 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     How instance seconds become dollars.
 
     Billed per second, `minimum_s` at least. Spot capacity that the cloud takes back within
-    `free_if_interrupted_within_s` of its start costs nothing.
+    `free_if_interrupted_within_s` of its start costs nothing, but for its disk of `volume_gib` and its public address:
+    they are billed whoever ended it. `source` says where the rule was read, and when.
     """
 
     minimum_s: float
     free_if_interrupted_within_s: float
     source: str
+    volume_gib: Count = 0
+    volume_usd_per_gib_month: Decimal = Decimal(0)
+    address_usd_per_hour: Decimal = Decimal(0)
+
+    def __post_init__(self) -> None:
+        require_amount(self.volume_usd_per_gib_month)
+        require_amount(self.address_usd_per_hour)
+
+    @property
+    def attached_usd_per_hour(self) -> Decimal:
+        """What an instance costs beside its own price: disk and address."""
+        volume = self.volume_usd_per_gib_month * self.volume_gib / HOURS_PER_VOLUME_MONTH
+        return volume + self.address_usd_per_hour
 
 
 class StopRequested(Event, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
             return self.meter(rule).cost_until(self.gone.ended_at)
         if self._refused:
             return ZERO
-        return reservation_usd(self.intent)
+        return reservation_usd(self.intent, rule)
 
 
 class Trainer(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +238,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return sum((launch.reserved_usd(self.created.billing) for launch in self.launches.values()), ZERO)
 
 
-def reservation_usd(intent: ev.LaunchIntended) -> Decimal:
-    """The most that this launch can cost: its whole time-to-live at its price ceiling."""
-    return hourly(intent.price_ceiling_usd_per_hour, timedelta(seconds=intent.time_to_live_s))
+def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
+    """The most that this launch can cost: its whole time-to-live at its price ceiling, with disk and address."""
+    ceiling = intent.price_ceiling_usd_per_hour + rule.attached_usd_per_hour
+    return hourly(ceiling, timedelta(seconds=intent.time_to_live_s))

@@ -65,7 +65,7 @@ def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     else:
         _require(state.current_attempt == event.standby_for, "the attempt to replace is not current")
     if created.budget_usd is not None:
-        planned = state.reserved_usd() + reservation_usd(event)
+        planned = state.reserved_usd() + reservation_usd(event, created.billing)
         _require(planned <= created.budget_usd, "more than the rest of the budget")
 
 

@@ -94,7 +94,8 @@ def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime
     budget = state.created.budget_usd
     if budget is not None and ceiling > 0:
         upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
-        hours = (budget - state.reserved_usd() - upkeep) / (ceiling + requests_usd_per_hour(state))
+        usd_per_hour = ceiling + state.created.billing.attached_usd_per_hour + requests_usd_per_hour(state)
+        hours = (budget - state.reserved_usd() - upkeep) / usd_per_hour
         affordable_life = timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
         half = affordable_life / 2
         life = min(life, half if half >= TIME_TO_LIVE_MIN * 3 else affordable_life)
