@@ -161,6 +161,9 @@ def assumptions(state: RunState) -> str:
         "egress: none (same region)",
         "all on demand: the productive time and one start, at the on-demand price of the same type",
     ]
+    lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
+    if lists:
+        parts.append(f"prices on demand: {', '.join(sorted(lists))}")
     if any(launch.recorded is not None and launch.gone is None for launch in state.launches.values()):
         parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
     if unpriced:

@@ -36,7 +36,8 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     One thing a cloud rents out, with its price now.
 
     `accelerators` is `NAME:COUNT` ("V100:1") or "" for a machine without any. `simulated` says that nobody will
-    ever be billed this price. `image` and `subnet` are what it would start with now, where a cloud has to be told.
+    ever be billed this price. `price_list` names the list, with its day, that has this type's price on demand; "" where
+    there is none. `image` and `subnet` are what it would start with now, where a cloud has to be told.
     """
 
     cloud: str
@@ -49,6 +50,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     memory_gib: int = 0
     simulated: bool = False
+    price_list: str = ""
     image: str = ""
     subnet: str = ""
 

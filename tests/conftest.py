@@ -6,12 +6,18 @@ import contextlib
 import functools
 import signal
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.local_runs import Site
 from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+
+if TYPE_CHECKING:
+    from spotrun.clouds.aws.driver import AwsCloud
+    from tests.ec2_server import Ec2Account
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,3 +48,26 @@ def bucket(
     server = servers(request.param)
     server.reach(monkeypatch)
     return server
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
+    """An EC2 account on this machine, furnished, which boto3 finds through the environment."""
+    from spotrun.clock import ScaledClock
+    from tests.ec2_server import Ec2Account
+
+    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
+        for name, text in account.environment.items():
+            monkeypatch.setenv(name, text)
+        account.furnish()
+        yield account
+
+
+@pytest.fixture
+def cloud(account: Ec2Account) -> AwsCloud:
+    """A driver for it, on a clock that stands still."""
+    from spotrun.clock import ManualClock
+    from spotrun.clouds.aws.driver import AwsCloud
+    from tests.aws_launches import CONFIG
+
+    return AwsCloud(CONFIG, ManualClock(datetime.now(UTC)))

@@ -38,10 +38,10 @@ from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from tests.ec2_machines import Machine
+from tests.ec2_prices import PriceFeed
 
 ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
-SPOT_SHARE = "0.1578"
 IMAGE_PARAMETER = "/spotrun/image"
 INTERRUPTED = "Server.SpotInstanceTermination"
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
@@ -65,11 +65,12 @@ class Ec2Account:
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
+        self.prices = PriceFeed(clock, TYPES, ZONES)
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,7 +97,7 @@ class Ec2Account:
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
-        image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        image = next(iter(ec2_backends[ACCOUNT][REGION].amis))  # asking for them all takes three seconds
         ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
         iam.create_instance_profile(InstanceProfileName="spotrun-node")
         self.calls.clear()
@@ -147,7 +148,7 @@ class Ec2Account:
         request = Request(environ)
         body = request.get_data(cache=True)
         if request.headers.get("X-Amz-Target", "").startswith("AWSPriceListService"):
-            return self._price_list(json.loads(body))(environ, start_response)
+            return self._price_list(body)(environ, start_response)
         asked = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
         action = asked.get("Action", "")
         with self._lock:
@@ -169,7 +170,7 @@ class Ec2Account:
                 self._refusals.remove(refusal)
                 return _error(*refusal[1:])
         if action == "DescribeSpotPriceHistory":
-            return self._spot_prices()
+            return self.prices.spot_history(asked)
         if action == "RunInstances":
             return self._launch(asked, motos)
         answer = motos()
@@ -181,6 +182,15 @@ class Ec2Account:
         for name, instance_id in asked.items():
             if name.startswith("InstanceId."):
                 self._end(instance_id, "Client.UserInitiatedShutdown")
+
+    def _price_list(self, body: bytes) -> Response:
+        with self._lock:
+            refusal = next((each for each in self._refusals if each[0] == "GetProducts"), None)
+            if refusal is None:
+                return self.prices.price_list(json.loads(body))
+            self._refusals.remove(refusal)
+            answer = {"__type": refusal[1], "message": "by the test"}
+            return Response(json.dumps(answer), refusal[2], content_type="application/x-amz-json-1.1")
 
     def _launch(self, asked: dict[str, str], motos: Callable[[], Response]) -> Response:
         if asked["InstanceType"] not in TYPES:
@@ -235,35 +245,6 @@ class Ec2Account:
         machine = Machine(Path(self._folder.name) / instance.instance_id, instance, self.clock, ended)
         self._machines[instance.instance_id] = machine
         machine.start(user_data, self.image, self.tools)
-
-    def _spot_prices(self) -> Response:
-        since = f"{self.clock.now() - timedelta(days=1):%Y-%m-%dT%H:%M:%S.000Z}"
-        items = "".join(
-            f"<item><instanceType>{kind}</instanceType><productDescription>Linux/UNIX</productDescription>"
-            f"<spotPrice>{SPOT_SHARE}</spotPrice><timestamp>{since}</timestamp>"
-            f"<availabilityZone>{zone}</availabilityZone></item>"
-            for kind in TYPES
-            for zone in ZONES
-        )
-        text = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>"
-        whole = f"{_XML}<DescribeSpotPriceHistoryResponse>{text}</DescribeSpotPriceHistoryResponse>"
-        return Response(whole, 200, content_type="text/xml")
-
-    def _price_list(self, asked: dict[str, Any]) -> Response:
-        wanted = {each["Field"]: each["Value"] for each in asked["Filters"]}
-        products = [
-            json.dumps(
-                {
-                    "product": {"attributes": {"instanceType": kind}},
-                    "terms": {
-                        "OnDemand": {"t": {"priceDimensions": {"d": {"unit": "Hrs", "pricePerUnit": {"USD": usd}}}}}
-                    },
-                }
-            )
-            for kind, usd in TYPES.items()
-            if wanted.get("instanceType", kind) == kind
-        ]
-        return Response(json.dumps({"PriceList": products}), 200, content_type="application/x-amz-json-1.1")
 
 
 def _error(code: str, status: int) -> Response:

@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 from botocore.exceptions import ClientError
 
-from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clock import ManualClock
 from spotrun.clouds.aws.bootstrap import USER_DATA_MAX_BYTES, user_data
-from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.refusals import REFUSALS, of_answer
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
-from spotrun.instance import EndedBy, InstanceState, LaunchRequest
+from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
-from tests import ec2_server
+from tests.aws_launches import CONFIG, launches, request
 from tests.ec2_server import Ec2Account
-
-CONFIG = AwsConfig(
-    regions=(ec2_server.REGION,),
-    instance_types=tuple(ec2_server.TYPES),
-    image_parameter=ec2_server.IMAGE_PARAMETER,
-)
-
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
-    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
-        for name, text in account.environment.items():
-            monkeypatch.setenv(name, text)
-        account.furnish()
-        yield account
-
-
-@pytest.fixture
-def cloud(account: Ec2Account) -> AwsCloud:
-    return AwsCloud(CONFIG, ManualClock(datetime.now(UTC)))
-
-
-def request(cloud: AwsCloud, capacity_type: CapacityType = CapacityType.SPOT, uri: str = "s3://b/r") -> LaunchRequest:
-    offering = next(each for each in cloud.offerings() if each.capacity_type is capacity_type)
-    return LaunchRequest(
-        token="0123456789-7",
-        run_uid="0123456789",
-        run_uri=uri,
-        launch=7,
-        offering=offering,
-        time_to_live=timedelta(hours=2),
-    )
-
-
-def launches(account: Ec2Account) -> list[dict[str, str]]:
-    return [asked for action, asked in account.calls if action == "RunInstances"]
 
 
 def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None:

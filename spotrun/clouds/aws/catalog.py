@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -11,13 +11,16 @@ from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import Network, find_image, find_network
-from spotrun.clouds.aws.prices import SpotPool, on_demand_prices, spot_prices
+from spotrun.clouds.aws.price_list import ListPrice, PriceList, read_price_list
+from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
 
 T = TypeVar("T")
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
+SHIPPED_FOR_S = 3600.0
+"""So long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
 MIB_PER_GIB = 1024
@@ -31,9 +34,9 @@ class InstanceType(NamedTuple):
 
 
 class Kept(Generic[T]):
-    """A fact that is read again once it is older than `for_s`."""
+    """A fact that is read again once it is older than `for_s`, which may depend on what was read."""
 
-    def __init__(self, clock: Clock, for_s: float, read: Callable[[], T]) -> None:
+    def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
         self._clock = clock
         self._for_s = for_s
         self._read = read
@@ -41,9 +44,12 @@ class Kept(Generic[T]):
 
     def get(self) -> T:
         now_s = self._clock.monotonic()
-        if self._known is None or now_s - self._known[0] >= self._for_s:
+        if self._known is None or now_s - self._known[0] >= self._lasts_s(self._known[1]):
             self._known = (now_s, self._read())
         return self._known[1]
+
+    def _lasts_s(self, fact: T) -> float:
+        return self._for_s(fact) if callable(self._for_s) else self._for_s
 
 
 class Catalog:
@@ -56,9 +62,9 @@ class Catalog:
         self.unsupported: set[Pool] = set()
         self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
         self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
-        self._price_list: Kept[dict[str, Decimal]] = Kept(clock, PRICE_LIST_FOR_S, self._read_price_list)
-        self._spot: Kept[dict[SpotPool, list[PriceSegment]]] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
-        self._history: tuple[float, datetime, dict[SpotPool, list[PriceSegment]]] | None = None
+        self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
+        self._spot: Kept[SpotPrices] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
+        self._history: tuple[float, datetime, Mapping[SpotPool, list[PriceSegment]]] | None = None
         self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
 
@@ -70,28 +76,34 @@ class Catalog:
     def network(self) -> Network:
         return self._network.get()
 
+    @property
+    def price_list(self) -> PriceList:
+        return self._price_list.get()
+
     def offerings(self) -> Iterator[Offering]:
         """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
         for kind in self._types.get().values():
+            listed = self.price_list.prices.get(kind.name)
             for zone in sorted(self._zones.get().get(kind.name, set()) & set(self.network.subnets)):
                 for capacity_type in CapacityType:
-                    price = self._price(kind.name, zone, capacity_type)
+                    price = self._price(kind.name, zone, capacity_type, listed)
                     if price is not None:
-                        yield from self._offered(kind, zone, capacity_type, price)
+                        source = "" if listed is None else listed.source
+                        yield from self._offered(kind, zone, capacity_type, price, source)
 
-    def spot_history(self, since: datetime) -> dict[SpotPool, list[PriceSegment]]:
+    def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """What spot cost from `since` on, for the bills of instances that have run since."""
         now_s = self._clock.monotonic()
         if self._history is not None:
             read_s, from_then_on, history = self._history
             if now_s - read_s < SPOT_PRICES_FOR_S and from_then_on <= since:
                 return history
-        history = spot_prices(self._region, self._config.instance_types, since)
+        history = spot_prices(self._region, self._config.instance_types, since).segments
         self._history = (now_s, since, history)
         return history
 
     def _offered(
-        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal
+        self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal, price_list: str
     ) -> Iterator[Offering]:
         offering = Offering(
             cloud="aws",
@@ -105,14 +117,15 @@ class Catalog:
             memory_gib=kind.memory_gib,
             image=self.image,
             subnet=self.network.subnets[zone],
+            price_list=price_list,
         )
         if offering.pool not in self.unsupported:
             yield offering
 
-    def _price(self, kind: str, zone: str, capacity_type: CapacityType) -> Decimal | None:
+    def _price(self, kind: str, zone: str, capacity_type: CapacityType, listed: ListPrice | None) -> Decimal | None:
         if capacity_type is CapacityType.ON_DEMAND:
-            return self._price_list.get().get(kind)
-        segments = self._spot.get().get(SpotPool(kind, zone))
+            return None if listed is None else listed.usd_per_hour
+        segments = self._spot.get().segments.get(SpotPool(kind, zone))
         return segments[-1].usd_per_hour if segments else None
 
     def _read_types(self) -> dict[str, InstanceType]:
@@ -120,7 +133,7 @@ class Catalog:
         if self._config.instance_types:
             filters.append({"Name": "instance-type", "Values": list(self._config.instance_types)})
         rows = self._region.pages(self._region.ec2, "describe_instance_types", "InstanceTypes", Filters=filters)
-        return {row["InstanceType"]: _instance_type(row) for row in rows}
+        return {row["InstanceType"]: _instance_type(row) for row in rows if not _shares_a_gpu(row)}
 
     def _read_zones(self) -> dict[str, set[str]]:
         filters = []
@@ -138,11 +151,20 @@ class Catalog:
             zones.setdefault(row["InstanceType"], set()).add(row["Location"])
         return zones
 
-    def _read_price_list(self) -> dict[str, Decimal]:
-        return on_demand_prices(self._region, self._config.instance_types)
+    def _read_price_list(self) -> PriceList:
+        return read_price_list(self._region, self._config.instance_types, self._clock.now())
 
-    def _read_spot(self) -> dict[SpotPool, list[PriceSegment]]:
+    def _read_spot(self) -> SpotPrices:
         return spot_prices(self._region, self._config.instance_types, self._clock.now())
+
+
+def _price_list_lasts_s(found: PriceList) -> float:
+    return PRICE_LIST_FOR_S if found.trouble is None else SHIPPED_FOR_S
+
+
+def _shares_a_gpu(row: dict[str, Any]) -> bool:
+    """A part of a GPU (g6f, gr6f) is told as a count of 0, and no job can ask for it."""
+    return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 
 def _instance_type(row: dict[str, Any]) -> InstanceType:

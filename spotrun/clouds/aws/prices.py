@@ -1,18 +1,19 @@
-"""Prices as EC2 tells them now: the spot price history of a region, and its on-demand price list."""
+"""The spot price history of a region, as EC2 tells it: what cannot be read of it is told too."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.instance import PriceSegment
 
 LINUX = "Linux/UNIX"
+KEPT_BY_EC2 = timedelta(days=90)
+"""https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-spot-instances-history.html"""
 
 
 class SpotPool(NamedTuple):
@@ -20,49 +21,50 @@ class SpotPool(NamedTuple):
     zone: str
 
 
-def spot_prices(region: Region, types: Sequence[str], since: datetime) -> dict[SpotPool, list[PriceSegment]]:
+class SpotPrices(NamedTuple):
     """
-    The price of each pool from `since` on, oldest first: the one in effect at `since`, then each change.
+    The price of each pool, oldest first: the one in effect at the beginning, then each change.
 
-    EC2 keeps 90 days. A pool that it tells no price of is absent.
+    A pool that EC2 tells no price of is absent. `unreadable` are the rows that name no pool, moment or price above
+    0, in words. A price above that on demand is a price.
     """
+
+    segments: Mapping[SpotPool, list[PriceSegment]]
+    unreadable: tuple[str, ...]
+
+
+def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
+    """Of these types, or of all where `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)
-    rows = region.pages(region.ec2, "describe_spot_price_history", "SpotPriceHistory", **asked)
-    found: dict[SpotPool, list[PriceSegment]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row["Timestamp"]):
-        segment = PriceSegment(since=row["Timestamp"].astimezone(UTC), usd_per_hour=Decimal(row["SpotPrice"]))
-        found[SpotPool(row["InstanceType"], row["AvailabilityZone"])].append(segment)
-    return dict(found)
+    return _read(region.pages(region.ec2, "describe_spot_price_history", "SpotPriceHistory", **asked))
 
 
-def on_demand_prices(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
-    """USD per hour of each type: Linux, shared hardware, nothing preinstalled. Types without a price are absent."""
-    wanted = {
-        "regionCode": region.name,
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
-    found: dict[str, Decimal] = {}
-    for chosen in types or (None,):
-        facts = wanted if chosen is None else {**wanted, "instanceType": chosen}
-        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in facts.items()]
-        for text in region.pages(region.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters):
-            found.update(_price_of(json.loads(text)))
-    return found
+def _read(rows: Iterable[Mapping[str, Any]]) -> SpotPrices:
+    segments: dict[SpotPool, list[PriceSegment]] = defaultdict(list)
+    unreadable = []
+    for row in rows:
+        read = _read_row(row)
+        if read is None:
+            unreadable.append(_in_words(row))
+        else:
+            segments[read[0]].append(read[1])
+    for found in segments.values():
+        found.sort(key=lambda segment: segment.since)
+    return SpotPrices(dict(segments), tuple(unreadable))
 
 
-def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
-    """Type and price of one product; nothing where it has no hourly price above 0."""
-    terms = product.get("terms", {}).get("OnDemand", {}).values()
-    prices = [
-        Decimal(dimension["pricePerUnit"].get("USD", "0"))
-        for term in terms
-        for dimension in term["priceDimensions"].values()
-        if dimension["unit"] == "Hrs"
-    ]
-    above = [price for price in prices if price > 0]
-    return {product["product"]["attributes"]["instanceType"]: min(above)} if above else {}
+def _read_row(row: Mapping[str, Any]) -> tuple[SpotPool, PriceSegment] | None:
+    pool = SpotPool(row.get("InstanceType", ""), row.get("AvailabilityZone", ""))
+    try:
+        since = row["Timestamp"].astimezone(UTC)
+        segment = PriceSegment(since=since, usd_per_hour=Decimal(row["SpotPrice"]))
+    except (KeyError, InvalidOperation, ValueError):
+        return None
+    return (pool, segment) if all(pool) and segment.usd_per_hour > 0 else None
+
+
+def _in_words(row: Mapping[str, Any]) -> str:
+    zone, price = row.get("AvailabilityZone") or "no zone", row.get("SpotPrice") or "no price"
+    return f"{row.get('InstanceType') or 'no type'} in {zone}: {price}"

@@ -1,0 +1,102 @@
+"""What types cost on demand in a region: by the Price List API, or where it has no answer, by a table shipped here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.errors import CloudError
+
+SHIPPED = "on_demand.json"
+
+
+class ListPrice(msgspec.Struct, frozen=True):
+    """`source` names the list and its day."""
+
+    usd_per_hour: Decimal
+    source: str
+
+
+class PriceList(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one region. A type that neither list has is absent. `trouble` says why the live list could not be read."""
+
+    prices: Mapping[str, ListPrice]
+    trouble: str | None = None
+
+
+class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List prices of some types on the day `as_of`, for Linux on shared hardware. `source` says where they are from."""
+
+    regions: tuple[str, ...]
+    as_of: str
+    source: str
+    usd_per_hour: dict[str, Decimal]
+
+
+def read_price_list(region: Region, types: Sequence[str], now: datetime) -> PriceList:
+    """
+    USD per hour of each type, or of every type where `types` is empty.
+
+    A list that is denied or down fails nobody: a price that is some months old still orders what to ask for.
+    """
+    shipped = _shipped_in(region.name)
+    try:
+        live = _live(region, types)
+    except CloudError as error:
+        return PriceList(prices=shipped, trouble=error.message)
+    source = f"AWS Price List API, {now:%Y-%m-%d}"
+    return PriceList(prices={**shipped, **{kind: ListPrice(price, source) for kind, price in live.items()}})
+
+
+@cache
+def shipped_tables() -> tuple[ShippedTable, ...]:
+    text = files(__package__).joinpath(SHIPPED).read_bytes()
+    return msgspec.json.decode(text, type=tuple[ShippedTable, ...])
+
+
+def _shipped_in(region: str) -> dict[str, ListPrice]:
+    return {
+        kind: ListPrice(price, f"table shipped with spotrun, {table.as_of}")
+        for table in shipped_tables()
+        if region in table.regions
+        for kind, price in table.usd_per_hour.items()
+    }
+
+
+def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
+    """Linux, shared hardware, nothing preinstalled."""
+    wanted = {
+        "regionCode": region.name,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    found: dict[str, Decimal] = {}
+    for chosen in types or (None,):
+        facts = wanted if chosen is None else {**wanted, "instanceType": chosen}
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in facts.items()]
+        for text in region.pages(region.pricing, "get_products", "PriceList", ServiceCode="AmazonEC2", Filters=filters):
+            found.update(_price_of(json.loads(text)))
+    return found
+
+
+def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
+    """Type and price of one product; nothing where it has no hourly price above 0 that can be read."""
+    try:
+        kind = product["product"]["attributes"]["instanceType"]
+        terms = product["terms"]["OnDemand"].values()
+        dimensions = [dimension for term in terms for dimension in term["priceDimensions"].values()]
+        prices = [Decimal(each["pricePerUnit"]["USD"]) for each in dimensions if each["unit"] == "Hrs"]
+    except (KeyError, InvalidOperation):
+        return {}
+    above = [price for price in prices if price.is_finite() and price > 0]
+    return {kind: min(above)} if above else {}
