@@ -1,0 +1,213 @@
+"""infra/aws: clean for cfn-lint, taken by CloudFormation (moto's), and as narrow as it says."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from spotrun.clock import ScaledClock, system_clock
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.request import RUN
+from spotrun.stores.lifecycle import s3_expiries
+from tests import ec2_server
+from tests.aws_templates import NAMES, Template, path_of
+from tests.ec2_server import ACCOUNT, REGION, Ec2Account
+from tests.iam import listed
+
+MOTO_CANNOT_DEPLOY = {"AWS::S3::BucketPolicy", "AWS::Scheduler::ScheduleGroup"}
+"""What is only linted, and read from the template; of a bucket, moto deploys no more than name and encryption."""
+POLICY_MAX_CHARACTERS = 6144
+"""https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html; blanks do not count."""
+BUCKET = f"spotrun-{ACCOUNT}-{REGION}"
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
+    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
+        for name, text in account.environment.items():
+            monkeypatch.setenv(name, text)
+        account.furnish()
+        boto3.client("ec2").delete_security_group(GroupName="spotrun-node")
+        boto3.client("iam").delete_instance_profile(InstanceProfileName="spotrun-node")
+        yield account
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cfn_lint_finds_nothing(name: str) -> None:
+    command = [str(Path(sys.executable).with_name("cfn-lint")), "--include-checks", "I", "--", str(path_of(name))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+def deployed_by_awscli(name: str, **parameters: str) -> None:
+    command = ["aws", "cloudformation", "deploy", "--stack-name", f"spotrun-{name}"]
+    command += ["--template-file", str(path_of(name)), "--capabilities", "CAPABILITY_NAMED_IAM"]
+    if parameters:
+        command += ["--parameter-overrides", *(f"{key}={text}" for key, text in parameters.items())]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def deployed_by_boto3(name: str, **parameters: str) -> None:
+    boto3.client("cloudformation").create_stack(
+        StackName=f"spotrun-{name}",
+        TemplateBody=path_of(name).read_text(),
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+        Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
+    )
+
+
+def deploy(name: str, **parameters: str) -> None:
+    (deployed_by_awscli if shutil.which("aws") else deployed_by_boto3)(name, **parameters)
+
+
+def network() -> str:
+    return str(boto3.client("ec2").describe_vpcs()["Vpcs"][0]["VpcId"])
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_what_is_deployed_is_what_the_other_tests_read(account: Ec2Account) -> None:
+    deploy("account", SessionManager="enabled")
+    iam = boto3.client("iam")
+    found = {}
+    for policy in iam.list_policies(Scope="Local")["Policies"]:
+        version = iam.get_policy_version(PolicyArn=policy["Arn"], VersionId=policy["DefaultVersionId"])
+        found[policy["PolicyName"]] = version["PolicyVersion"]["Document"]
+    for role in iam.list_roles()["Roles"]:
+        found[f"{role['RoleName']}/trust"] = role["AssumeRolePolicyDocument"]
+        for name in iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"]:
+            answer = iam.get_role_policy(RoleName=role["RoleName"], PolicyName=name)
+            document = answer["PolicyDocument"]
+            if isinstance(document, str):  # moto's CloudFormation stores those of roles as Python's words for them
+                document = ast.literal_eval(document)
+            found[f"{role['RoleName']}/{name}"] = document
+    expected = Template("account", SessionManager="enabled").documents()
+    expected.pop("bucket")
+    assert found == expected
+    profile = iam.get_instance_profile(InstanceProfileName="spotrun-node")["InstanceProfile"]
+    assert [role["RoleName"] for role in profile["Roles"]] == ["spotrun-node"]
+    encryption = boto3.client("s3").get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]
+    assert encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_driver_finds_the_network_that_was_deployed(account: Ec2Account) -> None:
+    deploy("account")
+    deploy("region", VpcId=network())
+    config = AwsConfig(
+        regions=(REGION,), instance_types=tuple(ec2_server.TYPES), image_parameter=ec2_server.IMAGE_PARAMETER
+    )
+    assert {each.zone for each in AwsCloud(config, system_clock()).offerings()} >= set(ec2_server.ZONES)
+    groups = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"]
+    assert groups[0]["IpPermissions"] == []
+    assert groups[0]["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
+
+
+def test_what_moto_cannot_deploy_is_known_by_name() -> None:
+    kinds = {each["Type"] for name in NAMES for each in Template(name).body["Resources"].values()}
+    assert {
+        "AWS::S3::Bucket",
+        "AWS::EC2::SecurityGroup",
+        "AWS::IAM::InstanceProfile",
+        "AWS::IAM::ManagedPolicy",
+        "AWS::IAM::Policy",
+        "AWS::IAM::Role",
+    } == kinds - MOTO_CANNOT_DEPLOY
+    assert kinds >= MOTO_CANNOT_DEPLOY
+
+
+# -- the bucket ------------------------------------------------------------------------------------------------------
+
+
+def test_the_bucket_is_private_versioned_and_stays() -> None:
+    bucket = Template("account").properties("Bucket")
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert bucket["OwnershipControls"]["Rules"] == [{"ObjectOwnership": "BucketOwnerEnforced"}]
+    assert bucket["BucketName"] == BUCKET
+    assert Template("account", BucketName="mine").properties("Bucket")["BucketName"] == "mine"
+    assert Template("account").body["Resources"]["Bucket"]["DeletionPolicy"] == "Retain"
+
+
+def test_no_rule_of_the_bucket_expires_what_is_current_and_unfinished_uploads_end(account: Ec2Account) -> None:
+    rules = Template("account").properties("Bucket")["LifecycleConfiguration"]["Rules"]
+    assert all("ExpirationInDays" not in rule and "Transitions" not in rule for rule in rules)
+    as_s3_tells_them = in_words_of_the_api(rules)
+    s3 = boto3.client("s3")
+    s3.create_bucket(Bucket=BUCKET)
+    s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": as_s3_tells_them})
+    told = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
+    assert s3_expiries(told, "runs/") == ()
+    assert any("AbortIncompleteMultipartUpload" in rule for rule in told)
+
+
+def in_words_of_the_api(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """CloudFormation flattens what S3's own API nests."""
+    found = []
+    for rule in rules:
+        again = {"ID" if key == "Id" else key: value for key, value in rule.items()} | {"Filter": {"Prefix": ""}}
+        if again.pop("ExpiredObjectDeleteMarker", False):
+            again["Expiration"] = {"ExpiredObjectDeleteMarker": True}
+        found.append(again)
+    return found
+
+
+# -- the policies ----------------------------------------------------------------------------------------------------
+
+DOCUMENTS = Template("account", SessionManager="enabled").documents()
+WITHOUT_RESOURCES = {
+    *("ec2:Describe", "pricing:", "servicequotas:"),
+    *("ssm:UpdateInstanceInformation", "ssmmessages:"),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_action_that_is_allowed_has_a_wildcard_and_only_what_knows_no_resources_has_them_all(name: str) -> None:
+    for statement in DOCUMENTS[name]["Statement"]:
+        if statement["Effect"] != "Allow":
+            continue
+        actions = listed(statement["Action"])
+        assert not [action for action in actions if "*" in action]
+        assert "NotAction" not in statement
+        if "*" in listed(statement.get("Resource", [])):
+            assert [action for action in actions if not action.startswith(tuple(WITHOUT_RESOURCES))] == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_policy_fits_into_what_iam_takes(name: str) -> None:
+    assert len("".join(json.dumps(DOCUMENTS[name], separators=(",", ":")).split())) <= POLICY_MAX_CHARACTERS
+
+
+def test_the_node_may_do_nothing_in_ec2() -> None:
+    mine = [document for name, document in DOCUMENTS.items() if name.startswith("spotrun-node/")]
+    actions = [action for document in mine for each in document["Statement"] for action in listed(each["Action"])]
+    assert len(mine) == 3
+    assert not [action for action in actions if action.startswith(("ec2:", "iam:", "scheduler:"))]
+
+
+def test_sessions_are_off_unless_they_are_asked_for() -> None:
+    off = Template("account").documents()
+    assert set(DOCUMENTS) - set(off) == {"spotrun-node/sessions", "spotrun-sessions"}
+
+
+def test_the_group_lets_nothing_in() -> None:
+    group = Template("region", VpcId="vpc-12345678").properties("NodeGroup")
+    assert "SecurityGroupIngress" not in group
+    assert group["GroupName"] == AwsConfig(regions=(REGION,)).security_group
+
+
+def test_the_policies_know_the_tag_that_the_driver_gives() -> None:
+    assert f"aws:RequestTag/{RUN}" in json.dumps(DOCUMENTS["spotrun-runner"])
+    assert f"aws:ResourceTag/{RUN}" in json.dumps(DOCUMENTS["spotrun-guard/end-instances"])
