@@ -54,13 +54,14 @@ def bucket(
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
     """An EC2 account on this machine, furnished, which boto3 finds through the environment."""
     from spotrun.clock import ScaledClock
-    from tests.ec2_server import Ec2Account
+    from tests.guarded_account import GuardedAccount
 
-    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
+    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as account:
         for name, text in account.environment.items():
             monkeypatch.setenv(name, text)
         account.furnish()
         yield account
+        assert account.denied == []  # the policy that we ship allows every call of these tests
 
 
 @pytest.fixture

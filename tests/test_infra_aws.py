@@ -73,6 +73,27 @@ def deploy(name: str, **parameters: str) -> None:
     (deployed_by_awscli if shutil.which("aws") else deployed_by_boto3)(name, **parameters)
 
 
+def commands_of_the_readme() -> list[str]:
+    """What its first block says to type."""
+    block: str = (path_of("account").parent / "README.md").read_text().split("```")[1]
+    return block.strip().splitlines()
+
+
+def set_up() -> None:
+    """As the README says; without awscli, what its commands amount to."""
+    if shutil.which("aws") is None:
+        deployed_by_boto3("account")
+        deployed_by_boto3("region", VpcId=network())
+        policy = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-runner"
+        boto3.client("iam").attach_user_policy(UserName="trainer", PolicyArn=policy)
+        return
+    for command in commands_of_the_readme():
+        environment = {**os.environ, "USER": "trainer"}
+        folder = path_of("account").parents[2]
+        done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, timeout=120)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+
+
 def network() -> str:
     return str(boto3.client("ec2").describe_vpcs()["Vpcs"][0]["VpcId"])
 
@@ -103,9 +124,11 @@ def test_what_is_deployed_is_what_the_other_tests_read(account: Ec2Account) -> N
 
 
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_a_driver_finds_the_network_that_was_deployed(account: Ec2Account) -> None:
-    deploy("account")
-    deploy("region", VpcId=network())
+def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs(account: Ec2Account) -> None:
+    boto3.client("iam").create_user(UserName="trainer")
+    set_up()
+    attached = boto3.client("iam").list_attached_user_policies(UserName="trainer")["AttachedPolicies"]
+    assert [policy["PolicyName"] for policy in attached] == ["spotrun-runner"]
     config = AwsConfig(
         regions=(REGION,), instance_types=tuple(ec2_server.TYPES), image_parameter=ec2_server.IMAGE_PARAMETER
     )

@@ -1,0 +1,86 @@
+"""An EC2 account in which IAM has a say: whoever calls has the policies that we ship, and is refused what they lack."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import boto3
+from moto.ec2.models import ec2_backends
+from werkzeug.wrappers import Request, Response
+
+from spotrun.clock import ScaledClock
+from tests.aws_templates import Template
+from tests.ec2_server import ACCOUNT, REGION, Ec2Account
+from tests.iam import Asked, Document, decide
+from tests.iam_calls import Call, Known, asked_by, read_call
+
+TEMPLATE = Template("account")
+RUNNER: Sequence[Document] = (TEMPLATE.documents()["spotrun-runner"],)
+
+
+class GuardedAccount(Ec2Account):
+    """
+    `policies` are the caller's; `denied` is what they did not allow. The bucket's policy is always in force.
+
+    After `furnish` the caller has the runner's policy and no other.
+    """
+
+    def __init__(self, clock: ScaledClock) -> None:
+        super().__init__(clock)
+        self.policies: Sequence[Document] | None = None
+        self.denied: list[Asked] = []
+
+    def furnish(self) -> None:
+        with self.as_administrator():
+            super().furnish()
+            group = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"][0]
+            tags = Template("region", VpcId=group["VpcId"]).properties("NodeGroup")["Tags"]
+            boto3.client("ec2").create_tags(Resources=[group["GroupId"]], Tags=tags)
+        self.calls.clear()
+        self.policies = RUNNER
+
+    @contextmanager
+    def as_administrator(self) -> Iterator[None]:
+        """Whoever calls inside may do everything."""
+        before, self.policies = self.policies, None
+        try:
+            yield
+        finally:
+            self.policies = before
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = Request(environ)
+        body = request.get_data()
+        environ["wsgi.input"] = io.BytesIO(body)
+        if self.policies is not None:
+            call = read_call(request.method, request.url, dict(request.headers), body)
+            denied = self._denied(call, self.policies)
+            if denied:
+                self.denied += denied
+                return _refusal(call, denied[0])(environ, start_response)
+        return super()._answer(environ, start_response)
+
+    def _denied(self, call: Call, policies: Sequence[Document]) -> list[Asked]:
+        policies = [*policies, TEMPLATE.documents()["bucket"]] if call.service == "s3" else policies
+        return [asked for asked in asked_by(call, self._known()) if not decide(policies, asked).allowed]
+
+    def _known(self) -> Known:
+        tags: dict[str, dict[str, str]] = {}
+        for row in ec2_backends[ACCOUNT][REGION].describe_tags():
+            tags.setdefault(row["resource_id"], {})[row["key"]] = row["value"]
+        return Known(tags)
+
+
+def _refusal(call: Call, asked: Asked) -> Response:
+    words = f"You are not authorized to perform: {asked.action} on resource: {asked.resource}"
+    if call.service == "s3":
+        return Response(f"<Error><Code>AccessDenied</Code><Message>{words}</Message></Error>", 403)
+    if call.service == "ec2":
+        text = f"<Errors><Error><Code>UnauthorizedOperation</Code><Message>{words}</Message></Error></Errors>"
+        return Response(f"<Response>{text}<RequestID>r</RequestID></Response>", 403, content_type="text/xml")
+    told = {"__type": "AccessDeniedException", "message": words}
+    return Response(json.dumps(told), 400, content_type="application/x-amz-json-1.1")

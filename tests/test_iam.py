@@ -1,0 +1,272 @@
+"""What the policies of infra/aws allow and what they do not, decided as IAM decides; see tests/iam.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.serialize import create_serializer
+
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.network import Image
+from spotrun.clouds.aws.request import run_instances
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType, Offering
+from tests.aws_templates import Template
+from tests.ec2_server import ACCOUNT, REGION
+from tests.iam import Asked, Decision, conditions_hold, decide
+from tests.iam_calls import Call, Known, asked_by
+
+DOCUMENTS = Template("account", SessionManager="enabled").documents()
+BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
+RUN = f"{BUCKET}/runs/resnet50-0123456789"
+INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
+SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
+ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
+OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
+TO_EC2, TO_SCHEDULER = {"iam:PassedToService": "ec2.amazonaws.com"}, {"iam:PassedToService": "scheduler.amazonaws.com"}
+TLS, CREATING = {"aws:SecureTransport": "true"}, {"aws:SecureTransport": "true", "s3:if-none-match": "*"}
+ATTACHED = {
+    "runner": ("spotrun-runner", "bucket"),
+    "node": ("spotrun-node/runs", "spotrun-node/sessions", "bucket"),
+    "guard": ("spotrun-guard/end-instances",),
+    "user": ("spotrun-sessions",),
+    "administrator": ("bucket",),
+}
+"""Who has which policies. The administrator has whatever rights there are, and yet the bucket has its own policy."""
+NOT_EVALUATED = {"EndOwnSessions"}
+"""Statements that are not put to any request here, by name: this one has a policy variable in it."""
+
+ALLOWED = [
+    ("node", Asked("s3:ListBucket", BUCKET, TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{RUN}/hints/agent-1.json", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/checkpoints/1/0/part-0", TLS)),
+    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("ssmmessages:OpenDataChannel")),
+    ("guard", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
+    ("runner", Asked("ec2:DescribeInstances")),
+    ("runner", Asked("servicequotas:GetServiceQuota")),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_SCHEDULER)),
+    ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0")),
+    (
+        "runner",
+        Asked(
+            "iam:CreateServiceLinkedRole",
+            f"{ROLE}/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot",
+            {"iam:AWSServiceName": "spot.amazonaws.com"},
+        ),
+    ),
+    ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}::parameter/aws/service/deeplearning/ami/latest")),
+    ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
+    ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
+    ("runner", Asked("s3:GetLifecycleConfiguration", BUCKET, TLS)),
+]
+
+DENIED = [
+    ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/ledger/00000001.json", TLS)),
+    ("node", Asked("s3:DeleteObjectVersion", f"{RUN}/checkpoints/1/0/part-0", TLS)),
+    ("node", Asked("s3:GetObject", f"{BUCKET}/elsewhere/x", TLS)),
+    ("node", Asked("s3:GetObject", "arn:aws:s3:::another/runs/x", TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", {"aws:SecureTransport": "false"})),
+    ("node", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
+    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/database/password")),
+    ("node", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("node", Asked("ec2:RunInstances", INSTANCE, OURS)),
+    ("node", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
+    ("guard", Asked("ec2:TerminateInstances", INSTANCE)),
+    ("user", Asked("ssm:StartSession", INSTANCE)),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE)),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE, {"aws:ResourceTag/Name": "spotrun:run"})),
+    ("runner", Asked("ec2:StopInstances", INSTANCE, OURS)),
+    ("runner", Asked("ec2:ModifyInstanceAttribute", INSTANCE, OURS)),
+    ("runner", Asked("ec2:CreateTags", INSTANCE, {"aws:RequestTag/spotrun:run": "1", "aws:TagKeys": ("spotrun:run",)})),
+    (
+        "runner",
+        Asked("ec2:CreateTags", INSTANCE, {"ec2:CreateAction": "RunInstances", "aws:TagKeys": ("spotrun:run", "team")}),
+    ),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", {"iam:PassedToService": "lambda.amazonaws.com"})),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_EC2)),
+    ("runner", Asked("iam:CreateServiceLinkedRole", f"{ROLE}/aws-service-role/spot.amazonaws.com/x")),
+    ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/default/x")),
+    ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:DeleteObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:DeleteBucket", BUCKET, TLS)),
+    ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("administrator", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", {"aws:SecureTransport": "false"})),
+]
+
+
+def decided(who: str, asked: Asked) -> Decision:
+    return decide([DOCUMENTS[name] for name in ATTACHED[who]], asked)
+
+
+def case(value: Any) -> str:
+    if not isinstance(value, Asked):
+        return str(value)
+    return f"{value.action} {value.resource.split(':', 5)[-1]} {sorted(value.context)}"
+
+
+@pytest.mark.parametrize(("who", "asked"), ALLOWED, ids=case)
+def test_what_is_needed_is_allowed(who: str, asked: Asked) -> None:
+    assert decided(who, asked).allowed
+
+
+@pytest.mark.parametrize(("who", "asked"), DENIED, ids=case)
+def test_what_is_not_needed_is_not_allowed(who: str, asked: Asked) -> None:
+    assert not decided(who, asked).allowed
+
+
+@pytest.mark.parametrize("changes", [{}, {"ImageId": "ami-2"}, {"InstanceMarketOptions": None}], ids=str)
+def test_a_launch_as_the_driver_asks_for_it_is_allowed(changes: dict[str, Any]) -> None:
+    assert refused_for(launch(changes)) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"TagSpecifications": None}, {"instance/*", "volume/*", "spot-instances-request/*"}),
+        ({"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "x"}]}]}, None),
+        ({"MetadataOptions": None}, {"instance/*"}),
+        ({"MetadataOptions": {"HttpTokens": "optional", "HttpPutResponseHopLimit": 1}}, {"instance/*"}),
+        ({"MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}}, {"instance/*"}),
+        ({"IamInstanceProfile": None}, {"instance/*"}),
+        ({"IamInstanceProfile": {"Name": "administrator"}}, {"instance/*", "role/administrator"}),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}]}, {"volume/*"}),
+        ({"SecurityGroupIds": ["sg-database"]}, {"security-group/sg-database"}),
+        ({"SecurityGroupIds": ["sg-node", "sg-database"]}, {"security-group/sg-database"}),
+        ({"KeyName": "mine"}, {"key-pair/mine"}),
+    ],
+    ids=str,
+)
+def test_a_launch_in_another_shape_is_not_allowed(changes: dict[str, Any], refused: set[str] | None) -> None:
+    found = refused_for(launch(changes))
+    assert found if refused is None else found == refused
+
+
+def test_an_image_of_somebody_elses_is_not_launched_unless_its_owner_is_named() -> None:
+    asked = Asked("ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1", {"ec2:Owner": "210987654321"})
+    assert not decided("runner", asked).allowed
+    theirs = Template("account", ImageOwners="210987654321").documents()["spotrun-runner"]
+    assert decide([theirs], asked).allowed
+
+
+def test_only_ec2_may_be_a_node_and_only_schedules_of_our_group_may_be_the_guard() -> None:
+    (node,) = DOCUMENTS["spotrun-node/trust"]["Statement"]
+    (guard,) = DOCUMENTS["spotrun-guard/trust"]["Statement"]
+    assert node["Principal"] == {"Service": "ec2.amazonaws.com"}
+    assert guard["Principal"] == {"Service": "scheduler.amazonaws.com"}
+    group = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule-group"
+    ours = {"aws:SourceAccount": ACCOUNT, "aws:SourceArn": f"{group}/spotrun"}
+    assert conditions_hold(guard["Condition"], ours)
+    assert not conditions_hold(guard["Condition"], ours | {"aws:SourceArn": f"{group}/default"})
+    assert not conditions_hold(guard["Condition"], ours | {"aws:SourceAccount": "210987654321"})
+    assert not conditions_hold(guard["Condition"], {})
+
+
+def test_every_statement_that_we_ship_decides_something_here_or_is_named() -> None:
+    shipped = {each["Sid"] for name in DOCUMENTS if "trust" not in name for each in DOCUMENTS[name]["Statement"]}
+    cases = [*ALLOWED, *DENIED, *(("runner", asked) for asked in asked_by(launch({}), KNOWN))]
+    assert shipped - {sid for who, asked in cases for sid in decided(who, asked).by} == NOT_EVALUATED
+
+
+# -- launches --------------------------------------------------------------------------------------------------------
+
+KNOWN = Known(tags={"sg-node": {"spotrun:group": "node"}})
+
+
+def launch(changes: Mapping[str, Any]) -> Call:
+    """The driver's own spot launch with other parameters; those that are None are left out."""
+    offering = Offering(
+        cloud="aws",
+        region=REGION,
+        zone=f"{REGION}a",
+        instance_type="g5.xlarge",
+        capacity_type=CapacityType.SPOT,
+        price_usd_per_hour=Decimal("0.4"),
+    )
+    request = LaunchRequest(
+        token="0123456789-7",
+        run_uid="0123456789",
+        run_uri="s3://b/runs/r",
+        launch=7,
+        offering=offering,
+        time_to_live=timedelta(hours=2),
+    )
+    image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
+    parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "subnet-1", "sg-node") | dict(changes)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    operation = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
+    return Call("ec2", "RunInstances", create_serializer("ec2").serialize_to_request(given, operation)["body"])
+
+
+def refused_for(call: Call) -> set[str]:
+    return {asked.resource.split(":", 5)[-1] for asked in asked_by(call, KNOWN) if not decided("runner", asked).allowed}
+
+
+# -- the evaluator itself --------------------------------------------------------------------------------------------
+
+
+def statement(**changes: Any) -> list[dict[str, Any]]:
+    return [{"Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*", **changes}]}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"NotAction": "s3:*"},
+        {"NotResource": "*"},
+        {"Effect": "Maybe"},
+        {"Principal": {"AWS": "arn:aws:iam::1:root"}},
+        {"Resource": "arn:aws:s3:::b/${aws:username}"},
+        {"Condition": {"DateGreaterThan": {"aws:CurrentTime": "2026-01-01"}}},
+        {"Condition": {"StringEqualsIfExists": {"a": "b"}}},
+        {"Condition": {"ForAnyValue:StringLike": {"a": "b"}}},
+    ],
+    ids=str,
+)
+def test_what_the_evaluator_does_not_know_it_says(changes: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError):
+        decide(statement(**changes), Asked("s3:GetObject", "arn:aws:s3:::b/k", {"a": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "context", "holds"),
+    [
+        ({"StringEquals": {"a": ["x", "y"]}}, {"A": "y"}, True),
+        ({"StringEquals": {"a": "x"}}, {}, False),
+        ({"StringEquals": {"a": "x", "b": "y"}}, {"a": "x"}, False),
+        ({"StringLike": {"a": "x*"}}, {"a": "xyz"}, True),
+        ({"Null": {"a": "true"}}, {}, True),
+        ({"Null": {"a": "false"}}, {}, False),
+        ({"Bool": {"a": "true"}}, {"a": "True"}, True),
+        ({"NumericEquals": {"a": "1"}}, {"a": "1.0"}, True),
+        ({"ArnLike": {"a": "arn:aws:s3:*:1:x"}}, {"a": "arn:aws:s3:eu:1:x"}, True),
+        ({"ArnLike": {"a": "arn:aws:s3:*:x"}}, {"a": "arn:aws:s3:eu:1:x"}, False),
+        ({"ForAllValues:StringLike": {"a": ["x*", "y"]}}, {"a": ("x1", "y")}, True),
+        ({"ForAllValues:StringLike": {"a": "x*"}}, {"a": ("x1", "y")}, False),
+        ({"ForAllValues:StringLike": {"a": "x*"}}, {}, True),
+    ],
+    ids=str,
+)
+def test_conditions_hold_as_iam_says(conditions: dict[str, Any], context: dict[str, Any], holds: bool) -> None:
+    assert conditions_hold(conditions, context) is holds
+
+
+def test_a_denial_wins_whatever_allows() -> None:
+    both = [*statement(), *statement(Sid="no", Effect="Deny", Action="s3:Get*")]
+    assert decide(both, Asked("s3:GetObject", "arn:aws:s3:::b/k")) == Decision(allowed=False, by=("no",))
+    assert not decide([], Asked("s3:GetObject")).allowed
