@@ -49,6 +49,19 @@ def rule_of(cloud: str, volume_gib: int | None = None) -> BillingRule:
     rule = {"local": LOCAL_RULE, "aws": AWS_RULE}[cloud]
     return rule if volume_gib is None else replace(rule, volume_gib=volume_gib)
 
+EC2_RULE = BillingRule(
+    minimum_s=60,
+    free_if_interrupted_within_s=3600,
+    source="EC2, Linux: per second, 60 s minimum (aws.amazon.com/ec2/pricing/on-demand); spot that EC2 takes in its "
+    "first hour is free (docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html)",
+)
+COMPUTE_ENGINE_RULE = BillingRule(
+    minimum_s=60,
+    free_if_interrupted_within_s=60,
+    source="Compute Engine: per second, 60 s minimum (cloud.google.com/compute/vm-instance-pricing); spot that is "
+    "preempted in its first minute is free (cloud.google.com/compute/docs/instances/spot)",
+)
+
 
 def exact_seconds(duration: timedelta) -> Decimal:
     """A duration in seconds without passing through a float."""

@@ -13,6 +13,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     ├── NotIdentical             9   an interrupted training is not the straight one
     ├── LimitExceeded           10   a figure of the report is as fail_if says that it must not be
     ├── NightUnderWay           11   the night before still goes on: none was begun
+    ├── BillUnexplained         12   the cloud has charged what the ledger cannot explain
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
@@ -88,6 +89,10 @@ class LimitExceeded(SpotrunError):
 
 class NightUnderWay(SpotrunError):
     exit_code = 11
+
+
+class BillUnexplained(SpotrunError):
+    exit_code = 12
 
 
 class CloudError(SpotrunError):

@@ -18,11 +18,11 @@ LAYERS = (
     exactness strategies sightings spending""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation boot clouds
     checkpoint lightning market_record""",
-    "runner heartbeats agent verify report notify doctor simulation",
+    "runner heartbeats agent verify report notify doctor simulation bill",
     "cli __main__",
 )
 LAYER_OF = {name: number for number, names in enumerate(LAYERS, 1) for name in names.split()}
-FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "notify", "doctor", "cli", "verify"}
+FORBIDDEN_TO_AGENT = {"clouds", "pricing", "lightning", "runner", "report", "notify", "doctor", "cli", "verify", "bill"}
 AGENT_TAKES_ONLY = {"spotrun.creation": {"spotrun.creation.first_entry"}}
 """It must install and start fast, and has nothing to create."""
 MAY_SIMULATE = {"simulation", "report", "cli"}
@@ -39,6 +39,7 @@ ONLY_IN = {
     "yaml": ("spec",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
+    "pyarrow": ("bill/",),
     "boto3": ("stores/s3", "clouds/aws/"),
     "botocore": ("stores/s3", "clouds/aws/"),
     "google": ("stores/gcs.py",),

@@ -13,6 +13,7 @@ import typer
 
 from spotrun import __version__
 from spotrun.cli import checkpoints
+from spotrun.cli.bill import bill
 from spotrun.cli.chaos import chaos
 from spotrun.cli.compare import compare
 from spotrun.cli.doctor import doctor
@@ -54,6 +55,7 @@ for verb in (
     why,
     report,
     compare,
+    bill,
     stop,
     down,
     resume,

@@ -1,0 +1,146 @@
+"""
+What AWS says that it charged: the Cost and Usage Report, and the Spot Instance data feed.
+
+The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html, and of its second
+generation https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. `spotrun:run` has to be
+activated as a cost allocation tag; without it, lines are found by the id of the instance. The data feed:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
+from spotrun.bill.rows import EXPORT_ANEW, Row, read_lines, read_rows
+from spotrun.billing import EC2_RULE
+from spotrun.errors import SpecInvalid
+
+REPORT_PRECISION_USD = Decimal("1e-10")
+"""The report writes ten decimals."""
+_TAG = "user_spotrun_run"
+_USAGE_TYPES = ("Usage", "DiscountedUsage", "SavingsPlanCoveredUsage")
+_CREDIT_TYPES = ("Credit", "Refund", "SavingsPlanNegation")
+_KINDS = (
+    (ChargeKind.USAGE, ("SpotUsage", "BoxUsage", "DedicatedUsage", "HostBoxUsage")),
+    (ChargeKind.VOLUME, ("EBS:", "EBSOptimized")),
+    (ChargeKind.NETWORK, ("DataTransfer", "-Bytes", "PublicIPv4", "ElasticIP", "NatGateway")),
+)
+_FEED_FIELDS = (
+    *("timestamp", "usage_type", "operation", "instance_id", "my_bid_id"),
+    *("my_max_price", "market_price", "charge", "version"),
+)
+
+
+def read_cost_and_usage_report(path: Path, wanted: Wanted) -> Record:
+    """
+    The lines about one run, of either generation, in CSV or Parquet.
+
+    Raises:
+        SpecInvalid: names file, line and fix.
+    """
+    coverage = Coverage()
+    charges = []
+    for row in read_rows(path):
+        kind = _kind(row)
+        start, end = row.moment("line_item_usage_start_date"), row.moment("line_item_usage_end_date")
+        if kind is ChargeKind.USAGE:
+            coverage.add(start, end)
+        resource = row.text("line_item_resource_id", optional=True)
+        if not wanted.includes(_tagged_run(row), resource):
+            continue
+        if (currency := row.text("line_item_currency_code")) != "USD":
+            raise row.refuse(f"is in {currency}, and the ledger is in USD", "export the report in US dollars")
+        charges.append(
+            Charge(
+                line=row.line,
+                resource=resource,
+                kind=kind,
+                what=f"{row.text('line_item_line_item_type')} {row.text('line_item_usage_type')}".strip(),
+                start=start,
+                end=end,
+                amount_usd=row.amount("line_item_unblended_cost"),
+                precision_usd=REPORT_PRECISION_USD,
+                hours=row.amount("line_item_usage_amount") if kind is ChargeKind.USAGE else None,
+            )
+        )
+    title = "AWS Cost and Usage Report"
+    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
+
+
+def _tagged_run(row: Row) -> str:
+    """The run in a column of its own, or in the map that the second generation has for all tags."""
+    tags = row.structure("resource_tags")
+    if tags is None:
+        return row.text(f"resource_tags_{_TAG}", optional=True)
+    return str(dict(tags).get(_TAG, ""))
+
+
+def _kind(row: Row) -> ChargeKind:
+    line_type, usage_type = row.text("line_item_line_item_type"), row.text("line_item_usage_type")
+    if line_type == "Tax":
+        return ChargeKind.TAX
+    if line_type in _CREDIT_TYPES or line_type.endswith("Discount"):
+        return ChargeKind.CREDIT
+    if line_type not in _USAGE_TYPES:
+        return ChargeKind.OTHER
+    return next((kind for kind, marks in _KINDS if any(mark in usage_type for mark in marks)), ChargeKind.OTHER)
+
+
+def read_spot_data_feed(path: Path, wanted: Wanted) -> Record:
+    """
+    The instance hours of one run. The feed has no tags, and nothing but spot; several hours are one file after another.
+
+    Raises:
+        SpecInvalid: names file, line and fix.
+    """
+    coverage = Coverage()
+    charges = []
+    for row in _feed_rows(path):
+        start = row.moment("timestamp").replace(minute=0, second=0, microsecond=0)
+        end = start + timedelta(hours=1)
+        coverage.add(start, end)
+        if wanted.includes("", row.text("instance_id")):
+            charges.append(
+                Charge(
+                    line=row.line,
+                    resource=row.text("instance_id"),
+                    kind=ChargeKind.USAGE,
+                    what=row.text("usage_type"),
+                    start=start,
+                    end=end,
+                    amount_usd=_dollars(row, "charge"),
+                    precision_usd=_half_of_last_place(_dollars(row, "charge")),
+                )
+            )
+    title = "EC2 Spot Instance data feed"
+    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True)
+
+
+def _feed_rows(path: Path) -> Iterator[Row]:
+    for line, text in read_lines(path):
+        if text.startswith("#"):
+            continue
+        fields = text.split("\t")
+        if len(fields) != len(_FEED_FIELDS):
+            message = (
+                f"{path}:{line}: has {len(fields)} fields between tabs, and a line of the feed {len(_FEED_FIELDS)}"
+            )
+            raise SpecInvalid(message, hint=EXPORT_ANEW)
+        yield Row(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
+
+
+def _dollars(row: Row, column: str) -> Decimal:
+    if not row.text(column).endswith(" USD"):
+        raise row.refuse(f"{column} is {row.text(column)!r}, which is not in USD", EXPORT_ANEW)
+    return row.amount(column, " USD")
+
+
+def _half_of_last_place(amount: Decimal) -> Decimal:
+    """Older feeds write three decimals, newer ones ten."""
+    exponent = amount.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return Decimal(1).scaleb(exponent) / 2

@@ -1,0 +1,104 @@
+"""
+What Google Cloud says that it charged: the detailed usage cost export of Cloud Billing, as JSON or CSV.
+
+Its fields: https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery extracts
+the table as JSON, an object a line. A CSV cannot hold lists, so there `labels` and `credits` are
+`TO_JSON_STRING(labels) AS labels`, and a nested field is `sku.description AS sku_description`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
+from spotrun.bill.rows import EXPORT_ANEW, Row, read_rows
+from spotrun.billing import COMPUTE_ENGINE_RULE
+
+RUN_LABEL = "spotrun-run"
+"""The tag `spotrun:run`, in the characters that a label may have."""
+PRECISION_USD = Decimal("1e-6")
+"""The smallest amount of an export line; what rounding makes of them in all is a line of its own (`rounding_error`)."""
+_COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
+_SKUS = (
+    (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b|Local SSD", re.IGNORECASE)),
+    (ChargeKind.NETWORK, re.compile(r"Egress|Ingress|Data Transfer|\bIP\b|Network", re.IGNORECASE)),
+    (ChargeKind.USAGE, re.compile(r"\bCore\b|\bRam\b|\bGPU\b|Instance", re.IGNORECASE)),
+)
+
+
+def read_billing_export(path: Path, wanted: Wanted) -> Record:
+    """
+    The lines about one run: those with its label, and those of its instances.
+
+    Raises:
+        SpecInvalid: names file, line and fix.
+    """
+    coverage = Coverage()
+    charges: list[Charge] = []
+    for row in read_rows(path):
+        kind = _kind(row)
+        if kind is ChargeKind.USAGE:
+            coverage.add(row.moment("usage_start_time"), row.moment("usage_end_time"))
+        if wanted.includes(_labelled_run(row), _resource(row)):
+            charges += _charges(row, kind)
+    title = "Google Cloud billing export"
+    return Record(str(path), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
+
+
+def _charges(row: Row, kind: ChargeKind) -> Iterator[Charge]:
+    """The cost before credits, and each credit: https://cloud.google.com/billing/docs/how-to/bq-examples."""
+    if (currency := row.text("currency")) != "USD":
+        raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
+    amounts = [(kind, row.text("sku_description", optional=True), row.amount("cost"))]
+    amounts += [(ChargeKind.CREDIT, name, amount) for name, amount in _credits(row)]
+    for each_kind, what, amount in amounts:
+        yield Charge(
+            line=row.line,
+            resource=_resource(row),
+            kind=each_kind,
+            what=what,
+            start=row.moment("usage_start_time"),
+            end=row.moment("usage_end_time"),
+            amount_usd=amount,
+            precision_usd=PRECISION_USD,
+        )
+
+
+def _credits(row: Row) -> Iterator[tuple[str, Decimal]]:
+    for credit in _listed(row, "credits"):
+        try:
+            yield str(credit.get("name", "credit")), Decimal(str(credit["amount"]))
+        except (KeyError, InvalidOperation):
+            raise row.refuse("has a credit without an amount", EXPORT_ANEW) from None
+
+
+def _labelled_run(row: Row) -> str:
+    found = (label.get("value") for label in _listed(row, "labels") if label.get("key") == RUN_LABEL)
+    return str(next(found, ""))
+
+
+def _listed(row: Row, column: str) -> list[dict[str, Any]]:
+    found = row.structure(column) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise row.refuse(f"{column} is no list of objects", EXPORT_ANEW)
+    return found
+
+
+def _resource(row: Row) -> str:
+    """`resource.name`, or the end of `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
+    named = row.text("resource_name", optional=True)
+    return named or row.text("resource_global_name", optional=True).rpartition("/")[2]
+
+
+def _kind(row: Row) -> ChargeKind:
+    by_type = _COST_TYPES.get(row.text("cost_type", optional=True))
+    if by_type is not None:
+        return by_type
+    if row.text("service_description", optional=True) not in ("", "Compute Engine"):
+        return ChargeKind.OTHER
+    sku = row.text("sku_description", optional=True)
+    return next((kind for kind, pattern in _SKUS if pattern.search(sku)), ChargeKind.OTHER)

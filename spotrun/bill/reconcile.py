@@ -1,0 +1,314 @@
+"""
+Our ledger against the cloud's record, instance by instance. Pure, and exact:
+
+    ours + the explained parts + what is unexplained = theirs
+
+What the ledger says of an instance is first reckoned anew by the rule that the cloud publishes (its minimum, what it
+forgives), then cut to the hours that the file has, and then compared with the lines that meter the instance. Lines for
+volumes, network, taxes and credits are explained by what they are: the ledger's instances are without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import StrEnum
+
+from msgspec.structs import replace
+
+from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
+from spotrun.billing import ZERO, Meter, exact_seconds, hourly, metered
+from spotrun.instance import EndedBy, PriceSegment
+from spotrun.offering import CapacityType
+from spotrun.state import Launch, RunState
+
+EDGES = timedelta(seconds=2)
+"""Clouds meter whole seconds: an instance's first and last may each be rounded."""
+_SECONDS_PER_HOUR = 3600
+
+
+class Reason(StrEnum):
+    """Why the cloud charged more or less than the ledger says."""
+
+    MINIMUM = "minimum"
+    """The shortest time that is billed."""
+    REFUND = "interruption refund"
+    """Spot capacity that the cloud takes back early is free: on EC2 in the first hour."""
+    NOT_COVERED = "hours not in the file"
+    ON_DEMAND = "on-demand is not in the file"
+    STARTING = "not billed while starting"
+    """The ledger counts from the launch, the cloud from when the machine runs."""
+    ROUNDING = "rounding"
+    TAX = "tax"
+    CREDIT = "credits, discounts"
+    VOLUME = "volumes"
+    NETWORK = "network"
+
+
+_BY_KIND = {
+    ChargeKind.TAX: Reason.TAX,
+    ChargeKind.CREDIT: Reason.CREDIT,
+    ChargeKind.VOLUME: Reason.VOLUME,
+    ChargeKind.NETWORK: Reason.NETWORK,
+    ChargeKind.ROUNDING: Reason.ROUNDING,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the difference: positive where the cloud charged more."""
+
+    reason: Reason
+    usd: Decimal
+
+
+@dataclass(frozen=True)
+class Line:
+    """
+    One instance, or with `launch` None what carries the run's tag and is no instance of its ledger.
+
+    `why` says what speaks for itself in `unexplained_usd`; "" where that is zero.
+    """
+
+    launch: int | None
+    resource: str
+    what: str
+    ours_usd: Decimal
+    theirs_usd: Decimal
+    parts: tuple[Part, ...]
+    why: str
+    charges: tuple[Charge, ...]
+
+    @property
+    def difference_usd(self) -> Decimal:
+        return self.theirs_usd - self.ours_usd
+
+    @property
+    def explained_usd(self) -> Decimal:
+        return _sum(part.usd for part in self.parts)
+
+    @property
+    def unexplained_usd(self) -> Decimal:
+        return self.difference_usd - self.explained_usd
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """All lines about a run: its instances in the order of their launches, then what the ledger does not know."""
+
+    record: Record
+    lines: tuple[Line, ...]
+
+    @property
+    def ours_usd(self) -> Decimal:
+        return _sum(line.ours_usd for line in self.lines)
+
+    @property
+    def theirs_usd(self) -> Decimal:
+        return _sum(line.theirs_usd for line in self.lines)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """One for each reason that is met."""
+        sums = {
+            reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
+            for reason in Reason
+        }
+        met = {part.reason for line in self.lines for part in line.parts}
+        return tuple(Part(reason, usd) for reason, usd in sums.items() if reason in met)
+
+    @property
+    def unexplained(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if line.unexplained_usd)
+
+
+def wanted_of(state: RunState) -> Wanted:
+    """What to look for in a bill."""
+    assert state.created is not None
+    ids = {_instance_id(launch) for launch in state.launches.values()} - {""}
+    return Wanted(state.created.uid, frozenset(ids))
+
+
+def reconcile(state: RunState, record: Record, now: datetime) -> Reconciliation:
+    """Every instance of the run and every charge about it, in exactly one line each."""
+    launches = {_instance_id(launch): launch for launch in state.launches.values() if _instance_id(launch)}
+    by_resource: dict[str, list[Charge]] = {}
+    for charge in record.charges:
+        by_resource.setdefault(charge.resource, []).append(charge)
+    lines = [
+        _Instance(state, launch, record, tuple(by_resource.get(instance_id, ())), now).line()
+        for instance_id, launch in launches.items()
+    ]
+    lines += [
+        _stranger(resource, tuple(charges)) for resource, charges in by_resource.items() if resource not in launches
+    ]
+    return Reconciliation(record, tuple(lines))
+
+
+def _instance_id(launch: Launch) -> str:
+    fact = launch.gone or launch.recorded
+    return "" if fact is None else fact.instance_id
+
+
+def _sum(amounts: Iterable[Decimal]) -> Decimal:
+    return sum(amounts, ZERO)
+
+
+def _besides(charges: Iterable[Charge]) -> tuple[Part, ...]:
+    """What is not the instance itself, by reason."""
+    sums: dict[Reason, Decimal] = {}
+    for charge in charges:
+        if charge.kind in _BY_KIND and charge.amount_usd:
+            reason = _BY_KIND[charge.kind]
+            sums[reason] = sums.get(reason, ZERO) + charge.amount_usd
+    return tuple(Part(reason, usd) for reason, usd in sums.items())
+
+
+def _stranger(resource: str, charges: tuple[Charge, ...]) -> Line:
+    """What the ledger has no line for: volumes and taxes are explained by what they are, an instance is not."""
+    unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
+    return Line(
+        launch=None,
+        resource=resource or "the run as a whole",
+        what=", ".join(sorted(unknown or {charge.what for charge in charges})),
+        ours_usd=ZERO,
+        theirs_usd=_sum(charge.amount_usd for charge in charges),
+        parts=_besides(charges),
+        why=f"the run's tag is on it, and the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
+        charges=charges,
+    )
+
+
+class _Instance:
+    """One instance of the ledger against the lines about it."""
+
+    def __init__(
+        self, state: RunState, launch: Launch, record: Record, charges: tuple[Charge, ...], now: datetime
+    ) -> None:
+        assert state.created is not None
+        self._state = state
+        self._rule = state.created.billing
+        self._launch = launch
+        self._record = record
+        self._charges = charges
+        self._usage = [charge for charge in charges if charge.kind is ChargeKind.USAGE]
+        self._until = now if launch.gone is None else launch.gone.ended_at
+
+    def line(self) -> Line:
+        ours = self._launch.meter(self._rule).cost_until(self._until)
+        by_minimum = self._launch.meter(replace(self._rule, minimum_s=self._record.rule.minimum_s))
+        by_rule = self._launch.meter(self._record.rule)
+        minimum, expected = by_minimum.cost_until(self._until), by_rule.cost_until(self._until)
+        parts = [Part(Reason.MINIMUM, minimum - ours), Part(Reason.REFUND, expected - minimum)]
+        in_file = self._in_file(by_rule)
+        out_of_reach = Reason.ON_DEMAND if self._absent else Reason.NOT_COVERED
+        parts.append(Part(out_of_reach, in_file - expected))
+        residual = _sum(charge.amount_usd for charge in self._usage) - in_file
+        reason = self._reason(residual, in_file)
+        if reason is not None:
+            parts.append(Part(reason, residual))
+        found = tuple(part for part in (*parts, *_besides(self._charges)) if part.usd)
+        theirs = _sum(charge.amount_usd for charge in self._charges)
+        settled = ours + _sum(part.usd for part in found) == theirs
+        offering = self._launch.intent.offering
+        return Line(
+            launch=self._launch.number,
+            resource=_instance_id(self._launch),
+            what=f"{offering.instance_type} {offering.capacity_type} in {offering.zone}",
+            ours_usd=ours,
+            theirs_usd=theirs,
+            parts=found,
+            why="" if settled else "; ".join(self._told(in_file, residual if reason is None else ZERO)),
+            charges=self._charges,
+        )
+
+    @property
+    def _spot(self) -> bool:
+        return self._launch.intent.offering.capacity_type is CapacityType.SPOT
+
+    @property
+    def _absent(self) -> bool:
+        return self._record.spot_only and not self._spot
+
+    @property
+    def _began(self) -> datetime:
+        """When the meter began by the ledger; its end where it never did."""
+        facts = (self._launch.gone, self._launch.recorded)
+        known = (fact.billed_from for fact in facts if fact is not None and fact.billed_from is not None)
+        return next(known, self._until)
+
+    @property
+    def _prices(self) -> tuple[PriceSegment, ...]:
+        facts = (self._launch.gone, self._launch.recorded)
+        return next((fact.prices for fact in facts if fact is not None and fact.prices), ())
+
+    def _in_file(self, meter: Meter) -> Decimal:
+        """What of its bill falls into the hours that the file has."""
+        since, until = self._record.since, self._record.until
+        if since is None or until is None or self._absent:
+            return ZERO
+        whole = meter.cost_until(self._until)
+        last = whole if self._until <= until else min(whole, meter.cost_until(until))
+        return max(ZERO, last - (meter.cost_until(since) if since < self._until else last))
+
+    def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
+        """What explains a difference in the metered time itself; None where nothing does."""
+        if abs(residual) <= self._tolerance():
+            return Reason.ROUNDING
+        if residual == -in_file and self._may_be_free:
+            return Reason.REFUND
+        if -self._starting() - self._tolerance() <= residual < 0 and self._usage:
+            return Reason.STARTING
+        return None
+
+    def _tolerance(self) -> Decimal:
+        dearest = max((price.usd_per_hour for price in self._prices), default=ZERO)
+        return hourly(dearest, EDGES) + _sum(charge.precision_usd for charge in self._usage)
+
+    @property
+    def _may_be_free(self) -> bool:
+        """The cloud may have ended what the ledger takes for ended otherwise, but not what we have terminated."""
+        gone = self._launch.gone
+        if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
+            return False
+        return (gone.ended_at - self._began).total_seconds() < self._record.rule.free_if_interrupted_within_s
+
+    def _starting(self) -> Decimal:
+        """What the time from the launch until the machine ran our code costs by the ledger."""
+        if self._launch.attempt is None:
+            return ZERO
+        return metered(self._prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
+
+    def _told(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
+        others = {charge.what for charge in self._charges if charge.kind is ChargeKind.OTHER and charge.amount_usd}
+        if others:
+            yield f"a charge of another kind: {', '.join(sorted(others))}"
+        if residual and not in_file:
+            yield "charged for hours in which the ledger says that nothing is owed"
+        elif residual and not self._usage:
+            yield "the file has its hours, and no line for it"
+        elif residual:
+            yield from self._measured()
+
+    def _measured(self) -> Iterator[str]:
+        """Whether time or price differs, where the file says for how long it charged."""
+        hours = [charge.hours for charge in self._usage if charge.hours is not None]
+        if not hours or not sum(hours):
+            yield "another amount for its hours"
+            return
+        theirs = _sum(hours)
+        ours = exact_seconds(max(timedelta(0), self._covered())) / _SECONDS_PER_HOUR
+        if abs(theirs - ours) * _SECONDS_PER_HOUR > exact_seconds(EDGES):
+            yield f"metered for {theirs * _SECONDS_PER_HOUR:.0f} s, by the ledger {ours * _SECONDS_PER_HOUR:.0f} s"
+        else:
+            rate = _sum(charge.amount_usd for charge in self._usage) / theirs
+            prices = " then ".join(f"${price.usd_per_hour}" for price in self._prices)
+            yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
+
+    def _covered(self) -> timedelta:
+        """For how long it ran by the ledger in the hours that the file has."""
+        assert self._record.since is not None
+        assert self._record.until is not None
+        return min(self._until, self._record.until) - max(self._began, self._record.since)

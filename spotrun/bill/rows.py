@@ -1,0 +1,220 @@
+"""
+Rows of a bill's file, one after another, as their columns' text: CSV, tab-separated, JSON (an array, or an object a
+line) and Parquet; the first three also gzipped. A file of any length is read in little memory, a JSON array excepted.
+
+Column names differ between generations of the same export (`lineItem/UsageType`, `line_item_usage_type`,
+`service.description`): here all of them are `line_item_usage_type`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.offering import AMOUNT_MAX
+from spotrun.units import shown
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_GZIP = b"\x1f\x8b"
+_PARQUET = b"PAR1"
+NAME_IT = "name the file that the cloud exported"
+EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
+
+
+class Row:
+    """One row, and where it stands, so that a fault in it can be named."""
+
+    def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
+        self.path = path
+        self.line = line
+        self._columns = columns
+
+    def refuse(self, message: str, hint: str) -> SpotrunError:
+        return SpecInvalid(f"{self.path}:{self.line}: {message}", hint=hint)
+
+    def raw(self, column: str) -> Any:
+        """
+        Raises:
+            SpecInvalid: there is no such column.
+        """
+        if column not in self._columns:
+            raise self.refuse(f"has no column {column}", f"export it with {column}")
+        return self._columns[column]
+
+    def text(self, column: str, *, optional: bool = False) -> str:
+        value = self._columns.get(column) if optional else self.raw(column)
+        return "" if value is None else str(value)
+
+    def amount(self, column: str, unit: str = "") -> Decimal:
+        """A number, exactly as it was written; `unit` may follow it."""
+        text = self.text(column).removesuffix(unit).strip()
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
+            number = Decimal("NaN")
+        if not number.is_finite() or abs(number) > AMOUNT_MAX:
+            raise self.refuse(f"{column} is {shown(text)!r}, which is no amount", EXPORT_ANEW)
+        return number
+
+    def moment(self, column: str) -> datetime:
+        """A time; one without a zone is UTC, as in all of these exports."""
+        value = self.raw(column)
+        if not isinstance(value, datetime):
+            try:
+                value = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
+            except ValueError:
+                raise self.refuse(f"{column} is {shown(value)!r}, which is no time", EXPORT_ANEW) from None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+    def structure(self, column: str) -> Any:
+        """Lists and maps; in a CSV they are JSON text. None where the column is absent or empty."""
+        value = self._columns.get(column)
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value, parse_float=Decimal) if value.strip() else None
+        except ValueError:
+            raise self.refuse(
+                f"{column} is {shown(value)!r}, which is no JSON", f"export it as TO_JSON_STRING({column})"
+            ) from None
+
+
+def column_name(name: str) -> str:
+    """`resourceTags/user:spotrun:run` -> `resource_tags_user_spotrun_run`."""
+    return re.sub(r"[^a-z0-9]+", "_", _HUMP.sub("_", name.strip()).lower()).strip("_")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """
+    The rows of a CSV, JSON or Parquet file; which of them it is, its first bytes tell.
+
+    Raises:
+        SpecInvalid: the file cannot be read, or a row is damaged; names file and line.
+    """
+    start = _first_bytes(path)
+    if start[:4] == _PARQUET:
+        return _parquet_rows(path)
+    return _json_rows(path) if start.lstrip()[:1] in (b"{", b"[") else _csv_rows(path)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file, gzipped or not, each with its number; lines of blanks are left out."""
+    with _opened(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip("\r\n")
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+        if start[:2] == _GZIP:
+            with gzip.open(path, "rb") as packed:
+                start = packed.read(64)
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+    return start.removeprefix(b"\xef\xbb\xbf")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[TextIO]:
+    """A text file, gzipped or not, whose faults are told as ours."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        with _text(cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")) as text:
+            yield text
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise _unreadable(path, error) from error
+
+
+def _text(file: BinaryIO) -> TextIO:
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+
+
+def _unreadable(path: Path, error: Exception) -> SpotrunError:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return SpecInvalid(f"cannot read {path}: {reason}", hint=NAME_IT)
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    with _opened(path) as file:
+        reader = csv.reader(file, strict=True)
+        try:
+            header = [column_name(name) for name in next(reader, [])]
+            if len(header) < 2:
+                raise SpecInvalid(
+                    f"{path}:1: has no line of column names", hint="name the file that the cloud exported"
+                )
+            for cells in reader:
+                if cells:
+                    yield _csv_row(path, reader.line_num, header, cells)
+        except csv.Error as error:
+            raise SpecInvalid(f"{path}:{reader.line_num}: {error}", hint=EXPORT_ANEW) from error
+
+
+def _csv_row(path: Path, line: int, header: list[str], cells: list[str]) -> Row:
+    if len(cells) != len(header):
+        message = f"{path}:{line}: has {len(cells)} columns, and its first line names {len(header)}"
+        raise SpecInvalid(message, hint=EXPORT_ANEW)
+    return Row(path, line, dict(zip(header, cells, strict=True)))
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    if _first_bytes(path).lstrip()[:1] == b"[":
+        with _opened(path) as file:
+            yield from _objects(path, [(1, file.read())])
+    else:
+        yield from _objects(path, read_lines(path))
+
+
+def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[Row]:
+    for line, text in texts:
+        try:
+            found = json.loads(text, parse_float=Decimal)
+        except ValueError as error:
+            raise SpecInvalid(f"{path}:{line}: is no JSON: {error}", hint=EXPORT_ANEW) from error
+        whole = isinstance(found, list)
+        for index, one in enumerate(found if whole else [found], 1):
+            if not isinstance(one, dict):
+                raise SpecInvalid(f"{path}:{line}: {shown(one)} is no object", hint=EXPORT_ANEW)
+            yield Row(path, index if whole else line, dict(_flat(one)))
+
+
+def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield column_name(prefix + name), value
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise SpotrunError(
+            f"{path} is a Parquet file, and pyarrow is not installed", hint="pip install 'spotrun[parquet]'"
+        ) from error
+    line = 0
+    try:
+        for batch in ParquetFile(path).iter_batches(batch_size=4096):
+            names = [column_name(name) for name in batch.schema.names]
+            for found in batch.to_pylist():
+                line += 1
+                yield Row(path, line, dict(zip(names, found.values(), strict=True)))
+    except (ArrowException, OSError) as error:
+        raise SpecInvalid(f"{path}: is no readable Parquet file: {error}", hint=EXPORT_ANEW) from error

@@ -1,0 +1,59 @@
+"""`spotrun bill`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+
+
+def bill(
+    run: RunArgument,
+    cur: Annotated[
+        Path | None, typer.Option("--cur", metavar="FILE", help="An AWS Cost and Usage Report, CSV or Parquet.")
+    ] = None,
+    spot_feed: Annotated[
+        Path | None, typer.Option("--spot-feed", metavar="FILE", help="An EC2 Spot Instance data feed.")
+    ] = None,
+    gcp_billing: Annotated[
+        Path | None,
+        typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare what the ledger says that a run cost with what the cloud has charged; exit with 12 if they disagree."""
+    from spotrun.bill import aws, gcp
+    from spotrun.bill.reconcile import reconcile, wanted_of
+    from spotrun.cli.wiring import open_run
+    from spotrun.errors import BillUnexplained, SpecInvalid
+    from spotrun.report import bill as shown
+
+    readers = [
+        (cur, aws.read_cost_and_usage_report),
+        (spot_feed, aws.read_spot_data_feed),
+        (gcp_billing, gcp.read_billing_export),
+    ]
+    given = [(path, read) for path, read in readers if path is not None]
+    if len(given) != 1:
+        raise SpecInvalid(
+            f"one bill is compared at a time, and {len(given)} were given",
+            hint=f"spotrun bill {run} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
+        )
+    ((path, read),) = given
+    opened = open_run(run, store)
+    state = opened.ledger.refresh()
+    found = reconcile(state, read(path, wanted_of(state)), opened.clock.now())
+    simulated = opened.created.simulated
+    if as_json:
+        print_json(shown.machine(found, opened.id, simulated=simulated))
+    else:
+        shown.show(found, opened.id, simulated=simulated)
+    if found.unexplained:
+        raise BillUnexplained(
+            f"{opened.id}: {len(found.unexplained)} of {len(found.lines)} lines are not explained",
+            hint=f"spotrun bill {run} --json has the lines of {path.name} that were counted",
+        )

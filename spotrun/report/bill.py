@@ -1,0 +1,137 @@
+"""`spotrun bill` for people and for machines: our ledger, the cloud's record, and each difference by its reason."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from spotrun.bill.charge import Charge
+from spotrun.bill.reconcile import Line, Part, Reconciliation
+from spotrun.report.machine import usd_text
+from spotrun.report.tables import NOTHING, add_row, figures_table, plain
+
+SCOPE = "Instances only: what the bucket charges for storage and requests carries no run's tag."
+
+
+def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
+    """Print the comparison; it needs 80 columns, and no terminal."""
+    (console or Console()).print(bill(found, run, simulated=simulated), markup=False, highlight=False, emoji=False)
+
+
+def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
+    told = [Text(f"  {_dollars(part.usd)}  {part.reason}") for part in found.parts]
+    told += [
+        Text(f"  {_dollars(line.unexplained_usd)}  UNEXPLAINED, {plain(line.resource, 40)}: {plain(line.why)}")
+        for line in found.unexplained
+    ]
+    return Group(
+        Text(f"{plain(run)} and the {found.record.title}", style="bold"),
+        *([Text("Prices are SIMULATED: no cloud has billed this run.")] if simulated else []),
+        Text(_coverage(found)),
+        Text(),
+        _table(found),
+        Text(),
+        Text("What explains the difference:" if told else "There is no difference."),
+        *told,
+        Text(),
+        Text(SCOPE, style="dim"),
+        Text(f"Rule: {plain(found.record.rule.source)}", style="dim"),
+    )
+
+
+def _coverage(found: Reconciliation) -> str:
+    record = found.record
+    if record.since is None or record.until is None:
+        return f"{plain(record.path)} has no instance hours at all."
+    return (
+        f"{plain(record.path)} has the hours from {record.since:%Y-%m-%d %H:%M} to {record.until:%Y-%m-%d %H:%M} UTC."
+    )
+
+
+def _table(found: Reconciliation) -> Table:
+    table = figures_table("Instance by instance", "instance", ["ours", "theirs", "differ", "explained", "left"])
+    for line in found.lines:
+        add_row(table, [plain(line.resource, 24), *_cells(line)], style="bold" if line.unexplained_usd else "")
+    table.add_section()
+    explained = sum((part.usd for part in found.parts), Decimal(0))
+    difference = found.theirs_usd - found.ours_usd
+    sums = [found.ours_usd, found.theirs_usd, difference, explained, difference - explained]
+    add_row(table, ["total", *map(_dollars, sums)], style="bold")
+    return table
+
+
+def _cells(line: Line) -> list[str]:
+    amounts = [line.ours_usd, line.theirs_usd, line.difference_usd, line.explained_usd, line.unexplained_usd]
+    return [_dollars(amount) for amount in amounts]
+
+
+def _dollars(amount: Decimal) -> str:
+    """Differences are small, so six places; a smaller one is still no zero."""
+    if not amount:
+        return NOTHING
+    text = f"{abs(amount):.6f}" if abs(amount) >= Decimal("0.0000005") else f"{abs(amount):.10f}"
+    return f"{'-' if amount < 0 else ''}${text}"
+
+
+def machine(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
+    """What `spotrun bill --json` prints; dollars are decimal strings, exact."""
+    record = found.record
+    return {
+        "run": plain(run),
+        "record": {
+            "title": record.title,
+            "path": record.path,
+            "rule": record.rule.source,
+            "since": None if record.since is None else record.since.isoformat(),
+            "until": None if record.until is None else record.until.isoformat(),
+        },
+        "simulated": simulated,
+        "instances": [_line(line) for line in found.lines],
+        "total": {
+            "ours_usd": _exact(found.ours_usd),
+            "theirs_usd": _exact(found.theirs_usd),
+            "difference_usd": _exact(found.theirs_usd - found.ours_usd),
+            "explained": _parts(found.parts),
+            "unexplained_usd": _exact(sum((line.unexplained_usd for line in found.lines), Decimal(0))),
+        },
+        "scope": SCOPE,
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    return {
+        "launch": line.launch,
+        "resource": plain(line.resource),
+        "what": plain(line.what),
+        "ours_usd": _exact(line.ours_usd),
+        "theirs_usd": _exact(line.theirs_usd),
+        "difference_usd": _exact(line.difference_usd),
+        "explained": _parts(line.parts),
+        "unexplained_usd": _exact(line.unexplained_usd),
+        "why": plain(line.why),
+        "lines": [_charge(charge) for charge in line.charges],
+    }
+
+
+def _parts(parts: tuple[Part, ...]) -> dict[str, str]:
+    return {str(part.reason): _exact(part.usd) for part in parts}
+
+
+def _charge(charge: Charge) -> dict[str, Any]:
+    return {
+        "line": charge.line,
+        "kind": str(charge.kind),
+        "what": plain(charge.what),
+        "start": charge.start.isoformat(),
+        "end": charge.end.isoformat(),
+        "amount_usd": _exact(charge.amount_usd),
+    }
+
+
+def _exact(amount: Decimal) -> str:
+    """As exact as it is: a cloud may write more places than our nano-dollars."""
+    return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"
