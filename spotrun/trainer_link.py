@@ -11,7 +11,7 @@ counted in the line, so that each reaches the message it was sent with, however 
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
     Progress, SnapshotTaken, EpochEnded ->
-                                <-            ArenaFree, SnapshotWanted, DrainWanted, Committed
+                                <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, Figures
     Refused | Finished          ->
 """
 
@@ -168,6 +168,27 @@ class Committed(_Message, frozen=True):
     step: int
 
 
+class Figures(_Message, frozen=True):
+    """
+    What the run has come to by its ledger, for the script's own loggers: with the first step, after each commit and
+    after each epoch.
+
+    `lost_s`: run time that was no training whose result was kept. `attempt` counts from 1. `epochs` have ended, the
+    newest of which is durable only with the next commit; `usd_per_epoch` is None before the first.
+    """
+
+    cost_usd: float
+    usd_per_epoch: float | None
+    lost_s: float
+    attempt: int
+    epochs: int
+
+    def metrics(self) -> dict[str, float]:
+        """Under the names that they have everywhere."""
+        figures = {"cost_usd": self.cost_usd, "lost_s": self.lost_s, "attempt": float(self.attempt)}
+        return figures if self.usd_per_epoch is None else figures | {"usd_per_epoch": self.usd_per_epoch}
+
+
 Message: TypeAlias = (
     Hello
     | ArenasWanted
@@ -182,6 +203,7 @@ Message: TypeAlias = (
     | SnapshotWanted
     | DrainWanted
     | Committed
+    | Figures
 )
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from spotrun.agent import decisions
 from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.figures import figures
 from spotrun.agent.inbox import (
     Exited,
     LedgerLost,
@@ -238,6 +239,7 @@ class AttemptLoop:
             case EpochEnded() as ended:
                 self._pace.epoch_ended(ended.step)
                 self._chronicle.epoch_completed(ended, said)
+                self._tell_figures(ended.epoch + 1)
             case Refused() as refused:
                 self._trainer.refuse(refused)
             case Finished() as finished:
@@ -249,6 +251,7 @@ class AttemptLoop:
         if self._trainer.progress is None:
             self._chronicle.training_started(self._trainer.number, progress.step)
             self._node.status.change(phase="train")
+            self._tell_figures()
         self._trainer.progressed(progress, at_s)
         self._pace.progressed(progress, at_s)
         self._node.status.facts["step_s"] = self._pace.step_s
@@ -285,6 +288,15 @@ class AttemptLoop:
         self._trainer.committed(snapshot, letter.commit)
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
+        self._tell_figures()
+
+    def _tell_figures(self, epochs_ended: int = 0) -> None:
+        """For the script's loggers; nothing that is worth a moment of the time after a notice."""
+        if self._leave.deadline_s is not None:
+            return
+        known = self._state.epochs[-1].event.epoch + 1 if self._state.epochs else 0
+        ended = max(known, epochs_ended)
+        self._trainer.tell(figures(self._state, self._node.clock.now(), self._chronicle.attempt, ended))
 
     def _save_failed(self, letter: SaveFailed) -> None:
         last_chance = self._trainer.exited is not None or self._leave.draining_s is not None

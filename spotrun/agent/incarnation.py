@@ -20,6 +20,7 @@ from spotrun.trainer_link import (
     ArenaFree,
     Committed,
     DrainWanted,
+    Figures,
     Finished,
     Hello,
     Progress,
@@ -146,6 +147,10 @@ class Incarnation:
         self._trainer.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
             self.final = snapshot, commit
+
+    def tell(self, figures: Figures) -> None:
+        if self.makes_snapshots:
+            self._trainer.send(figures)
 
     def take_newest(self) -> tuple[int, int] | None:
         """

@@ -17,6 +17,7 @@ from torch import distributed
 
 from spotrun.checkpoint.snapshot import Piece, Plan
 from spotrun.checkpoint.staging import Staged
+from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import Message
 
 LONGEST_FETCH = timedelta(hours=24)
@@ -74,6 +75,7 @@ class Follower:
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
+        self.figures = FiguresBox()
         self.arenas_asked = False
 
     def tell(self, message: Message) -> bool:

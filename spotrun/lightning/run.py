@@ -26,7 +26,7 @@ from typing import Any
 
 from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
-from spotrun.lightning import machine, module_state, own_generators, refusal, seeds, session, tensors
+from spotrun.lightning import figures, machine, module_state, own_generators, refusal, seeds, session, tensors
 from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs, names, position
 from spotrun.lightning.connectors import state as lightning_state
@@ -197,6 +197,7 @@ class Run:
         last = position.batches_done(self._trainer) == position.batches(self._trainer)
         self._story.progress("train", always=last or not self._trained)
         self._trained = True
+        figures.log(self._trainer, self._agent.figures)
         if boundary and validation_due:
             self._validation.comes(self._here(validation_due=True))
         self._seed_here("batch ends")
@@ -226,6 +227,7 @@ class Run:
         if self._finished:
             return
         self._finished = True
+        figures.log_last(self._trainer, self._agent.figures)
         epoch = position.epoch(self._trainer)
         place = Place(epoch - 1, position.batches_done(self._trainer), epoch_ended=True, finished=True)
         self.snapshots.take(place, final=True, wait_s=FINAL_ARENA_WAIT_S)

@@ -20,11 +20,13 @@ import torch
 from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import Piece, Plan, map_image
 from spotrun.checkpoint.staging import Staged, Stager
+from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
     ArenasWanted,
     DrainWanted,
+    Figures,
     Hello,
     LinkClosed,
     Message,
@@ -48,6 +50,7 @@ class Agent(Protocol):
     snapshot_wanted: threading.Event
     drain_wanted: threading.Event
     closed: threading.Event
+    figures: FiguresBox
 
     @property
     def arenas_asked(self) -> bool: ...
@@ -79,6 +82,7 @@ class Session:
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
+        self.figures = FiguresBox()
         self._over = threading.Event()
 
     def begin(self, lightning: str) -> tuple[Resume, mmap.mmap | None]:
@@ -186,6 +190,8 @@ class Session:
                 self.snapshot_wanted.set()
             case DrainWanted():
                 self.drain_wanted.set()
+            case Figures() as figures:
+                self.figures.put(figures)
             case _:
                 pass  # Committed is for people who watch
 

@@ -21,6 +21,11 @@ def batches(trainer: Any) -> int:
     return int(number) if number != float("inf") else 0
 
 
+def logged_step(trainer: Any) -> int:
+    """The step under which the metrics of the newest batch were logged."""
+    return max(0, int(trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
+
+
 def is_done(trainer: Any) -> bool:
     """Nothing is left to train."""
     return bool(trainer.fit_loop.done)
