@@ -7,11 +7,13 @@ regions. A loss that is announced is announced `notice_s` before, and from then 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil, inf
 
 import numpy as np
+from msgspec.structs import replace
 
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.generator import generate
@@ -33,6 +35,8 @@ SPOT = {
     )
     for number, zone in enumerate(ZONES)
 }
+ON_DEMAND = replace(SPOT[ZONES[0]], capacity_type=CapacityType.ON_DEMAND, price_usd_per_hour=Decimal("3.06"))
+"""Nobody asks for it here; its price is what an hour of time is worth. A V100 costs so much, and a third of it on spot."""
 TICK_S = 7.3
 """No multiple of anything that polls."""
 
@@ -42,12 +46,19 @@ class Setting:
     """
     What is the same for all; seconds. Of all losses, the share `unannounced` comes without a notice.
 
+    Of all losses, the share `recommended` has a recommendation to rebalance from 0 to `lead_s` before its notice would
+    come; and an instance gets one that nothing follows `alarms` times an hour. AWS publishes neither how many come
+    before the notice nor how long before, only that not all do: these are assumptions.
+
     A restore is the imports of the training script with the download of the checkpoint beside them. A checkpoint is
     taken every `every_s` and is durable `commit_s` later; training does not stand still for it.
     """
 
     notice_s: float = 120.0
     unannounced: float = 0.1
+    recommended: float = 0.5
+    lead_s: float = 600.0
+    alarms: float = 0.1
     boot_s: tuple[float, float] = (60.0, 120.0)
     setup_s: tuple[float, float] = (0.0, 180.0)
     imports_s: float = 8.0
@@ -55,6 +66,11 @@ class Setting:
     every_s: float = 85.0
     commit_s: float = 10.0
     horizon_s: float = 12 * 3600.0
+
+    @property
+    def unwarned(self) -> Setting:
+        """The same without recommendations."""
+        return dataclasses.replace(self, recommended=0.0, alarms=0.0)
 
     @property
     def habits(self) -> Habits:
@@ -68,6 +84,9 @@ class Setting:
             warm_restore_s=(self.fetch_s, self.fetch_s),
             notice_s=self.notice_s,
             unannounced=self.unannounced,
+            recommended=self.recommended,
+            lead_s=(0.0, self.lead_s),
+            alarms_per_hour=self.alarms,
         )
 
 
@@ -107,4 +126,4 @@ def generated(seed: int, horizon_s: float) -> TickMarket:
     up = generate(REGIONS, ceil(horizon_s / TICK_S) + 1, TICK_S, seed)
     prices = {zone: float(offering.price_usd_per_hour) for zone, offering in SPOT.items()}
     ticks = [{zone: prices[zone] for zone, has in zip(ZONES, row, strict=True) if has} for row in up]
-    return TickMarket(ticks, TICK_S, SPOT, on_demand=())
+    return TickMarket(ticks, TICK_S, SPOT, on_demand=(ON_DEMAND,))

@@ -5,10 +5,13 @@ over a virtual clock. What it came to is read from the ledger by the production 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import datetime
 from math import ceil
 from pathlib import Path
 
 from benchmarks.downtime_market import Market
+from spotrun.events import Cause
 from spotrun.simulation.world import SimulatedWorld, Training
 from spotrun.spec import RunSpec
 from spotrun.timeline import Span, timeline
@@ -21,7 +24,7 @@ class OurWorld(SimulatedWorld):
     """One job in one market, that trains for longer than the horizon, a step a second."""
 
     def __init__(self, market: Market) -> None:
-        setting = market.setting
+        self._market, setting = market, market.setting
         super().__init__(
             _spec(setting.every_s),
             Training(steps=ceil(setting.horizon_s) + 1, epochs=1, stall_s=0.0, upload_s=setting.commit_s),
@@ -38,6 +41,21 @@ class OurWorld(SimulatedWorld):
         self.run(self._horizon_s)
         assert not self.done, f"the run of seed {self.seed} ended before its horizon"
         return timeline(self.state, self.clock.now())
+
+    def moves(self) -> Iterator[bool]:
+        """Of each handover for a recommendation, whether it was spared a loss by that."""
+        for attempt in self.state.attempts.values():
+            told, end = attempt.rebalance_at, attempt.end
+            if told is None or end is None or end.cause is not Cause.REPLACED:
+                continue
+            zone = self.state.launch_of(attempt).intent.offering.zone
+            loss = self._market.loss_after(zone, self._seconds(told))
+            setting = self._market.setting
+            yield loss is not None and loss.at_s - self._seconds(told) <= setting.lead_s + setting.notice_s
+
+    def _seconds(self, at: datetime) -> float:
+        assert self.state.created_at is not None
+        return (at - self.state.created_at).total_seconds()
 
 
 def _spec(every_s: float) -> RunSpec:

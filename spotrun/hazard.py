@@ -5,6 +5,7 @@ How often spot is lost under this run, and how often its notice was of use: what
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from math import exp, log
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +14,13 @@ from spotrun.events import Cause
 from spotrun.intervals import MEAN_TIME_BETWEEN_INTERRUPTIONS
 from spotrun.offering import CapacityType
 from spotrun.state import Attempt, RunState
+
+FOLLOWS_WITHIN = timedelta(minutes=15)
+"""A loss that comes later than this after its recommendation to rebalance is one like any other."""
+FOLLOWED_PRIOR = 0.5
+"""So many of all recommendations are believed to be followed by a loss, before any was seen; nobody publishes it."""
+FOLLOWED_PRIOR_LOSSES = 2.0
+"""As if so many losses had been seen to follow."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
@@ -63,3 +71,41 @@ def _on_spot(attempt: Attempt, state: RunState) -> bool:
 
 def _until(attempt: Attempt, now: datetime) -> datetime:
     return now if attempt.end is None else attempt.end.stopped_at
+
+
+# -- after a recommendation to rebalance -------------------------------------------------------------------------------
+
+
+def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
+    """
+    That a loss follows on a recommendation within so long, by what followed on those that this run was given before.
+
+    Whoever is told is lost at a constant rate, of which a Gamma prior is believed: with n losses in the time t that
+    this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
+
+        rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
+
+    So one that was left early counts for as long as it was watched, and no longer.
+    """
+    told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
+    assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
+    watched_s = sum(_watched(attempt, now).total_seconds() for attempt in told)
+    rate = (FOLLOWED_PRIOR_LOSSES + sum(map(_was_followed, told))) / (assumed_s + watched_s)
+    return 1 - exp(-rate * max(0.0, within.total_seconds()))
+
+
+def _watched(attempt: Attempt, now: datetime) -> timedelta:
+    """For how long it was to be seen what follows on its recommendation."""
+    assert attempt.rebalance_at is not None
+    ended_at = now if attempt.end is None else attempt.end.known_at
+    until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)
+    return min(max(until - attempt.rebalance_at, timedelta()), FOLLOWS_WITHIN)
+
+
+def _was_followed(attempt: Attempt) -> bool:
+    """A notice counts as the loss that it announces."""
+    assert attempt.rebalance_at is not None
+    lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
+    lost_at = attempt.end.known_at if lost and attempt.end is not None else None
+    told_at = attempt.notice_at or lost_at
+    return told_at is not None and told_at - attempt.rebalance_at < FOLLOWS_WITHIN

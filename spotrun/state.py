@@ -110,10 +110,15 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     trainers: tuple[Trainer, ...] = ()
     notice: ev.NoticeSeen | None = None
     notice_at: datetime | None = None
-    rebalance: bool = False
+    rebalance_at: datetime | None = None
     drain: ev.DrainRequested | None = None
     end: AttemptEnd | None = None
     saves_failed_in_a_row: int = 0
+
+    @property
+    def rebalance(self) -> bool:
+        """The cloud has said that it might take the instance."""
+        return self.rebalance_at is not None
 
     @property
     def leaving(self) -> bool:

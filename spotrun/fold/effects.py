@@ -184,7 +184,8 @@ def _training_started(state: RunState, entry: Entry, event: ev.TrainingStarted) 
 
 def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunState:
     if event.kind == "rebalance":
-        return _with_attempt(state, event.attempt, rebalance=True)
+        first_at = state.attempts[event.attempt].rebalance_at or entry.at
+        return _with_attempt(state, event.attempt, rebalance_at=first_at)
     return _with_attempt(state, event.attempt, notice=event, notice_at=entry.at)
 
 

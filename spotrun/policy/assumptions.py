@@ -10,6 +10,10 @@ CHANGEOVER_DOUBT = 1.2
 """The next changeover may take so many times the longest that was measured."""
 COMMIT = timedelta(seconds=60)
 """From a snapshot to its commit, before one was made."""
+WARM_RESTORE = timedelta(seconds=5)
+"""From the takeover of a standby, with its imports done and the checkpoint fetched, to its first new step."""
+NOTICED = 0.9
+"""So many of all losses come with a notice that is of use, before any was seen."""
 STALL = timedelta(seconds=1)
 WORK_DOUBT = 0.25
 """What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""

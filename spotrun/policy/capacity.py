@@ -12,10 +12,11 @@ from spotrun import events as ev
 from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
-from spotrun.policy.deadline import give_up, too_late_for, towards_deadline
+from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.money import HANDOVER_BEFORE_END, intend, life_left, nearly_over
 from spotrun.policy.patience import opened_at
 from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
+from spotrun.policy.recommendation import REASON, move_in_time
 from spotrun.policy.situation import name_of
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
@@ -50,10 +51,11 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
             yield Append(event=give_up(pending))
         return
     if hurried:
-        yield from towards_deadline(state, spec, world, now)
+        yield from list(towards_deadline(state, spec, world, now)) or _before_a_loss(state, spec, world, now)
         return
     reason = _reason_to_launch(state, spec, world, now)
     if reason is None:
+        yield from _before_a_loss(state, spec, world, now)
         return
     choose = _return_choice if reason == RETURN_TO_SPOT else choose_capacity
     choice = choose(state, spec, world, now)
@@ -61,6 +63,15 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
         yield choice
         return
     yield from intend(state, spec, world, now, choice.offering, f"{reason}: {choice.because}")
+
+
+def _before_a_loss(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+    """A standby for what trains, where the cloud recommended one and it pays."""
+    assert state.created is not None
+    move = move_in_time(state, spec, world, now)
+    if move is None or (state.created.deadline_at is not None and not leaves_time_to_move(state, spec, world, now)):
+        return
+    yield from intend(state, spec, world, now, move.offering, f"{REASON}: {move.because}")
 
 
 def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetime) -> str | None:

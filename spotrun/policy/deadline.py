@@ -27,6 +27,8 @@ from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.reserve import return_to
 from spotrun.units import to_the_second
 
+HANDOVER = timedelta(minutes=2)
+"""More than it takes from the last step before a planned handover to the first one after it."""
 NO_ON_DEMAND = Wait(reason="no on-demand capacity in any zone just now")
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
@@ -56,6 +58,14 @@ def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, 
     if choice_of(running) == ON_DEMAND:
         return False
     return _strategy(spec).choose(situation(state, spec, world, now, running, [])) == ON_DEMAND
+
+
+def leaves_time_to_move(state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
+    """Whether what runs on spot may spend a handover, and still be kept there by its strategy."""
+    running = _kept(state, now)
+    if running is None:
+        return False
+    return _strategy(spec).choose(situation(state, spec, world, now + HANDOVER, running, [])) == choice_of(running)
 
 
 def give_up(pending: Launch) -> ev.LaunchClosed:

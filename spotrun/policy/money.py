@@ -58,6 +58,12 @@ def intend(
     yield Append(event=intent)
 
 
+def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> timedelta | None:
+    """How long an instance of it could live if it were asked for now; None where there is no money for one."""
+    ceiling = price_ceiling(offering, on_demand_price(offering, world.offerings), spec.resources.max_price)
+    return time_to_live(state, spec, ceiling, now)
+
+
 def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.BudgetNearlySpent | None:
     """The news that `warn_at` of the budget is spent; None before, and where it was told."""
     assert state.created is not None

@@ -4,7 +4,7 @@ Which offerings may be asked for now, and in which order: the least dollars per 
     price per hour of progress = price now * (1 + changeover / expected life)
 
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
-just lost, or refused any run, comes last whatever it costs.
+just lost, refused any run, or was said to be in danger, comes last whatever it costs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from math import inf
 
 from spotrun.events import Cause
+from spotrun.hazard import FOLLOWS_WITHIN
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
@@ -70,7 +71,7 @@ def _spot_by_progress(
     state: RunState, spec: RunSpec, world: World, now: datetime, all_work: float
 ) -> dict[Offering, float]:
     """What may be asked for now, best first, each with its price of progress; `all_work` as `horizon_s` tells it."""
-    at_rest, trouble = resting(state, now), just_lost(state, world, now)
+    at_rest, trouble = resting(state, now), {*just_lost(state, world, now), *at_risk(state, now)}
     asked = [found for found in spot_offerings(spec, world) if found.pool not in at_rest]
     lives, d = expected_lives(state, asked, world, now, all_work), changeover(state)
     usd = {found: _price_of_progress(found, lives[found.pool], d) for found in asked}
@@ -100,6 +101,15 @@ def horizon_s(state: RunState, spec: RunSpec, world: World, now: datetime) -> fl
 def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
     """The pools that this run or another was interrupted in, told to leave or refused by a short while ago."""
     return troubled([*sightings_of(state), *world.sightings], now, LOST_POOL_REST)
+
+
+def at_risk(state: RunState, now: datetime) -> set[Pool]:
+    """The pools in which an instance of this run was told a short while ago that it might be taken."""
+    return {
+        state.launch_of(attempt).intent.offering.pool
+        for attempt in state.attempts.values()
+        if attempt.rebalance_at is not None and now - attempt.rebalance_at < FOLLOWS_WITHIN
+    }
 
 
 def resting(state: RunState, now: datetime) -> set[Pool]:

@@ -48,7 +48,7 @@ def situation(
         deadline_s=deadline_s,
         changeover_s=changeover_s,
         tick_s=tick_s,
-        on_demand_usd_per_hour=float(_on_demand_price(world)),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(world),
         margin_s=work.doubt_s + work.rework_s + TICKS_TO_LAUNCH * tick_s,
     )
     prices = {name_of(found.pool): float(found.price_usd_per_hour) for found in spot}
@@ -79,7 +79,7 @@ def measured_changeovers(state: RunState) -> list[float]:
     ]
 
 
-def _on_demand_price(world: World) -> float:
+def on_demand_usd_per_hour(world: World) -> float:
     """Of the cheapest on-demand offering; where there is none, what spot would be compared with."""
     prices = [found.price_usd_per_hour for found in world.offerings if found.capacity_type is CapacityType.ON_DEMAND]
     fallback = [on_demand_price(found, world.offerings) for found in world.offerings]

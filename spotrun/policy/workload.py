@@ -46,7 +46,7 @@ class Workload(msgspec.Struct, frozen=True):
 def workload(state: RunState, spec: RunSpec, world: World, now: datetime) -> Workload | None:
     """None while nothing is known: no step was measured, or the training does not say when it ends."""
     measured = pace(state, world)
-    rework_s = _rework_s(state, spec, measured, now)
+    rework_s = rework_max_s(state, spec, measured, now)
     if measured is not None and world.steps_total is not None:
         step = step_reached(state, world)
         left_s = max(0.0, world.steps_total - step) * measured.step_s
@@ -117,8 +117,8 @@ def _trained_s(state: RunState, world: World, now: datetime) -> float:
     return committed_s + max(0.0, (now - newest).total_seconds())
 
 
-def _rework_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
-    """From one commit to the next, and until that is durable."""
+def rework_max_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
+    """What one loss without notice undoes at most: from one commit to the next, and until that is durable."""
     durable = [timedelta(seconds=commit.event.durable_s) for commit in state.commits]
     stall = [timedelta(seconds=commit.event.stall_s) for commit in state.commits]
     every = spec.checkpoint.every

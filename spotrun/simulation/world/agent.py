@@ -45,6 +45,7 @@ class SimulatedAgent:
         self._chronicle = Chronicle(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
         self._leave = Leave(place.clock)
         self._notice: NoticeHeard | None = None
+        self._recommended = False
         self._leaving: Leaving | None = None
         self._attempt: SimulatedAttempt | None = None
         self._phase = "boot"
@@ -75,8 +76,10 @@ class SimulatedAgent:
         return self._poll_after(TAIL_S) if written else inf
 
     def _hears_s(self) -> float:
-        told = self._place.cloud.seen(self._instance_id).notice_deadline is not None
-        return self._poll_after(POLL_S) if told and self._notice is None else inf
+        cloud = self._place.cloud
+        told = cloud.seen(self._instance_id).notice_deadline is not None and self._notice is None
+        recommended = cloud.recommends_rebalance(self._instance_id) and not self._recommended
+        return self._poll_after(POLL_S) if told or recommended else inf
 
     def _poll_after(self, every_s: float) -> float:
         """The first poll from now on, of those that began with the agent."""
@@ -117,13 +120,19 @@ class SimulatedAgent:
         if deadline_at is not None and self._notice is None:
             self._notice = NoticeHeard("termination", deadline_at, self._place.moment_s(deadline_at))
             self._leave.notice(self._notice)
+        self._recommended = self._place.cloud.recommends_rebalance(self._instance_id)
         if self._attempt is not None:
             if is_fenced(state, self._chronicle.attempt):
                 raise PowerOff("the run goes on elsewhere, or has ended")
             self._follow(state)
 
     def _follow(self, state: RunState) -> None:
-        if self._notice is not None and state.attempts[self._chronicle.attempt].notice is None:
+        mine = state.attempts[self._chronicle.attempt]
+        if self._recommended and not mine.rebalance:
+            self._chronicle.notice_seen(NoticeHeard("rebalance"))
+            if self._attempt is not None:
+                self._attempt.save_soon()
+        if self._notice is not None and mine.notice is None:
             self._chronicle.notice_seen(self._notice)
         self._leave.read(state, self._chronicle.attempt)
 

@@ -65,6 +65,11 @@ class SimulatedAttempt:
         """
         self._act()
 
+    def save_soon(self) -> None:
+        """The cloud might take the instance: one checkpoint more, as soon as commits may follow on one another."""
+        self._pace.rebalance()
+        self._saves.press()
+
     @property
     def next_s(self) -> float:
         """When something is due, if nobody says anything. Sets the moment of the next snapshot."""

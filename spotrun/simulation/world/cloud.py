@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from spotrun.clock import Clock
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
-from spotrun.offering import Offering, Pool
+from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.simulation.world.dice import Dice, Range
 from spotrun.simulation.world.habits import Habits
 from spotrun.simulation.world.market import Market
@@ -26,7 +26,10 @@ from spotrun.simulation.world.market import Market
 
 @dataclass
 class Machine:
-    """An instance and its fate, in seconds since the world began. `told_s` is when its notice comes."""
+    """
+    An instance and its fate, in seconds since the world began. `told_s` is when its notice comes, `recommended_s` when
+    it is told that it might be taken, and `recommended` whether it was.
+    """
 
     request: LaunchRequest
     instance: Instance
@@ -35,6 +38,8 @@ class Machine:
     dies_s: float
     taken_s: float
     told_s: float
+    recommended_s: float = inf
+    recommended: bool = False
     prices_until_s: float = inf
 
     @property
@@ -45,7 +50,8 @@ class Machine:
         """When something becomes of it that others may see."""
         pending = self.instance.state is InstanceState.PENDING
         told = self.instance.notice_deadline is not None
-        return min(self.ends_s, self.running_s if pending else inf, inf if told else self.told_s)
+        news_s = (inf if told else self.told_s, inf if self.recommended else self.recommended_s)
+        return min(self.ends_s, self.running_s if pending else inf, *news_s)
 
 
 @dataclass
@@ -145,6 +151,11 @@ class SimulatedCloud:
         self.settle()
         return self._machines[instance_id].instance
 
+    def recommends_rebalance(self, instance_id: str) -> bool:
+        """Whether an instance was told by now that it might be taken."""
+        self.settle()
+        return self._machines[instance_id].recommended
+
     def ordinal(self, instance_id: str) -> int:
         """How many instances were launched before this one."""
         return builtins.list(self._machines).index(instance_id)
@@ -160,6 +171,11 @@ class SimulatedCloud:
         """Tell an instance that it will be taken after so many seconds, and take it then."""
         machine = self._machines[instance_id]
         machine.told_s, machine.taken_s = self.now_s, self.now_s + after_s
+        self.settle()
+
+    def recommend(self, instance_id: str) -> None:
+        """Tell an instance that it might be taken."""
+        self._machines[instance_id].recommended_s = self.now_s
         self.settle()
 
     def repriced(self, pool: Pool) -> None:
@@ -205,6 +221,7 @@ class SimulatedCloud:
             dies_s=now_s + request.time_to_live.total_seconds(),
             taken_s=self.market.taken_s(request.offering.pool, now_s),
             told_s=self._told_s(request, now_s),
+            recommended_s=self._recommended_s(request, now_s),
         )
         self._machines[machine.instance.instance_id] = self._living[machine.instance.instance_id] = machine
         self._of_token[request.token] = machine
@@ -216,11 +233,19 @@ class SimulatedCloud:
         pool = request.offering.pool
         return self.habits.told_s(self.dice, pool, self.market.taken_s(pool, now_s))
 
+    def _recommended_s(self, request: LaunchRequest, now_s: float) -> float:
+        pool = request.offering.pool
+        if pool.capacity_type is not CapacityType.SPOT:
+            return inf
+        taken_s = self.market.taken_s(pool, now_s)
+        return self.habits.recommended_s(self.dice, pool, taken_s, now_s, request.token)
+
     def _pass(self, machine: Machine, now_s: float) -> None:
         self.changes += 1
         boots = machine.instance.state is InstanceState.PENDING
         if boots and machine.running_s <= now_s and machine.running_s < machine.ends_s:
             self._run(machine)
+        machine.recommended = machine.recommended or machine.recommended_s <= now_s
         if machine.told_s <= now_s and machine.instance.notice_deadline is None:
             machine.instance = replace(machine.instance, notice_deadline=self._at(machine.taken_s))
         if machine.ends_s <= now_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
 Range = tuple[float, float]
@@ -21,6 +22,10 @@ class Dice:
     def happens(self, share: float, *names: object) -> bool:
         """True in `share` of all cases, 0 to 1."""
         return share > 0 and self._random(names).random() < share
+
+    def waiting_s(self, per_hour: float, *names: object) -> float:
+        """Seconds until something happens that happens so often; inf where it never does."""
+        return inf if per_hour <= 0 else self._random(names).expovariate(per_hour / 3600)
 
     def _random(self, names: tuple[object, ...]) -> Random:
         return Random("/".join(str(each) for each in (self.seed, *names)))

@@ -21,6 +21,10 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     An instance is pending for `pending_s`, then billed; boots for `boot_s`; sets up for `setup_s`; and its trainer
     takes `restore_s` from the takeover to its first step, or `warm_restore_s` where it waited as a standby. The cloud
     tells of a loss `notice_s` before it, but for the share `unannounced`.
+
+    For the share `recommended` of all losses it recommends to rebalance `lead_s` before it would give notice; and to
+    `alarms_per_hour` of the instances in an hour although nothing follows. No cloud publishes such figures; GCP
+    recommends nothing, and EC2 says that its recommendation may come along with the notice, which is none in time.
     """
 
     pending_s: Range = (30.0, 30.0)
@@ -30,6 +34,16 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     warm_restore_s: Range = (3.0, 6.0)
     notice_s: float = 120.0
     unannounced: float = 0.1
+    recommended: float = 0.0
+    lead_s: Range = (0.0, 600.0)
+    alarms_per_hour: float = 0.0
+
+    def recommended_s(self, dice: Dice, pool: Pool, taken_s: float, launched_s: float, token: str) -> float:
+        """When an instance is first told that it might be taken; inf where it never is, or only with its notice."""
+        early_s = taken_s - self.notice_s - dice.between(self.lead_s, "lead", pool.zone, taken_s)
+        known = taken_s < inf and dice.happens(self.recommended, "recommended", pool.zone, taken_s)
+        after_s = dice.waiting_s(self.alarms_per_hour, "alarm", token)
+        return min(early_s if known and early_s > launched_s else inf, launched_s + after_s)
 
     def told_s(self, dice: Dice, pool: Pool, taken_s: float) -> float:
         """When the loss of a pool at `taken_s` is announced, to all of its instances or (inf) to none."""

@@ -59,6 +59,10 @@ class Saves:
 
     def epoch_ended(self, step: int) -> None:
         self._pace.epoch_ended(step)
+        self.press()
+
+    def press(self) -> None:
+        """The next snapshot need not wait for its interval."""
         self._pressing = True
 
     def due_s(self, trainer: SimulatedTrainer, committed_s: float, now_s: float) -> float:

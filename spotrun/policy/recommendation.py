@@ -1,0 +1,166 @@
+"""
+Whether to replace an instance already when its cloud says that it might take it (EC2's rebalance recommendation).
+
+A loss that follows costs training time: what a changeover takes beyond the notice, or all of it and rework where the
+notice stays away. To move in time saves that; where nothing follows it was paid for in vain. The move is worth it when
+
+    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer)
+
+The price of time is that of an hour on demand: for so much it can be bought. q is the probability that a loss follows
+within `FOLLOWS_WITHIN`, from what became of this run's recommendations so far. Nobody publishes such a figure for EC2
+(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the notice, or
+along with it); so the prior is an assumption, and a weak one.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from statistics import mean
+
+import msgspec
+
+from spotrun.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
+from spotrun.intervals import DRAIN_MARGIN_S, DRAIN_SAFETY
+from spotrun.market import World
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy import assumptions
+from spotrun.policy.money import life_left, life_of
+from spotrun.policy.places import at_risk, expected_lives, horizon_s, just_lost, spot_now
+from spotrun.policy.prospects import NOTICE
+from spotrun.policy.situation import on_demand_usd_per_hour
+from spotrun.policy.workload import pace, rework_max_s
+from spotrun.spec import RunSpec
+from spotrun.state import Attempt, RunState
+
+REASON = "standby: the cloud may take the instance"
+
+
+class Move(msgspec.Struct, frozen=True):
+    """To leave for `offering` before the loss: what that is expected to save and to cost, in USD."""
+
+    offering: Offering
+    followed: float
+    saves_usd: float
+    costs_usd: float
+
+    @property
+    def pays(self) -> bool:
+        return self.saves_usd > self.costs_usd
+
+    @property
+    def because(self) -> str:
+        return (
+            f"{self.followed:.0%} likely within {FOLLOWS_WITHIN // timedelta(minutes=1)} min; to be gone by then is "
+            f"expected to save ${self.saves_usd:.3f} of time, to stay would save ${self.costs_usd:.3f}"
+        )
+
+
+def move_in_time(state: RunState, spec: RunSpec, world: World, now: datetime) -> Move | None:
+    """The standby to start for a recommendation, where it pays; None where there is none, or it was acted on."""
+    current = state.current
+    if current is None or not _calls_for_a_decision(state, current, now):
+        return None
+    found = _elsewhere(state, spec, world, now)
+    if found is None or not _affordable(state, spec, world, now, found):
+        return None
+    move = priced(state, spec, world, now, found)
+    return move if move is not None and move.pays else None
+
+
+# -- whether to decide at all ------------------------------------------------------------------------------------------
+
+
+def _calls_for_a_decision(state: RunState, current: Attempt, now: datetime) -> bool:
+    """A recommendation that is fresh, for a spot instance that trains; one standby is started for it, and no second."""
+    launch, trains = state.launch_of(current), bool(current.trainers) and current.trainers[-1].started_at is not None
+    if not trains or current.leaving or launch.intent.offering.capacity_type is not CapacityType.SPOT:
+        return False
+    fresh = current.rebalance_at is not None and now - current.rebalance_at < FOLLOWS_WITHIN
+    return fresh and not _acted_on(state, current)
+
+
+def _acted_on(state: RunState, current: Attempt) -> bool:
+    """A standby was started for it. One that the cloud refused cost nothing: another pool may be asked."""
+    assert current.rebalance_at is not None
+    return any(
+        launch.intent.standby_for == current.number
+        and launch.intent.reason.startswith(REASON)
+        and not (launch.closed is not None and launch.closed.refused)
+        for launch in state.launches.values()
+    )
+
+
+def _elsewhere(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | None:
+    """The best spot that is not in danger itself, nor was asked for this instance already."""
+    if spec.resources.spot_policy == "on-demand":
+        return None
+    current = state.current
+    assert current is not None
+    asked = {each.intent.offering.pool for each in state.launches.values() if each.intent.standby_for == current.number}
+    shunned = asked | at_risk(state, now) | set(just_lost(state, world, now))
+    return next((found for found in spot_now(state, spec, world, now) if found.pool not in shunned), None)
+
+
+def _affordable(state: RunState, spec: RunSpec, world: World, now: datetime, found: Offering) -> bool:
+    """Where the budget is tight the run keeps what it has: a move reserves a second life beside the first."""
+    current, life = state.current, life_of(found, state, spec, world, now)
+    assert current is not None
+    assert state.created is not None
+    return life is not None and (state.created.budget_usd is None or life >= life_left(state, current, now))
+
+
+# -- what it is worth --------------------------------------------------------------------------------------------------
+
+
+def priced(state: RunState, spec: RunSpec, world: World, now: datetime, found: Offering) -> Move | None:
+    """What it is worth to be in `found` before a loss follows; None where too little work is left for a changeover."""
+    current = state.current
+    assert current is not None
+    assert current.rebalance_at is not None
+    starts, left_s = _starts_s(state), horizon_s(state, spec, world, now)
+    changeover_s = mean(starts)
+    if left_s <= 2 * changeover_s:
+        return None
+    offered, there = state.launch_of(current).intent.offering, float(found.price_usd_per_hour)
+    time_usd = max(there, on_demand_usd_per_hour(world))
+    lives = expected_lives(state, [found, offered], world, now, left_s)
+    dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[offered.pool])
+    dearer_usd = dearer_s * max(0.0, there - float(offered.price_usd_per_hour))
+    in_vain = changeover_s * there + _handover_s(state) * time_usd + dearer_usd
+    saved = _saved_s(state, spec, world, now, starts) * time_usd
+    q = probability_to_follow(state, now, FOLLOWS_WITHIN - (now - current.rebalance_at))
+    return Move(found, q, q * saved / 3600, (1 - q) * in_vain / 3600)
+
+
+def _saved_s(state: RunState, spec: RunSpec, world: World, now: datetime, starts: list[float]) -> float:
+    """What a loss stops training for beyond a handover: what a start takes longer than its notice, or all of it."""
+    hazard, rework_s = observed_hazard(state, now), rework_max_s(state, spec, pace(state, world), now) / 2
+    noticed = hazard.saved + hazard.growth * assumptions.NOTICED
+    usable_s = max(0.0, NOTICE[spec.resources.cloud].total_seconds() - DRAIN_SAFETY * _commit_s(state) - DRAIN_MARGIN_S)
+    late_s = mean(max(0.0, took_s - usable_s) for took_s in starts)
+    return noticed * late_s + (1 - noticed) * (mean(starts) + rework_s)
+
+
+def _starts_s(state: RunState) -> list[float]:
+    """
+    From asking for each instance to its first new step, and an assumed one.
+
+    A standby that was ready in time waited for its predecessor: it took no longer than the notice, which is all that
+    matters here.
+    """
+    measured = [
+        (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
+        for attempt in state.attempts.values()
+        if attempt.trainers and attempt.trainers[0].started_at is not None
+    ]
+    return [assumptions.CHANGEOVER.total_seconds(), *measured]
+
+
+def _handover_s(state: RunState) -> float:
+    """For how long nobody trains when a standby that is ready takes over: the last commit, and a warm restore."""
+    return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
+
+
+def _commit_s(state: RunState) -> float:
+    latest = state.latest_commit()
+    return assumptions.COMMIT.total_seconds() if latest is None else latest.event.durable_s
