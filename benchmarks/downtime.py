@@ -2,7 +2,7 @@
 What an interruption costs in time: ours, which asks for the replacement at the notice and commits within it, beside two
 rules that act after the loss, in the same simulated spot markets.
 
-    make downtime    or    python -m benchmarks.downtime [--jobs 80] [--unannounced 0.1] [--recommended 0.5] [--json OUT]
+    make downtime    or    python -m benchmarks.downtime [--jobs 80] [--unannounced .1] [--recommended .5] [--json OUT]
 
 Each job trains for 12 h in a market of its own seed: nine zones, boot 60-120 s, set-up 0-180 s, notices of 120 s, a
 tenth of the losses without one. An interruption is a stretch without progress, from the last step that is kept to the

@@ -36,7 +36,7 @@ SPOT = {
     for number, zone in enumerate(ZONES)
 }
 ON_DEMAND = replace(SPOT[ZONES[0]], capacity_type=CapacityType.ON_DEMAND, price_usd_per_hour=Decimal("3.06"))
-"""Nobody asks for it here; its price is what an hour of time is worth. A V100 costs so much, and a third of it on spot."""
+"""Nobody asks for it here; its price is what an hour of time is worth. A V100 costs so much, a third of it on spot."""
 TICK_S = 7.3
 """No multiple of anything that polls."""
 

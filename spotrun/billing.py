@@ -44,10 +44,10 @@ not tell when that began: the seconds of `pending` are counted too. The spot pri
 """
 
 
-def rule_of(cloud: str, volume_gib: int | None = None) -> BillingRule:
-    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where it is not the usual one."""
-    rule = {"local": LOCAL_RULE, "aws": AWS_RULE}[cloud]
-    return rule if volume_gib is None else replace(rule, volume_gib=volume_gib)
+def rule_of(cloud: str, volume_gib: int) -> BillingRule:
+    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where disks are billed."""
+    return LOCAL_RULE if cloud == "local" else replace(AWS_RULE, volume_gib=volume_gib)
+
 
 EC2_RULE = BillingRule(
     minimum_s=60,

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from spotrun import fold, start_file, workdir
-from spotrun.billing import LOCAL_RULE
+from spotrun.billing import rule_of
 from spotrun.boot import upload as boot
 from spotrun.clock import ScaledClock, clock_from_environment
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
@@ -101,7 +101,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
         storage=storage_prices(spec.checkpoint.uri),
-        billing=LOCAL_RULE,
+        billing=rule_of(spec.resources.cloud, spec.aws.volume_gb),
         simulated=spec.resources.cloud == "local",
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )

@@ -17,11 +17,11 @@ import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import boto3
@@ -46,6 +46,14 @@ IMAGE_PARAMETER = "/spotrun/image"
 INTERRUPTED = "Server.SpotInstanceTermination"
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
+
+
+class Life(NamedTuple):
+    instance_type: str
+    spot: bool
+    since: datetime
+    until: datetime | None
+    taken: bool
 
 
 class Ec2Account:
@@ -130,6 +138,23 @@ class Ec2Account:
         machine.metadata.give_notice(self.clock.now() + notice)
         machine.after(notice.total_seconds(), lambda: self.end(instance_id, INTERRUPTED))
 
+    def lives(self) -> list[Life]:
+        """Every instance that there ever was, by what was asked of this account and what it did."""
+        found = []
+        for facts, _, instance_id in self._launches.values():
+            reason, words = self._ends.get(instance_id, ("", ""))
+            ended = re.search(r"[(](.*) GMT", words)
+            found.append(
+                Life(
+                    instance_type=facts["InstanceType"],
+                    spot=facts.get("InstanceMarketOptions.MarketType") == "spot",
+                    since=self.row(instance_id).launch_time.replace(tzinfo=UTC),
+                    until=None if ended is None else datetime.fromisoformat(f"{ended[1]}+00:00"),
+                    taken=reason == INTERRUPTED,
+                )
+            )
+        return found
+
     def console(self, instance_id: str) -> str:
         return (self._machines[instance_id].disk / "console.log").read_text(errors="replace")
 
@@ -212,7 +237,7 @@ class Ec2Account:
             body = _LAUNCH_TIME.sub(f"{now:%Y-%m-%dT%H:%M:%S.000Z}".encode(), answer.get_data())
             answer.set_data(body)
             instance_id = body.split(b"<instanceId>")[1].split(b"<")[0].decode()
-            self.row(instance_id).launch_time = now.replace(tzinfo=None)
+            self.row(instance_id).launch_time = now.replace(tzinfo=None, microsecond=0)
             self._launches[token] = (facts, body, instance_id)
             self._boot(self._instance(instance_id, asked), base64.b64decode(asked["UserData"]))
         return answer

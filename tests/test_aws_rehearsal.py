@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,15 @@ import pytest
 from spotrun.clock import ScaledClock
 from spotrun.events import Cause
 from spotrun.offering import CapacityType
-from tests import ec2_server
-from tests.ec2_server import Ec2Account
+from tests import ec2_prices, ec2_server
+from tests.ec2_server import Ec2Account, Life
 from tests.eventually import eventually
 from tests.local_runs import JOBS, WITHIN_S, Site, final_tensors
 from tests.object_stores import RunningServer
 
 SCALE = 30
-EPOCHS = 24
+EPOCHS = 40
+"""Enough that a machine that has to install everything is there before the end."""
 BIN = Path(sys.executable).parent
 
 
@@ -61,12 +63,19 @@ class Aws(Site):
         )
         return path
 
-    def trained(self, runner: subprocess.Popen[str], step: int) -> None:
-        """Wait until step `step` of the run that trains was done."""
-        eventually(lambda: self.last_step() >= step or runner.poll() is not None, within_s=WITHIN_S)
-        assert runner.poll() is None, runner.communicate()[0]
+    def trains_on(self, runner: subprocess.Popen[str], before: str = "") -> str:
+        """The instance that trains, once that is another one than `before` and has done some steps."""
 
-    def trains_on(self) -> str:
+        def elsewhere() -> bool:
+            state = self.state("stormy")
+            current = state.current
+            return current is not None and current.instance_id != before and bool(current.trainers)
+
+        eventually(lambda: self.last_step() >= 0 or runner.poll() is not None, within_s=WITHIN_S)
+        eventually(lambda: elsewhere() or runner.poll() is not None, within_s=WITHIN_S)
+        step = self.last_step()
+        eventually(lambda: self.last_step() >= step + 20 or runner.poll() is not None, within_s=WITHIN_S)
+        assert runner.poll() is None, runner.communicate()[0]
         current = self.state("stormy").current
         assert current is not None
         return current.instance_id
@@ -76,6 +85,16 @@ class Aws(Site):
         return subprocess.run(
             [BIN / "aws", *words, "--output", "text"], check=True, capture_output=True, text=True, timeout=60
         ).stdout
+
+
+def dollars(life: Life) -> Fraction:
+    """By the second, 60 s at least; free when taken in the first hour, but for 100 GiB of disk and the address."""
+    assert life.until is not None
+    seconds = max(Fraction(60), Fraction((life.until - life.since).total_seconds()))
+    attached = Fraction("0.08") * 100 / 720 + Fraction("0.005")
+    hourly = Fraction(ec2_prices.SPOT_SHARE if life.spot else ec2_server.TYPES[life.instance_type])
+    free = life.spot and life.taken and seconds < 3600
+    return seconds / 3600 * (attached + (0 if free else hourly))
 
 
 @pytest.fixture
@@ -92,12 +111,12 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
     site.trace.rename(site.trace.with_suffix(".calm"))
     runner = site.start("launch", site.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
 
-    site.trained(runner, step=20)
-    site.account.interrupt(site.trains_on())
-    site.trained(runner, step=60)
+    first = site.trains_on(runner)
+    site.account.interrupt(first)
+    second = site.trains_on(runner, before=first)
     site.account.spot_is_gone = True
-    site.account.interrupt(site.trains_on(), notice=None)
-    site.trained(runner, step=130)
+    site.account.interrupt(second, notice=None)
+    site.trains_on(runner, before=second)
     site.account.spot_is_gone = False
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
@@ -116,7 +135,12 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
     }
     assert final_tensors(site.run("stormy")) == final_tensors(site.run("calm"))
 
+    lives = site.account.lives()
+    assert all(life.until is not None for life in lives)
+    assert lives[0].taken, "it was left for EC2 to take, which makes its first hour free"
     bill = site.call_json("report", "stormy")
+    charged = Decimal(bill["total"]["spot_usd"]) + Decimal(bill["total"]["on_demand_usd"])
+    assert abs(sum(map(dollars, lives)) - Fraction(charged)) < Fraction(1, 10**6)
     parts = [*bill["epochs"], bill["unfinished"]]
     assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from spotrun.accounting import summarise
 from spotrun.billing import AWS_RULE, LOCAL_RULE, Meter, rule_of
-from spotrun.clouds.aws.config import AwsConfig
 from spotrun.events import BillingRule
 from spotrun.instance import EndedBy, PriceSegment
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, History
@@ -138,6 +137,5 @@ def test_a_rule_says_where_it_is_from(rule: BillingRule) -> None:
 
 
 def test_the_disk_is_the_one_that_is_asked_for() -> None:
-    assert rule_of("aws").volume_gib == AwsConfig(regions=("us-east-1",)).volume_gib
     assert rule_of("aws", 250).volume_gib == 250
-    assert rule_of("local") is LOCAL_RULE
+    assert rule_of("local", 100) is LOCAL_RULE

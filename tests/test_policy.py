@@ -433,6 +433,21 @@ def test_an_instance_whose_attempt_is_over_has_some_minutes_to_power_itself_off(
     assert Terminate(instance_id=here.instance_id, reason="its attempt is over") in decided(history, instances=[here])
 
 
+def test_an_instance_under_notice_is_left_for_the_cloud_to_take_which_may_make_it_free() -> None:
+    history = History()
+    here = trains(history)
+    history.write(
+        ev.NoticeSeen(
+            attempt=history.state.current_attempt, kind="termination", deadline_at=history.now + timedelta(seconds=120)
+        )
+    )
+    history.drained(None)
+    history.after(290)
+    assert not [action for action in decided(history, instances=[here]) if isinstance(action, Terminate)]
+    history.after(20)
+    assert Terminate(instance_id=here.instance_id, reason="its attempt is over") in decided(history, instances=[here])
+
+
 def test_a_launch_that_the_account_may_not_make_fails_the_run() -> None:
     history = History()
     history.close(history.launch(), Cause.ACCESS)

@@ -15,6 +15,7 @@ from typing import NoReturn
 from spotrun.agent import decisions
 from spotrun.agent.chronicle import Chronicle
 from spotrun.agent.figures import figures
+from spotrun.agent.idle import await_the_cloud
 from spotrun.agent.inbox import (
     Exited,
     LedgerLost,
@@ -352,12 +353,12 @@ class AttemptLoop:
             trainer.terminate(ABORT_GRACE_S if self._leave.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
         self._chronicle.drained(self._newest_commit(), stopped_at, self._leave.reason)
-        self._power_off("drained")
+        self._leave_drained()
 
     def _end_drained(self, final: Snapshot, commit: int) -> NoReturn:
         final_commit = commit if final.taken.finite else self._newest_commit()
         self._chronicle.drained(final_commit, final.taken_at, self._leave.reason)
-        self._power_off("drained")
+        self._leave_drained()
 
     def _end_undrained(self) -> NoReturn:
         """Time is up. What was done since the newest commit is lost, and the ledger says so."""
@@ -436,6 +437,11 @@ class AttemptLoop:
         last_step = 0 if self._current is None else self._current.last_step
         self._chronicle.ended(cause, last_step, detail)
         self._power_off(f"ended: {cause.value}")
+
+    def _leave_drained(self) -> NoReturn:
+        self.close()
+        await_the_cloud(self._node, self._chronicle.attempt)
+        self._power_off("drained")
 
     def _power_off(self, reason: str) -> NoReturn:
         self.close()

@@ -13,7 +13,7 @@ from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.places import within_price
 from spotrun.spec import RunSpec
-from spotrun.state import Launch, RunState
+from spotrun.state import Attempt, Launch, RunState
 
 POWER_OFF_GRACE = timedelta(minutes=3)
 """An instance whose attempt is over powers itself off; after so long a runner does it."""
@@ -85,9 +85,15 @@ def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | 
         return "its end is recorded"
     if launch.attempt is None or launch.attempt == state.current_attempt:
         return None
-    end = state.attempts[launch.attempt].end
-    over = end is not None and now - end.known_at > POWER_OFF_GRACE
-    return "its attempt is over" if over else None
+    return "its attempt is over" if _is_over(state.attempts[launch.attempt], now) else None
+
+
+def _is_over(attempt: Attempt, now: datetime) -> bool:
+    """Its instance had time to power off by itself, or to be taken by the cloud that gave it notice (protocol 15)."""
+    if attempt.end is None:
+        return False
+    deadline_at = None if attempt.notice is None else attempt.notice.deadline_at
+    return now - max(filter(None, (attempt.end.known_at, deadline_at))) > POWER_OFF_GRACE
 
 
 def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
