@@ -24,7 +24,8 @@ RUNNER: Sequence[Document] = (TEMPLATE.documents()["spotrun-runner"],)
 
 class GuardedAccount(Ec2Account):
     """
-    `policies` are the caller's; `denied` is what they did not allow. The bucket's policy is always in force.
+    `policies` are the caller's; `denied` is what they did not allow. The bucket's policy is always in force. `quotas`
+    are vCPUs by code; those that are not there this region does not know. `arn` is who the caller is, where it matters.
 
     After `furnish` the caller has the runner's policy and no other.
     """
@@ -33,6 +34,8 @@ class GuardedAccount(Ec2Account):
         super().__init__(clock)
         self.policies: Sequence[Document] | None = None
         self.denied: list[Asked] = []
+        self.quotas: dict[str, float] = {}
+        self.arn: str | None = None
 
     def furnish(self) -> None:
         with self.as_administrator():
@@ -53,16 +56,34 @@ class GuardedAccount(Ec2Account):
             self.policies = before
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if self.policies is None:
+            return super()._answer(environ, start_response)
         request = Request(environ)
         body = request.get_data()
         environ["wsgi.input"] = io.BytesIO(body)
-        if self.policies is not None:
-            call = read_call(request.method, request.url, dict(request.headers), body)
-            denied = self._denied(call, self.policies)
-            if denied:
-                self.denied += denied
-                return _refusal(call, denied[0])(environ, start_response)
+        call = read_call(request.method, request.url, dict(request.headers), body)
+        denied = self._denied(call, self.policies)
+        if denied:
+            self.denied += denied
+            return _refusal(call, denied[0])(environ, start_response)
+        if call.action == "GetServiceQuota":
+            return self._quota(call.parameters["QuotaCode"])(environ, start_response)
+        if call.action == "GetCallerIdentity" and self.arn is not None:
+            return self._identity(self.arn)(environ, start_response)
         return super()._answer(environ, start_response)
+
+    def _quota(self, code: str) -> Response:
+        if code not in self.quotas:
+            told = {"__type": "NoSuchResourceException", "message": code}
+            return Response(json.dumps(told), 400, content_type="application/x-amz-json-1.1")
+        answer = {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": self.quotas[code]}}
+        return Response(json.dumps(answer), 200, content_type="application/x-amz-json-1.1")
+
+    def _identity(self, arn: str) -> Response:
+        facts = f"<Arn>{arn}</Arn><UserId>AIDA</UserId><Account>{ACCOUNT}</Account>"
+        text = f"<GetCallerIdentityResult>{facts}</GetCallerIdentityResult>"
+        whole = f"<GetCallerIdentityResponse>{text}</GetCallerIdentityResponse>"
+        return Response(whole, 200, content_type="text/xml")
 
     def _denied(self, call: Call, policies: Sequence[Document]) -> list[Asked]:
         policies = [*policies, TEMPLATE.documents()["bucket"]] if call.service == "s3" else policies

@@ -8,24 +8,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from spotrun.cli.doctor_aws import AwsFlags, aws_doctors, reachable
 from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.doctor.finding import Finding
+    from spotrun.spec import RunSpec
 
 
 def doctor(
-    spec_path: Annotated[
-        Path | None, typer.Argument(metavar="[JOB.yaml]", help="Also whether the store suits this job.")
+    subjects: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[aws] [JOB.yaml]", help="aws: also that account. JOB.yaml: also what this job needs."),
     ] = None,
     store: LaunchStoreOption = None,
+    region: Annotated[str | None, typer.Option("--region", help="aws: where instances are to be rented.")] = None,
+    accelerators: Annotated[
+        str | None, typer.Option("--accelerators", metavar="A10G:1", help="aws: what they are to have.")
+    ] = None,
+    instance_type: Annotated[
+        str | None, typer.Option("--instance-type", metavar="g5.xlarge", help="aws: the type they are to be.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="ami-…|/PARAMETER", help="aws: their image, or what names it.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that this machine and the store can carry a run safely. Nothing is left behind, nothing is rented."""
     from spotrun.doctor.finding import ChecksFailed, Verdict
 
     findings = []
-    for finding in _findings(spec_path, store):
+    flags = AwsFlags(region, accelerators, instance_type, image)
+    for finding in _findings(subjects or [], store, flags):
         findings.append(finding)
         if not as_json:
             _show(finding)
@@ -38,19 +52,48 @@ def doctor(
         raise ChecksFailed(failures)
 
 
-def _findings(spec_path: Path | None, store: str | None) -> Iterator[Finding]:
-    from spotrun.cli.wiring import any_cloud, default_store
-    from spotrun.doctor import machine
-    from spotrun.doctor.finding import findings_of
+def _findings(subjects: list[str], store: str | None, flags: AwsFlags) -> Iterator[Finding]:
+    from spotrun.cli.wiring import default_store
+    from spotrun.errors import SpecInvalid
     from spotrun.spec_file import load_spec
 
-    spec = None if spec_path is None else load_spec(spec_path, None, default_store())
+    aws = subjects[:1] == ["aws"]
+    paths = subjects[aws:]
+    if len(paths) > 1:
+        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
+    if not aws and flags != AwsFlags():
+        raise SpecInvalid("what instances are to be is asked of a cloud", hint="spotrun doctor aws --region …")
+    spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
     address = store or (spec.checkpoint.uri if spec is not None else default_store())
+    if aws:
+        yield from _on_aws(spec, address, flags)
+    else:
+        yield from _here(spec, address)
+
+
+def _here(spec: RunSpec | None, address: str) -> Iterator[Finding]:
+    from spotrun.cli.wiring import any_cloud
+    from spotrun.doctor import machine
+    from spotrun.doctor.finding import findings_of
+
     region = spec.resources.region if spec is not None else None
     yield from findings_of("store", lambda: _store(address, region))
     yield from findings_of("ledgers", lambda: _ledgers(address))
     yield from findings_of("local cloud", lambda: machine.local_cloud(any_cloud()))
     yield from findings_of("lightning", machine.lightning)
+
+
+def _on_aws(spec: RunSpec | None, address: str, flags: AwsFlags) -> Iterator[Finding]:
+    from msgspec.structs import replace
+
+    from spotrun.doctor.finding import findings_of
+
+    doctors = aws_doctors(spec, flags)
+    for account in doctors:
+        for finding in account.findings():
+            named = finding.name if len(doctors) == 1 else f"{finding.name} in {account.region}"
+            yield replace(finding, name=named)
+    yield from findings_of("store", lambda: _store(reachable(address), doctors[0].region))
 
 
 def _store(address: str, region: str | None) -> Iterator[Finding]:

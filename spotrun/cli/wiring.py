@@ -32,7 +32,7 @@ from spotrun.offering import Offering
 from spotrun.retrying import persist
 from spotrun.runner import Runner
 from spotrun.sightings import Sighting
-from spotrun.spec import LocalMarketSpec, RunSpec
+from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store, open_store
 
@@ -83,12 +83,11 @@ def _aws_cloud(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
         from spotrun.clouds.aws.driver import AwsCloud
     except ModuleNotFoundError as error:
         raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
-    return AwsCloud(aws_config(spec), clock)
+    return AwsCloud(aws_config(spec.resources, spec.aws), clock)
 
 
-def aws_config(spec: RunSpec) -> AwsConfig:
+def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
     """What a run's specification says of EC2; a place named under resources is the only one to look at."""
-    resources, aws = spec.resources, spec.aws
     region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
     return AwsConfig(
         regions=aws.regions if region is None else (region,),

@@ -53,6 +53,14 @@ class Region:
         return boto3.Session().client("ssm", region_name=self.name, config=CONFIG)
 
     @cached_property
+    def sts(self) -> Any:
+        return boto3.Session().client("sts", region_name=self.name, config=CONFIG)
+
+    @cached_property
+    def quotas(self) -> Any:
+        return boto3.Session().client("service-quotas", region_name=self.name, config=CONFIG)
+
+    @cached_property
     def pricing(self) -> Any:
         return boto3.Session().client("pricing", region_name=PRICING_REGION, config=CONFIG)
 

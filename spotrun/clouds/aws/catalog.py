@@ -69,6 +69,15 @@ class Catalog:
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
 
     @property
+    def types(self) -> dict[str, InstanceType]:
+        return self._types.get()
+
+    @property
+    def zones(self) -> dict[str, set[str]]:
+        """Where each type is offered, whether or not there is a subnet of ours."""
+        return self._zones.get()
+
+    @property
     def image(self) -> str:
         return self._image.get()
 

@@ -1,0 +1,176 @@
+"""
+An AWS account, looked at with the caller's own credentials before any instance bills.
+
+It reads and rehearses: RunInstances and TerminateInstances are asked as dry runs, which launch and end nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.network import describe_image
+from spotrun.clouds.aws.request import run_instances
+from spotrun.doctor.aws_capacity import Capacity
+from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
+from spotrun.errors import AccessDenied, CloudError
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType, Offering
+from spotrun.spec import ResourcesSpec
+
+SKEW_WARNED = timedelta(seconds=30)
+SKEW_MAX = timedelta(minutes=5)
+"""Beyond it AWS takes no signature: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
+_TOKEN = "spotrun-doctor"
+_SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
+_ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
+_DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
+_TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
+
+
+class AwsDoctor:
+    """One region of an account, and what a job wants of it. `wanted` need not name anything."""
+
+    def __init__(self, region: Region, config: AwsConfig, wanted: ResourcesSpec, clock: Clock) -> None:
+        self.region = region.name
+        self._region = region
+        self._config = config
+        self._clock = clock
+        self._catalog = Catalog(region, config, clock)
+        self._capacity = Capacity(region, self._catalog, wanted)
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong with one thing hides nothing of the others, unless nobody knows who is asking."""
+        who = list(findings_of("identity", self._identity))
+        yield from who
+        if any(finding.verdict is Verdict.FAILED for finding in who):
+            return
+        yield from findings_of("image", self._image)
+        yield from findings_of("network", self._network)
+        yield from findings_of("capacity", self._capacity.zone_findings)
+        yield from findings_of("quota", self._capacity.quota_findings)
+        yield from findings_of("permissions", self._permissions)
+        yield self._guard()
+
+    # -- who asks, and when --------------------------------------------------------------------------------------
+
+    def _identity(self) -> Iterator[Finding]:
+        try:
+            who, skew = self._with_skew(lambda: inquiry.caller(self._region))
+        except CloudError as error:
+            self._blame_clock(error)
+            raise
+        where = f"{who.arn}, in {self._region.name}"
+        if who.arn.endswith(":root"):
+            yield warned(
+                "identity", where, "use a user or role that has the policy spotrun-runner: root may do anything"
+            )
+        else:
+            yield ok("identity", where)
+        yield from _clock_findings(skew)
+
+    def _with_skew(self, ask: Callable[[], inquiry.Caller]) -> tuple[inquiry.Caller, timedelta | None]:
+        before = self._clock.now()
+        who = ask()
+        return who, None if who.told_at is None else _skew(before, self._clock.now(), who.told_at)
+
+    def _blame_clock(self, error: CloudError) -> None:
+        """A wrong clock makes signatures that AWS calls invalid or expired, and not by the clock's name."""
+        told_at = inquiry.refused_at(error)
+        if told_at is None:
+            return
+        now = self._clock.now()
+        skew = _skew(now, now, told_at)
+        if abs(skew) > SKEW_MAX:
+            raise AccessDenied(f"{_in_words(skew)}, and AWS takes no signature of it", hint=_SET_CLOCK) from error
+
+    # -- what surrounds an instance ------------------------------------------------------------------------------
+
+    def _image(self) -> Iterator[Finding]:
+        image = describe_image(self._region, self._catalog.image)
+        where = "" if self._config.image_id else f", the newest behind {self._config.image_parameter}"
+        yield ok("image", f"{image.image_id}{where}")
+
+    def _network(self) -> Iterator[Finding]:
+        network = self._catalog.network
+        zones = ", ".join(sorted(network.subnets)) or "no zone at all"
+        yield ok("network", f"security group {network.group}, with subnets in {zones}")
+        rules = inquiry.ingress_rules(self._region, network.group)
+        if rules:
+            hint = "take them away by `aws ec2 revoke-security-group-ingress`: nothing of spotrun's needs one"
+            yield warned("ingress", f"{rules} rules let something into {network.group}", hint)
+        else:
+            yield ok("ingress", "nothing may come in")
+
+    # -- what the caller may do ----------------------------------------------------------------------------------
+
+    def _permissions(self) -> Iterator[Finding]:
+        for capacity_type, offering in self._capacity.one_of_each().items():
+            name = _TOLD_BY[capacity_type]
+            yield from findings_of(name, partial(self._may_launch, name, offering))
+        yield from findings_of("terminate", self._may_terminate)
+
+    def _may_launch(self, name: str, offering: Offering) -> Iterator[Finding]:
+        network, image = self._catalog.network, self._catalog.image
+        request = LaunchRequest(
+            token=_TOKEN,
+            run_uid="doctor",
+            run_uri="s3://doctor/doctor",
+            launch=0,
+            offering=replace(offering, image=image, subnet=network.subnets[offering.zone]),
+            time_to_live=timedelta(hours=1),
+        )
+        parameters = run_instances(request, self._config, describe_image(self._region, image), network.group)
+        try:
+            inquiry.rehearse_launch(self._region, parameters)
+        except AccessDenied as error:
+            raise AccessDenied(error.message, hint=_ATTACH) from error
+        except CloudError as error:
+            raise type(error)(error.message, hint=error.hint or _DEPLOY) from error
+        yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
+
+    def _may_terminate(self) -> Iterator[Finding]:
+        try:
+            ended = inquiry.rehearse_termination(self._region)
+        except AccessDenied as error:
+            raise AccessDenied(error.message, hint=_ATTACH) from error
+        if ended is None:
+            yield unknown("terminate", "no instance of spotrun's runs here that could be asked about")
+        else:
+            yield ok("terminate", f"EC2 would end {ended}")
+
+    def _guard(self) -> Finding:
+        return warned(
+            "guard",
+            "an instance whose own time-to-live has died with its system ends no sooner than at the next sweep",
+            "let cron call `spotrun reap` every hour on a machine that is always on",
+        )
+
+
+def _skew(before: datetime, after: datetime, told_at: datetime) -> timedelta:
+    """How far this machine is ahead of AWS, to the second that a Date header tells; below 0 it is behind."""
+    if told_at > after:
+        return after - told_at
+    return max(before - told_at - timedelta(seconds=1), timedelta(0))
+
+
+def _in_words(skew: timedelta) -> str:
+    side = "ahead of" if skew > timedelta(0) else "behind"
+    return f"this machine's clock is {abs(skew).total_seconds():,.0f} s {side} AWS's"
+
+
+def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:
+    if skew is None:
+        yield unknown("aws clock", "AWS's answer had no date that can be read")
+    elif abs(skew) > SKEW_WARNED:
+        yield warned("aws clock", _in_words(skew), _SET_CLOCK)
+    else:
+        yield ok("aws clock", "this machine's clock agrees with AWS's")
