@@ -16,7 +16,7 @@ from spotrun import address
 from spotrun.accounting import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
 from spotrun.cli.telling import telling
-from spotrun.cli.wiring import OpenRun, any_cloud, earlier_run, first_look, who
+from spotrun.cli.wiring import OpenRun, cloud_of, earlier_run, first_look, who
 from spotrun.clock import system_clock
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
@@ -126,7 +126,7 @@ def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
         return CloudError(
             f"no {wanted}offering that suits is within max_price", hint="raise max_price, or leave it out"
         )
-    known = sorted({found.accelerators for found in any_cloud().offerings() if found.accelerators})
+    known = sorted({found.accelerators for found in cloud_of(spec, clock_of(spec)).offerings() if found.accelerators})
     return CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from spotrun.cli.options import StoreOption, YesOption
 
@@ -10,15 +12,22 @@ if TYPE_CHECKING:
     from spotrun.instance import Instance
 
 
-def reap(store: StoreOption = None, yes: YesOption = False) -> None:
+def reap(
+    store: StoreOption = None,
+    yes: YesOption = False,
+    cloud: Annotated[str, typer.Option("--cloud", help="local or aws.")] = "local",
+    region: Annotated[
+        list[str] | None, typer.Option("--region", help="Of aws; may be repeated. Default: us-east-1.")
+    ] = None,
+) -> None:
     """Find instances that no run wants any more, and end them."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli import attend
-    from spotrun.cli.wiring import any_cloud
+    from spotrun.cli.wiring import cloud_named
 
-    cloud = any_cloud()
+    driver = cloud_named(cloud, region)
     unwanted = [
-        instance for instance in cloud.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)
+        instance for instance in driver.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)
     ]
     for instance in unwanted:
         print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
@@ -27,7 +36,7 @@ def reap(store: StoreOption = None, yes: YesOption = False) -> None:
         return
     attend.confirm(yes, f"End {len(unwanted)}?")
     for instance in unwanted:
-        cloud.terminate(instance.instance_id)
+        driver.terminate(instance.instance_id)
     print(f"ended {len(unwanted)}")
 
 

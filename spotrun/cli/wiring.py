@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import cached_property
@@ -21,7 +21,7 @@ from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import clock_of, first_entry, newborn
-from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpotrunError, StoreError
+from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpecInvalid, SpotrunError, StoreError
 from spotrun.events import RunCreated
 from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
 from spotrun.ledger import Ledger
@@ -75,15 +75,17 @@ def cloud_of(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
     Raises:
         CloudError: its SDK is not installed.
     """
-    return local_cloud(spec.local, clock) if spec.resources.cloud == "local" else _aws_cloud(spec, clock)
+    if spec.resources.cloud == "local":
+        return local_cloud(spec.local, clock)
+    return _aws_cloud(aws_config(spec.resources, spec.aws), clock)
 
 
-def _aws_cloud(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
+def _aws_cloud(config: AwsConfig, clock: ScaledClock) -> CloudDriver:
     try:
         from spotrun.clouds.aws.driver import AwsCloud
     except ModuleNotFoundError as error:
         raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
-    return AwsCloud(aws_config(spec.resources, spec.aws), clock)
+    return AwsCloud(config, clock)
 
 
 def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
@@ -161,6 +163,21 @@ def _absent(folder: str) -> bool:
     """A folder of this machine that opening would make."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
+
+
+def cloud_named(name: str, regions: Sequence[str] | None) -> CloudDriver:
+    """
+    A cloud, only to look at and to end what is there, whichever run it belongs to.
+
+    Raises:
+        SpecInvalid: there is none of that name, or it has no regions.
+    """
+    if name == "local" and not regions:
+        return any_cloud()
+    if name != "aws":
+        what = "the local cloud has no regions" if name == "local" else f"no cloud is called {name}"
+        raise SpecInvalid(what, hint="write --cloud aws --region us-east-1, or nothing for the local cloud")
+    return _aws_cloud(AwsConfig(regions=tuple(regions or AwsSpec().regions)), system_clock())
 
 
 def any_cloud() -> LocalCloud:
