@@ -100,7 +100,7 @@ class Ec2Account:
 
     def furnish(self) -> None:
         """What the driver expects to find: nothing is in the account of a moto that was reset."""
-        for name in ("ec2", "ssm", "iam"):
+        for name in ("ec2", "ssm", "iam", "scheduler"):
             backends.get_backend(name).reset()  # type: ignore[arg-type]
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
@@ -108,6 +108,7 @@ class Ec2Account:
         image = next(iter(ec2_backends[ACCOUNT][REGION].amis))  # asking for them all takes three seconds
         ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
         iam.create_instance_profile(InstanceProfileName="spotrun-node")
+        boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
         self.calls.clear()
 
     def refuse(self, action: str, code: str, status: int, times: int = 1) -> None:

@@ -57,11 +57,23 @@ def read_call(method: str, url: str, headers: Mapping[str, str], body: bytes) ->
     service, target = scope[1], headers.get("X-Amz-Target", "")
     if service == "s3":
         return _read_s3(method, url, headers)
+    if service == "scheduler":
+        return _read_scheduler(method, url, body)
     if target:
         parameters = {name: value for name, value in json.loads(body).items() if isinstance(value, str)}
         return Call(service, target.rpartition(".")[2], parameters)
     asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
     return Call(service, asked.get("Action", ""), asked)
+
+
+def _read_scheduler(method: str, url: str, body: bytes) -> Call:
+    """https://docs.aws.amazon.com/scheduler/latest/APIReference/API_CreateSchedule.html"""
+    if method != "POST":
+        raise NotImplementedError(f"scheduler {method}")
+    asked = json.loads(body)
+    name = urlsplit(url).path.removeprefix("/schedules/")
+    facts = {"Name": name, "GroupName": asked["GroupName"], "RoleArn": asked["Target"]["RoleArn"]}
+    return Call("scheduler", "CreateSchedule", facts)
 
 
 def asked_by(call: Call, known: Known) -> Iterator[Asked]:
@@ -79,6 +91,10 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             name = call.parameters["Name"]
             owner = "" if name.startswith("/aws/service/") else ACCOUNT
             yield Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{owner}:parameter{name}")
+        case "scheduler", "CreateSchedule":
+            name = f"{call.parameters['GroupName']}/{call.parameters['Name']}"
+            yield Asked("scheduler:CreateSchedule", f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule/{name}")
+            yield Asked("iam:PassRole", call.parameters["RoleArn"], {"iam:PassedToService": "scheduler.amazonaws.com"})
         case "pricing", "GetProducts":
             yield Asked("pricing:GetProducts")
         case "servicequotas", "GetServiceQuota":

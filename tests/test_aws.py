@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 
@@ -16,6 +17,8 @@ from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from tests.aws_launches import CONFIG, launches, request
 from tests.ec2_server import Ec2Account
+from tests.guarded_account import GuardedAccount
+from tests.iam import Document
 
 
 def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -145,3 +148,30 @@ def test_who_ended_an_instance_comes_from_its_state_reason(
     seen = cloud.describe(instance.instance_id)
     assert seen is not None
     assert (seen.state, seen.ended_by) == (InstanceState.TERMINATED, ended_by)
+
+
+def test_each_launch_has_a_guard_that_ends_it_when_its_time_is_over(account: GuardedAccount, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    instance = cloud.launch(asked)
+    cloud.launch(asked)  # as a second runner would
+    assert cloud.unguarded == ""
+    with account.as_administrator():
+        schedule = boto3.client("scheduler").get_schedule(GroupName="spotrun", Name=asked.token)
+    at = datetime.fromisoformat(schedule["ScheduleExpression"][3:-1] + "+00:00")
+    assert timedelta() <= at - (instance.launched_at + asked.time_to_live) <= timedelta(minutes=5)
+    assert instance.instance_id in schedule["Target"]["Input"]
+    assert schedule["Target"]["RoleArn"].endswith(":role/spotrun-guard")
+    assert schedule["ActionAfterCompletion"] == "DELETE"
+
+
+def test_an_account_without_guards_launches_all_the_same_and_says_so(account: GuardedAccount, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    account.policies = [without(policy, "ArmTheGuard") for policy in account.policies or ()]
+    assert cloud.launch(asked).alive
+    assert "AccessDeniedException" in cloud.unguarded
+    assert {each.action for each in account.denied} == {"scheduler:CreateSchedule"}
+    account.denied.clear()
+
+
+def without(policy: Document, sid: str) -> Document:
+    return {**policy, "Statement": [each for each in policy["Statement"] if each["Sid"] != sid]}

@@ -61,6 +61,15 @@ class Region:
         return boto3.Session().client("service-quotas", region_name=self.name, config=CONFIG)
 
     @cached_property
+    def scheduler(self) -> Any:
+        return boto3.Session().client("scheduler", region_name=self.name, config=CONFIG)
+
+    @property
+    def partition(self) -> str:
+        """`aws`, or that of China's or of the government's regions; part of every ARN."""
+        return str(boto3.Session().get_partition_for_region(self.name))
+
+    @cached_property
     def pricing(self) -> Any:
         return boto3.Session().client("pricing", region_name=PRICING_REGION, config=CONFIG)
 

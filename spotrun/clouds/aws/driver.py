@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from spotrun.clock import Clock
+from spotrun.clouds.aws import guard
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
@@ -33,6 +34,7 @@ class AwsCloud:
     Rents out EC2 instances in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
     It holds no run state: all that it knows of an instance comes from EC2, where the instance's tags say whose it is.
+    `unguarded` is why the newest launch without a guard has none.
     """
 
     name = "aws"
@@ -43,6 +45,7 @@ class AwsCloud:
         self._regions = {name: Region(name, clock) for name in config.regions}
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
         self._snapshots: dict[str, tuple[float, builtins.list[Instance]]] = {}
+        self.unguarded = ""
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -52,7 +55,7 @@ class AwsCloud:
     def launch(self, request: LaunchRequest) -> Instance:
         region = self._region_of(request.offering)
         try:
-            found = self._run(region, request)
+            found, account = self._run(region, request)
         except TokenReused as error:
             return self._launched_before(region, request, error)
         except Unsupported:
@@ -62,7 +65,9 @@ class AwsCloud:
             raise self._quota_error(region, error) from error
         finally:
             self._snapshots.pop(region.name, None)
-        return instance_of(found, region.name, (), self._clock.now())
+        instance = instance_of(found, region.name, (), self._clock.now())
+        self._guard(region, request, instance, account)
+        return instance
 
     def describe(self, instance_id: str) -> Instance | None:
         return next((each for each in self.list() if each.instance_id == instance_id), None)
@@ -86,14 +91,25 @@ class AwsCloud:
             raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
         return self._regions[offering.region]
 
-    def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
-        """RunInstances; repeating it is harmless, because the token is in it, and all else follows from the request."""
+    def _run(self, region: Region, request: LaunchRequest) -> tuple[dict[str, Any], str]:
+        """
+        RunInstances: the instance, and whose account it is in.
+
+        Repeating it is harmless, because the token is in it, and all else follows from the request.
+        """
         image = describe_image(region, request.offering.image)
         group = self._catalogs[region.name].network.group
         parameters = run_instances(request, self._config, image, group)
         answer = region.ask(f"launch {request.offering}", lambda: region.ec2.run_instances(**parameters))
         found: dict[str, Any] = answer["Instances"][0]
-        return found
+        return found, answer["OwnerId"]
+
+    def _guard(self, region: Region, request: LaunchRequest, instance: Instance, account: str) -> None:
+        """Beside the time-to-live that the instance arms itself: an account without it is `doctor`'s business."""
+        try:
+            guard.arm(region, request, instance.instance_id, account, instance.launched_at)
+        except CloudError as error:
+            self.unguarded = str(error)
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """

@@ -31,6 +31,10 @@ class TokenReused(CloudError):
     """The launch token was used before with other parameters (P11)."""
 
 
+class AlreadyThere(CloudError):
+    """Something of that name was made before."""
+
+
 class NoSuchInstance(CloudError):
     """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
 
@@ -81,6 +85,7 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
         (CloudError, _IMAGE),
     ),
     "IdempotentParameterMismatch": (TokenReused, None),
+    "ConflictException": (AlreadyThere, None),
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
     **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
 }
