@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from moto import backends
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, ManualClock, ScaledClock, system_clock
@@ -23,32 +26,45 @@ from spotrun.offering import CapacityType
 from spotrun.spec import ResourcesSpec
 from spotrun.spec_values import read_accelerators
 from tests.aws_launches import CONFIG, request
-from tests.ec2_server import IMAGE_PARAMETER, REGION, ZONES
+from tests.ec2_server import IMAGE_PARAMETER, REGION, TYPES, ZONES
 from tests.guarded_account import RUNNER, TEMPLATE, GuardedAccount
 from tests.iam import Document, listed
-from tests.local_runs import Site
+from tests.local_runs import JOBS, Site
 
 SPOT_G, ON_DEMAND_G = "L-3819A6DF", "L-DB2E81BA"
 BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[GuardedAccount]:
+    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as server:
+        yield server
+
+
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAccount]:
-    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as account:
-        for name, text in account.environment.items():
-            monkeypatch.setenv(name, text)
-        account.furnish()
-        account.quotas = {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
-        yield account
+def account(server: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
+    """One account for all tests here, as new for each: making clients for it is what takes time."""
+    for name, text in server.environment.items():
+        monkeypatch.setenv(name, text)
+    backends.get_backend("s3").reset()  # type: ignore[arg-type]
+    server.furnish()
+    server.denied, server.arn, server.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
+    return server
+
+
+@cache
+def calls() -> Region:
+    return Region(REGION, system_clock())
 
 
 def wanted(**facts: Any) -> ResourcesSpec:
     return ResourcesSpec().model_copy(update={"cloud": "aws", **facts})
 
 
-def examined(resources: ResourcesSpec | None = None, clock: Clock | None = None, **config: Any) -> dict[str, Finding]:
-    clock = clock or system_clock()
-    doctor = AwsDoctor(Region(REGION, clock), replace(CONFIG, **config), resources or wanted(), clock)
+def examined(
+    resources: ResourcesSpec | None = None, clock: Clock | None = None, region: Region | None = None, **config: Any
+) -> dict[str, Finding]:
+    doctor = AwsDoctor(region or calls(), replace(CONFIG, **config), resources or wanted(), clock or system_clock())
     return {finding.name: finding for finding in doctor.findings()}
 
 
@@ -88,7 +104,7 @@ def test_without_credentials_nothing_else_is_asked(account: GuardedAccount, monk
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
-    found = examined()
+    found = examined(region=Region(REGION, system_clock()))
     assert list(found) == ["identity"]
     assert "aws sts get-caller-identity" in found["identity"].hint
     assert found["identity"].exit_code == CloudError.exit_code
@@ -309,14 +325,29 @@ def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(account: Guar
     assert "s3://" in finding["hint"]
 
 
+def job(site: Site, store: str, regions: str = REGION) -> Path:
+    path = site.folder / "examined.yaml"
+    path.write_text(
+        f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
+        "resources: {cloud: aws, accelerators: 'T4:1'}\n"
+        f"aws: {{regions: [{regions}], instance_types: [{', '.join(TYPES)}], image_parameter: {IMAGE_PARAMETER}}}\n"
+    )
+    return path
+
+
 def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, site: Site) -> None:
-    job = site.job("examined")
-    job.write_text(job.read_text().replace("V100:1", "T4:1"))
-    words = ("doctor", "aws", job, "--image", IMAGE_PARAMETER, "--store", make_bucket(account))
-    output = site.call(*words)
-    assert "g4dn.xlarge" in output
-    assert "g5.xlarge" not in output
-    assert "g5.xlarge" in site.call(*words, "--accelerators", "A10G:1")
+    examined_job = job(site, make_bucket(account))
+    told = site.call("doctor", "aws", examined_job)
+    assert f"zone {ZONES[0]}: g4dn.xlarge\n" in told
+    told = site.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
+    assert f"zone {ZONES[0]}: g5.xlarge\n" in told
+
+
+def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, site: Site) -> None:
+    examined_job = job(site, make_bucket(account), regions=f"{REGION}, us-west-2")
+    output = site.call("doctor", "aws", examined_job, code=CloudError.exit_code)
+    assert "ok      network in us-east-1" in output
+    assert "FAILED  network in us-west-2" in output
 
 
 @pytest.mark.parametrize(
