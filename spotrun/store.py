@@ -139,13 +139,15 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     What a store tells of itself, apart from its objects.
 
     `expiries` are its rules, in words, that would delete or put out of reach what lies below the store's prefix.
-    `versioned`: what is overwritten or deleted is kept, and paid for. `region` is None where there are none,
+    `versioned`: what is overwritten or deleted is kept, and paid for; all of it for `older_versions_days` at most, for
+    ever or nobody knows how long where that is None. `region` is None where there are none,
     `free_bytes` where space has no end.
     """
 
     region: str | Unsaid | None
     expiries: tuple[str, ...] | Unsaid
     versioned: bool | Unsaid
+    older_versions_days: int | None = None
     free_bytes: int | None = None
 
 

@@ -229,6 +229,7 @@ def told(facts: StoreFacts, region: str | None = "eu-west-1") -> dict[str, Findi
         ({"region": "eu"}, "region", Verdict.OK, "eu"),
         ({"region": Unsaid("forbidden")}, "region", Verdict.UNKNOWN, "forbidden"),
         ({"versioned": True}, "versioning", Verdict.WARNED, "kept as versions"),
+        ({"versioned": True, "older_versions_days": 7}, "versioning", Verdict.OK, "7 days"),
         ({"versioned": Unsaid("forbidden")}, "versioning", Verdict.UNKNOWN, "forbidden"),
         ({"expiries": Unsaid("forbidden")}, "expiry", Verdict.UNKNOWN, "forbidden"),
         ({"expiries": ("rule tidy deletes after 30 days",)}, "store", Verdict.FAILED, "30 days"),

@@ -18,7 +18,7 @@ from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import Trial
 from spotrun.errors import StoreError
 from spotrun.store import Store, open_store
-from spotrun.stores.lifecycle import gcs_expiries, s3_expiries
+from spotrun.stores.lifecycle import gcs_expiries, s3_expiries, s3_older_versions_days
 from tests import fault_proxy as faults
 from tests.fault_proxy import FaultProxy, Request
 from tests.local_runs import Site
@@ -222,6 +222,30 @@ def test_an_old_rule_has_its_prefix_outside_of_a_filter() -> None:
     old = {"ID": "r", "Status": "Enabled", "Prefix": "logs/", "Expiration": {"Days": 3}}
     assert s3_expiries([old], ROOT) == ()
     assert s3_expiries([{**old, "Prefix": "runs/"}], ROOT) == ("rule 'r' deletes after 3 days",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "days"),
+    [
+        ({}, 7),
+        ({"Filter": {}}, 7),
+        ({"Filter": {"Prefix": "ru"}}, 7),
+        ({"Filter": {"Prefix": "runs/mine/"}}, None),
+        ({"Filter": {"Prefix": "logs/"}}, None),
+        ({"Filter": {"ObjectSizeGreaterThan": 1 << 20}}, None),
+        ({"Filter": {"Tag": {"Key": "a", "Value": "b"}}}, None),
+        ({"Status": "Disabled"}, None),
+        ({"NoncurrentVersionExpiration": {"NoncurrentDays": 7, "NewerNoncurrentVersions": 3}}, None),
+        ({"NoncurrentVersionExpiration": {}}, None),
+    ],
+    ids=str,
+)
+def test_which_rules_of_s3_forget_every_older_version(changes: dict[str, Any], days: int | None) -> None:
+    forgetting = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": ""}}
+    forgetting["NoncurrentVersionExpiration"] = {"NoncurrentDays": 7}
+    longer = {**forgetting, "NoncurrentVersionExpiration": {"NoncurrentDays": 30}}
+    assert s3_older_versions_days([forgetting | changes], ROOT) == days
+    assert s3_older_versions_days([longer, forgetting | changes], ROOT) == (days or 30)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.request import RUN
-from spotrun.stores.lifecycle import s3_expiries
+from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
 from tests import ec2_server
 from tests.aws_templates import NAMES, Template, path_of
 from tests.ec2_server import ACCOUNT, REGION, Ec2Account
@@ -173,6 +173,7 @@ def test_no_rule_of_the_bucket_expires_what_is_current_and_unfinished_uploads_en
     s3.put_bucket_lifecycle_configuration(Bucket=BUCKET, LifecycleConfiguration={"Rules": as_s3_tells_them})
     told = s3.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
     assert s3_expiries(told, "runs/") == ()
+    assert s3_older_versions_days(told, "runs/") == 7
     assert any("AbortIncompleteMultipartUpload" in rule for rule in told)
 
 

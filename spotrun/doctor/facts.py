@@ -52,6 +52,10 @@ def _covers(region: str, wanted: str) -> bool:
 def _versioning(facts: StoreFacts) -> Iterator[Finding]:
     if isinstance(facts.versioned, Unsaid):
         yield unknown("versioning", facts.versioned.reason)
+    elif facts.versioned and facts.older_versions_days is not None:
+        yield ok(
+            "versioning", f"on: what is deleted or overwritten is kept, and paid for, {facts.older_versions_days} days"
+        )
     elif facts.versioned:
         hint = "expire noncurrent versions by a lifecycle rule, or the deleted checkpoints are paid for"
         yield warned("versioning", "on: retired checkpoints and older hints are kept as versions", hint)

@@ -42,6 +42,24 @@ def _s3_when(act: Rule) -> str:
     return f"after {act['Days']} days" if "Days" in act else f"on {act.get('Date')}"
 
 
+def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
+    """After how many days every older version below `root` is gone; None where no rule takes them all."""
+    days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
+    return min(days, default=None)
+
+
+def _s3_forgets(rule: Rule, root: str) -> bool:
+    chosen = rule.get("Filter", {})
+    prefix = chosen.get("Prefix", rule.get("Prefix", ""))
+    acts = rule.get("NoncurrentVersionExpiration", {})
+    return (
+        rule.get("Status") == "Enabled"
+        and set(chosen) <= {"Prefix"}
+        and root.startswith(prefix)
+        and set(acts) == {"NoncurrentDays"}
+    )
+
+
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
     """In words, the lifecycle rules of a GCS bucket that delete live objects below `root`. All classes are readable."""
     return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from spotrun.address import BucketAddress
 from spotrun.store import StoreFacts, Unsaid
-from spotrun.stores.lifecycle import s3_expiries
+from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
 
 _NO_ANSWER = (403, 405, 501)
 """Not allowed, or not known to this kind of S3."""
@@ -20,10 +20,12 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
     Raises:
         ClientError, and what else botocore raises: the bucket cannot be asked at all.
     """
+    rules = _rules(client, place.bucket)
     return StoreFacts(
         region=_region(client, place.bucket),
         versioned=_versioned(client, place.bucket),
-        expiries=_expiries(client, place),
+        older_versions_days=None if isinstance(rules, Unsaid) else s3_older_versions_days(rules, place.root),
+        expiries=rules if isinstance(rules, Unsaid) else s3_expiries(rules, place.root),
     )
 
 
@@ -42,9 +44,9 @@ def _versioned(client: Any, bucket: str) -> bool | Unsaid:
     return answer if isinstance(answer, Unsaid) else answer.get("Status") == "Enabled"
 
 
-def _expiries(client: Any, place: BucketAddress) -> tuple[str, ...] | Unsaid:
-    answer = _ask(client.get_bucket_lifecycle_configuration, "GetLifecycleConfiguration", place.bucket)
-    return answer if isinstance(answer, Unsaid) else s3_expiries(answer.get("Rules", ()), place.root)
+def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | Unsaid:
+    answer = _ask(client.get_bucket_lifecycle_configuration, "GetLifecycleConfiguration", bucket)
+    return answer if isinstance(answer, Unsaid) else answer.get("Rules", [])
 
 
 def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
