@@ -197,6 +197,8 @@ def launch(changes: Mapping[str, Any]) -> Call:
         instance_type="g5.xlarge",
         capacity_type=CapacityType.SPOT,
         price_usd_per_hour=Decimal("0.4"),
+        image="ami-1",
+        subnet="subnet-1",
     )
     request = LaunchRequest(
         token="0123456789-7",
@@ -207,7 +209,7 @@ def launch(changes: Mapping[str, Any]) -> Call:
         time_to_live=timedelta(hours=2),
     )
     image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
-    parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "subnet-1", "sg-node") | dict(changes)
+    parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "sg-node") | dict(changes)
     given = {name: value for name, value in parameters.items() if value is not None}
     operation = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
     return Call("ec2", "RunInstances", create_serializer("ec2").serialize_to_request(given, operation)["body"])
