@@ -48,14 +48,11 @@ class PriceFeed:
         whole = f"{_XML}<DescribeSpotPriceHistoryResponse>{text}</DescribeSpotPriceHistoryResponse>"
         return Response(whole, 200, content_type="text/xml")
 
-    def price_list(self, asked: Mapping[str, Any]) -> Response:
+    def products(self, asked: Mapping[str, Any]) -> list[str]:
+        """The price list: each product is a text of JSON."""
         wanted = {each["Field"]: each["Value"] for each in asked["Filters"]}
-        products = [
-            json.dumps(_product(kind, usd))
-            for kind, usd in self.on_demand.items()
-            if wanted.get("instanceType", kind) == kind
-        ]
-        return Response(json.dumps({"PriceList": products}), 200, content_type="application/x-amz-json-1.1")
+        kinds = [kind for kind in self.on_demand if wanted.get("instanceType", kind) == kind]
+        return [json.dumps(_product(kind, self.on_demand[kind])) for kind in kinds]
 
     def _since(self, since: datetime) -> Iterator[SpotRow]:
         seen: set[tuple[str | None, str | None]] = set()

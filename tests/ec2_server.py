@@ -16,7 +16,8 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -39,6 +40,7 @@ from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
 from tests.ec2_machines import Machine
 from tests.ec2_prices import PriceFeed
+from tests.ec2_spot import SpotRequests
 
 ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
@@ -57,7 +59,7 @@ class Life(NamedTuple):
 
 
 class Ec2Account:
-    """`calls` are the actions that were asked for, in order, each with its parameters."""
+    """`calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them."""
 
     def __init__(self, clock: ScaledClock) -> None:
         self.clock = clock
@@ -70,10 +72,13 @@ class Ec2Account:
         self._ends: dict[str, tuple[str, str]] = {}
         self._folder = tempfile.TemporaryDirectory()
         self.calls: list[tuple[str, dict[str, str]]] = []
+        self.keys: list[str] = []
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
         self.prices = PriceFeed(clock, TYPES, ZONES)
+        self.quotas: dict[str, float] = {}
+        self.spot_requests = SpotRequests()
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
@@ -110,6 +115,7 @@ class Ec2Account:
         iam.create_instance_profile(InstanceProfileName="spotrun-node")
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
         self.calls.clear()
+        self.keys.clear()
 
     def refuse(self, action: str, code: str, status: int, times: int = 1) -> None:
         with self._lock:
@@ -156,6 +162,15 @@ class Ec2Account:
             )
         return found
 
+    @contextmanager
+    def unseen(self, instance_id: str) -> Iterator[None]:
+        """Inside, the API does not know the instance: a launch is not seen everywhere at once."""
+        known = ec2_backends[ACCOUNT][REGION].reservations
+        number = next(number for number, each in known.items() if instance_id in [row.id for row in each.instances])
+        hidden = known.pop(number)
+        yield
+        known[number] = hidden
+
     def console(self, instance_id: str) -> str:
         return (self._machines[instance_id].disk / "console.log").read_text(errors="replace")
 
@@ -173,8 +188,11 @@ class Ec2Account:
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         request = Request(environ)
         body = request.get_data(cache=True)
-        if request.headers.get("X-Amz-Target", "").startswith("AWSPriceListService"):
-            return self._price_list(body)(environ, start_response)
+        signed = re.search(r"Credential=(\w+)/", request.headers.get("Authorization", ""))
+        self.keys.append("" if signed is None else signed[1])
+        operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
+        if operation in ("GetProducts", "GetServiceQuota"):
+            return self._json(operation, body)(environ, start_response)
         asked = {name: values[0] for name, values in parse_qs(body.decode("latin-1")).items()}
         action = asked.get("Action", "")
         with self._lock:
@@ -199,7 +217,11 @@ class Ec2Account:
             return self.prices.spot_history(asked)
         if action == "RunInstances":
             return self._launch(asked, motos)
+        if action == "DescribeSpotInstanceRequests":
+            return self.spot_requests.described(asked)
         answer = motos()
+        if action == "DescribeInstances":
+            answer.set_data(self.spot_requests.named_in(answer.get_data()))
         if action == "TerminateInstances" and answer.status_code == 200:
             self._terminated(asked)
         return answer
@@ -209,14 +231,21 @@ class Ec2Account:
             if name.startswith("InstanceId."):
                 self._end(instance_id, "Client.UserInitiatedShutdown")
 
-    def _price_list(self, body: bytes) -> Response:
+    def _json(self, operation: str, body: bytes) -> Response:
         with self._lock:
-            refusal = next((each for each in self._refusals if each[0] == "GetProducts"), None)
-            if refusal is None:
-                return self.prices.price_list(json.loads(body))
-            self._refusals.remove(refusal)
-            answer = {"__type": refusal[1], "message": "by the test"}
-            return Response(json.dumps(answer), refusal[2], content_type="application/x-amz-json-1.1")
+            refusal = next((each for each in self._refusals if each[0] == operation), None)
+            if refusal is not None:
+                self._refusals.remove(refusal)
+                _, code, status = refusal
+                return _as_json({"__type": code, "message": "by the test"}, status)
+            if operation == "GetProducts":
+                return _as_json({"PriceList": self.prices.products(json.loads(body))})
+            return self._quota(json.loads(body)["QuotaCode"])
+
+    def _quota(self, code: str) -> Response:
+        if code not in self.quotas:
+            return _as_json({"__type": "NoSuchResourceException", "message": code}, 400)
+        return _as_json({"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": self.quotas[code]}})
 
     def _launch(self, asked: dict[str, str], motos: Callable[[], Response]) -> Response:
         if asked["InstanceType"] not in TYPES:
@@ -276,3 +305,7 @@ class Ec2Account:
 def _error(code: str, status: int) -> Response:
     text = f"<Errors><Error><Code>{code}</Code><Message>by the test</Message></Error></Errors>"
     return Response(f"{_XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
+
+
+def _as_json(answer: object, status: int = 200) -> Response:
+    return Response(json.dumps(answer), status, content_type="application/x-amz-json-1.1")

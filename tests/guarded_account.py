@@ -34,7 +34,6 @@ class GuardedAccount(Ec2Account):
         super().__init__(clock)
         self.policies: Sequence[Document] | None = None
         self.denied: list[Asked] = []
-        self.quotas: dict[str, float] = {}
         self.arn: str | None = None
 
     def furnish(self) -> None:
@@ -66,18 +65,9 @@ class GuardedAccount(Ec2Account):
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)
-        if call.action == "GetServiceQuota":
-            return self._quota(call.parameters["QuotaCode"])(environ, start_response)
         if call.action == "GetCallerIdentity" and self.arn is not None:
             return self._identity(self.arn)(environ, start_response)
         return super()._answer(environ, start_response)
-
-    def _quota(self, code: str) -> Response:
-        if code not in self.quotas:
-            told = {"__type": "NoSuchResourceException", "message": code}
-            return Response(json.dumps(told), 400, content_type="application/x-amz-json-1.1")
-        answer = {"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": self.quotas[code]}}
-        return Response(json.dumps(answer), 200, content_type="application/x-amz-json-1.1")
 
     def _identity(self, arn: str) -> Response:
         facts = f"<Arn>{arn}</Arn><UserId>AIDA</UserId><Account>{ACCOUNT}</Account>"

@@ -15,7 +15,7 @@ LAYERS = (
     """errors units address condition credentials spec spec_file spec_problems spec_values spec_yaml market_script
     offering instance events""",
     """billing storage_prices state fold timeline outcome books accounting market policy hazard intervals trace
-    exactness strategies sightings spending""",
+    exactness strategies sightings spending accelerators price_history quotes""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation boot clouds
     checkpoint lightning market_record""",
     "runner heartbeats agent verify report notify doctor simulation bill",

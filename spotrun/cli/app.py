@@ -21,6 +21,7 @@ from spotrun.cli.down import down
 from spotrun.cli.events import events
 from spotrun.cli.launch import launch
 from spotrun.cli.logs import logs
+from spotrun.cli.offers import offers
 from spotrun.cli.plan import plan
 from spotrun.cli.reap import reap
 from spotrun.cli.report import report
@@ -46,6 +47,7 @@ app = typer.Typer(
 
 for verb in (
     launch,
+    offers,
     plan,
     simulate,
     validate,

@@ -11,8 +11,8 @@ from botocore.config import Config
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws.refusals import translated
-from spotrun.errors import CloudUnavailable
+from spotrun.clouds.aws.refusals import CredentialsExpired, translated
+from spotrun.errors import CloudError, CloudUnavailable
 
 T = TypeVar("T")
 
@@ -29,6 +29,19 @@ CONFIG = Config(
     read_timeout=READ_S,
     user_agent_extra="spotrun",
 )
+
+
+def default_region() -> str:
+    """
+    The region of the environment or of the AWS profile.
+
+    Raises:
+        CloudError: neither names one.
+    """
+    name = boto3.Session().region_name
+    if not name:
+        raise CloudError("no region is named", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
+    return str(name)
 
 
 class Region:
@@ -82,10 +95,19 @@ class Region:
         """
 
         def once() -> T:
-            with translated(action):
-                return call()
+            try:
+                with translated(action):
+                    return call()
+            except CredentialsExpired:
+                self._forget_clients()
+                raise
 
         return self._retrying(once)
+
+    def _forget_clients(self) -> None:
+        """A client goes on with the credentials that it was made with, whatever its user has logged in with since."""
+        for name in ("ec2", "ssm", "quotas", "pricing"):
+            self.__dict__.pop(name, None)
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
         """All items under `of` on all pages of an operation."""

@@ -7,6 +7,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
@@ -48,6 +50,9 @@ class Kept(Generic[T]):
             self._known = (now_s, self._read())
         return self._known[1]
 
+    def forget(self) -> None:
+        self._known = None
+
     def _lasts_s(self, fact: T) -> float:
         return self._for_s(fact) if callable(self._for_s) else self._for_s
 
@@ -81,6 +86,10 @@ class Catalog:
     def image(self) -> str:
         return self._image.get()
 
+    def forget_image(self) -> None:
+        """It is looked up anew when it is needed next."""
+        self._image.forget()
+
     @property
     def network(self) -> Network:
         return self._network.get()
@@ -91,14 +100,21 @@ class Catalog:
 
     def offerings(self) -> Iterator[Offering]:
         """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
-        for kind in self._types.get().values():
+        subnets = self.network.subnets
+        for offering in self.rented_out():
+            if offering.zone in subnets and offering.pool not in self.unsupported:
+                yield replace(offering, image=self.image, subnet=subnets[offering.zone])
+
+    def rented_out(self) -> Iterator[Offering]:
+        """Every type in every zone that has it, whether or not we could launch there."""
+        for kind in self.types.values():
             listed = self.price_list.prices.get(kind.name)
-            for zone in sorted(self._zones.get().get(kind.name, set()) & set(self.network.subnets)):
+            for zone in sorted(self._zones.get().get(kind.name, set())):
                 for capacity_type in CapacityType:
                     price = self._price(kind.name, zone, capacity_type, listed)
                     if price is not None:
                         source = "" if listed is None else listed.source
-                        yield from self._offered(kind, zone, capacity_type, price, source)
+                        yield self._offered(kind, zone, capacity_type, price, source)
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
         """What spot cost from `since` on, for the bills of instances that have run since."""
@@ -113,8 +129,8 @@ class Catalog:
 
     def _offered(
         self, kind: InstanceType, zone: str, capacity_type: CapacityType, price: Decimal, price_list: str
-    ) -> Iterator[Offering]:
-        offering = Offering(
+    ) -> Offering:
+        return Offering(
             cloud="aws",
             region=self._region.name,
             zone=zone,
@@ -124,12 +140,8 @@ class Catalog:
             accelerators=kind.accelerators,
             cpus=kind.cpus,
             memory_gib=kind.memory_gib,
-            image=self.image,
-            subnet=self.network.subnets[zone],
             price_list=price_list,
         )
-        if offering.pool not in self.unsupported:
-            yield offering
 
     def _price(self, kind: str, zone: str, capacity_type: CapacityType, listed: ListPrice | None) -> Decimal | None:
         if capacity_type is CapacityType.ON_DEMAND:

@@ -39,6 +39,14 @@ class NoSuchInstance(CloudError):
     """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
 
 
+class BadImage(CloudError):
+    """The image is gone, or not for us: a newer one may have taken its place (P21)."""
+
+
+class CredentialsExpired(CloudUnavailable):
+    """They can be renewed meanwhile (P26)."""
+
+
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
 _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
@@ -70,7 +78,7 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     ),
     **dict.fromkeys(
         ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
-        (CloudUnavailable, _EXPIRED),
+        (CredentialsExpired, _EXPIRED),
     ),
     **dict.fromkeys(
         (
@@ -82,7 +90,7 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     ),
     **dict.fromkeys(
         ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable", "InvalidAMIID.Malformed", "ParameterNotFound"),
-        (CloudError, _IMAGE),
+        (BadImage, _IMAGE),
     ),
     "IdempotentParameterMismatch": (TokenReused, None),
     "ConflictException": (AlreadyThere, None),

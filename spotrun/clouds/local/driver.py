@@ -25,6 +25,7 @@ from spotrun.clouds.local.supervisor import bury, bury_dead
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.quotes import Quotes
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
@@ -116,6 +117,18 @@ class LocalCloud:
             folder.order("terminate", {})
             if not self._ends(folder, within_s=END_WITHIN_S):
                 self._end_by_force(folder)
+
+    def quotes(self, accelerators: str | None, types: Sequence[str], regions: Sequence[str]) -> Quotes:
+        """What its market asks, of all that these leave: exactly those accelerators, any of the types and regions."""
+        now = self._clock.now()
+        wanted = [
+            each
+            for each in self.offerings()
+            if accelerators in (None, each.accelerators)
+            and (not types or each.instance_type in types)
+            and (not regions or each.region in regions)
+        ]
+        return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
     # -- what only a simulated cloud can be asked ------------------------------------------------------------
 

@@ -18,7 +18,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import NOTICE, MarketConfig
+from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.quotes import LOOKED_BACK, Quote
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 """The spot price lies between these shares of the on-demand price."""
@@ -119,6 +121,21 @@ class Market:
         while step.until <= until:
             step = self.price_step(pool, step.until)
             yield step
+
+    def quote(self, offering: Offering, now: datetime) -> Quote:
+        """With the course of its price, from when this market began."""
+        pool = offering.pool
+        since = max(self._start, now - LOOKED_BACK)
+        first = self.price_step(pool, since)
+        changes = self.price_changes(pool, since, now)
+        return Quote(
+            offering=offering,
+            history=(
+                PriceSegment(since=since, usd_per_hour=first.usd_per_hour),
+                *(PriceSegment(since=step.since, usd_per_hour=step.usd_per_hour) for step in changes),
+            ),
+            on_demand_usd_per_hour=self._types[pool.instance_type].on_demand_usd_per_hour,
+        )
 
     def _offering(self, zone: Zone, kind: InstanceType, capacity_type: CapacityType, at: datetime) -> Offering:
         pool = Pool(zone=zone.name, instance_type=kind.name, capacity_type=capacity_type)

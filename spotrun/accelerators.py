@@ -1,0 +1,26 @@
+"""How fast accelerators are at most, so that prices of different ones can be compared."""
+
+from __future__ import annotations
+
+PEAK_TFLOPS = {
+    "T4": 65.0,  # FP16: https://www.nvidia.com/en-us/data-center/tesla-t4/
+    "V100": 125.0,  # FP16, SXM2: https://www.nvidia.com/en-us/data-center/v100/
+    "A10G": 70.0,  # https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf
+    "A100": 312.0,  # https://www.nvidia.com/en-us/data-center/a100/
+    "L4": 121.0,  # https://www.nvidia.com/en-us/data-center/l4/, half of the figure with sparsity
+    "L40S": 362.0,  # https://www.nvidia.com/en-us/data-center/l40s/
+    "H100": 989.5,  # SXM5: https://www.nvidia.com/en-us/data-center/h100/, half of the figure with sparsity
+    "H200": 989.5,  # https://www.nvidia.com/en-us/data-center/h200/, half of the figure with sparsity
+    "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
+}
+"""
+TFLOPS of dense BF16 (FP16 where there is no BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
+that waits for memory or data sees less of it, and not the same share on each.
+"""
+
+
+def peak_tflops(accelerators: str) -> float | None:
+    """Of `NAME:COUNT` together; None where the table does not know NAME, or there is no accelerator."""
+    name, _, count = accelerators.partition(":")
+    peak = PEAK_TFLOPS.get(name)
+    return None if peak is None else peak * int(count or 1)

@@ -1,0 +1,71 @@
+"""`spotrun offers`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from spotrun.cli.options import JsonOption, print_json
+
+if TYPE_CHECKING:
+    from spotrun.quotes import Quotes
+
+
+def offers(
+    cloud: Annotated[Literal["aws", "local"], typer.Option("--cloud", help="Whose.")] = "aws",
+    accelerators: Annotated[
+        str | None, typer.Option("--accelerators", metavar="A10G:1", help="Only types with exactly these.")
+    ] = None,
+    instance_type: Annotated[
+        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Only this type; may be repeated.")
+    ] = None,
+    region: Annotated[
+        list[str] | None,
+        typer.Option("--region", metavar="REGION", help="May be repeated.", show_default="that of your AWS settings"),
+    ] = None,
+    sort: Annotated[
+        Literal["usd", "compute"], typer.Option("--sort", help="By dollars an hour, or for an hour of compute.")
+    ] = "usd",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what can be rented: its price now and over 90 days, what that saves, and what your quotas allow."""
+    from spotrun.errors import SpecInvalid
+    from spotrun.report import quotes as shown
+
+    wanted = None if accelerators is None else _canonical(accelerators)
+    types, regions = tuple(instance_type or ()), tuple(region or ())
+    found = _local(wanted, types, regions) if cloud == "local" else _aws(wanted, types, regions)
+    if not found.quotes:
+        raise SpecInvalid(f"{cloud} rents out nothing of the kind there", hint="ask for less, or in another --region")
+    if as_json:
+        print_json(shown.machine(found, sort))
+    else:
+        shown.show(found, sort)
+
+
+def _canonical(accelerators: str) -> str:
+    from spotrun.errors import SpecInvalid
+    from spotrun.spec_values import read_accelerators
+    from spotrun.units import Unreadable
+
+    try:
+        return str(read_accelerators(accelerators))
+    except Unreadable as error:
+        raise SpecInvalid(f"--accelerators: {error.args[0]}", hint="write it like A10G:1") from error
+
+
+def _local(accelerators: str | None, types: tuple[str, ...], regions: tuple[str, ...]) -> Quotes:
+    from spotrun.cli.wiring import any_cloud
+
+    return any_cloud().quotes(accelerators, types, regions)
+
+
+def _aws(accelerators: str | None, types: tuple[str, ...], regions: tuple[str, ...]) -> Quotes:
+    from spotrun.clock import system_clock
+    from spotrun.clouds.aws.calls import default_region
+    from spotrun.clouds.aws.config import AwsConfig
+    from spotrun.clouds.aws.quotes import read_quotes
+
+    config = AwsConfig(regions=regions or (default_region(),), instance_types=types)
+    return read_quotes(config, system_clock(), accelerators)

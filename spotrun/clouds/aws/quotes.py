@@ -1,0 +1,107 @@
+"""What EC2 asks for its types in some regions, with 90 days of spot prices. Nothing of ours has to be there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.price_list import PriceList
+from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
+from spotrun.clouds.aws.room import Room, read_room
+from spotrun.errors import CloudError
+from spotrun.instance import PriceSegment
+from spotrun.offering import CapacityType, Offering
+from spotrun.quotes import LOOKED_BACK, Quote, Quotes
+
+NAMED_MAX = 5
+"""So many of a kind are named in a note."""
+
+
+def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
+    """
+    Of `config.instance_types`, or else of all types that have accelerators; of these, those with just `accelerators`.
+
+    Raises:
+        CloudError: EC2 does not answer, or may not; a price list or quotas that are refused are notes.
+    """
+    found = [_in_region(Region(name, clock), config, clock, accelerators) for name in config.regions]
+    quotes = tuple(quote for part in found for quote in part.quotes)
+    return Quotes(at=clock.now(), quotes=quotes, notes=tuple(note for part in found for note in part.notes))
+
+
+def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
+    now = clock.now()
+    kinds = Catalog(region, config, clock).types.values()
+    able = [kind for kind in kinds if config.instance_types or kind.accelerators]
+    wanted = [kind for kind in able if accelerators in (None, kind.accelerators)]
+    if not wanted:
+        return Quotes(at=now, quotes=())
+    names = tuple(kind.name for kind in wanted)
+    catalog = Catalog(region, replace(config, instance_types=names), clock)
+    spot = spot_prices(region, names, now - LOOKED_BACK)
+    room, refused = _room(region, {kind.name: kind.cpus for kind in wanted})
+    quotes = tuple(_quote(offering, spot, catalog.price_list, room) for offering in catalog.rented_out())
+    return Quotes(at=now, quotes=quotes, notes=tuple(_notes(region.name, quotes, spot, catalog.price_list, refused)))
+
+
+def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Room | None) -> Quote:
+    listed = prices.prices.get(offering.instance_type)
+    left = None if room is None else room.for_more(offering.instance_type, offering.cpus, offering.capacity_type)
+    return Quote(
+        offering=offering,
+        history=_history(offering, spot.segments),
+        on_demand_usd_per_hour=None if listed is None else listed.usd_per_hour,
+        room=left,
+    )
+
+
+def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
+    """The price list tells the prices of today only."""
+    if offering.capacity_type is CapacityType.ON_DEMAND:
+        return ()
+    return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))
+
+
+def _room(region: Region, cpus: Mapping[str, int]) -> tuple[Room | None, str | None]:
+    try:
+        return read_room(region, cpus), None
+    except CloudError as error:
+        return None, error.message
+
+
+def _notes(
+    region: str, quotes: tuple[Quote, ...], spot: SpotPrices, prices: PriceList, quotas_refused: str | None
+) -> Iterator[str]:
+    pools = {(quote.offering.instance_type, quote.offering.zone): quote for quote in quotes}
+    dear = [
+        f"{quote.offering.instance_type} in {quote.offering.zone}"
+        for quote in quotes
+        if quote.offering.capacity_type is CapacityType.SPOT and _as_dear(quote)
+    ]
+    unpriced = [f"{kind} in {zone}" for kind, zone in pools if SpotPool(kind, zone) not in spot.segments]
+    if dear:
+        yield f"spot costs as much as on demand, or more: {_some(dear)}"
+    if unpriced:
+        yield f"EC2 tells no spot price: {_some(unpriced)}"
+    if spot.unreadable:
+        yield f"spot prices of {region} that cannot be read: {_some(spot.unreadable)}"
+    if prices.trouble is not None:
+        yield f"on-demand prices of {region} are from the shipped table: {prices.trouble}"
+    if quotas_refused is not None:
+        yield f"quotas of {region} are unknown: {quotas_refused}"
+
+
+def _as_dear(quote: Quote) -> bool:
+    on_demand: Decimal | None = quote.on_demand_usd_per_hour
+    return on_demand is not None and quote.offering.price_usd_per_hour >= on_demand
+
+
+def _some(names: list[str] | tuple[str, ...]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

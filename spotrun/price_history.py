@@ -1,0 +1,64 @@
+"""What a price has been over a while. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import NamedTuple
+
+from spotrun.instance import PriceSegment
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Spell(NamedTuple):
+    """The price from `start` to `end`."""
+
+    start: datetime
+    end: datetime
+    usd_per_hour: Decimal
+
+
+class PriceRange(NamedTuple):
+    """
+    USD per hour over a while. `mean` is weighted by time: a price that held for a day counts 24 times as much as one
+    that held for an hour, however often EC2 names either.
+    """
+
+    mean: Decimal
+    min: Decimal
+    max: Decimal
+
+
+def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
+    """Over what is known (`segments`, oldest first) of the time from `since` to `until`; None where nothing is."""
+    known = list(spells(segments, since, until))
+    if not known:
+        return None
+    prices = [spell.usd_per_hour for spell in known]
+    return PriceRange(_mean(known), min(prices), max(prices))
+
+
+def price_course(
+    segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
+) -> list[Decimal | None]:
+    """The mean of each of `points` equal parts of the time from `since` to `until`; None where nothing is known."""
+    step = (until - since) / points
+    parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
+    return [_mean(part) if part else None for part in parts]
+
+
+def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[Spell]:
+    """How long which price held between the two moments."""
+    ends = [*(segment.since for segment in segments[1:]), until]
+    for segment, end in zip(segments, ends, strict=False):
+        spell = Spell(max(segment.since, since), min(end, until), segment.usd_per_hour)
+        if spell.start < spell.end:
+            yield spell
+
+
+def _mean(known: Sequence[Spell]) -> Decimal:
+    weights = [(spell.end - spell.start) // _MICROSECOND for spell in known]
+    total = sum((weight * spell.usd_per_hour for weight, spell in zip(weights, known, strict=True)), Decimal(0))
+    return total / sum(weights)

@@ -1,0 +1,167 @@
+"""`spotrun offers`: what can be rented, for people and for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from spotrun.offering import CapacityType
+from spotrun.price_history import PriceRange, price_course
+from spotrun.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
+from spotrun.report.machine import usd_text
+from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain
+
+Order = Literal["usd", "compute"]
+MONTH = timedelta(days=30)
+COURSE_POINTS = 12
+WIDTH_MIN = 140
+"""A figure that is cut off is worse than a long line."""
+_BARS = "▁▂▃▄▅▆▇█"
+_FIGURES = [
+    "capacity",
+    "$/h\nnow",
+    "mean\n30 d",
+    "mean\n90 d",
+    "min",
+    "max",
+    "90 days",
+    "below\non dem.",
+    "$/\nPFLOPS·h",
+]
+
+
+def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
+    """Cheapest first, by the hour or by the compute of an hour; what has no such price last."""
+
+    def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
+        hourly = quote.offering.price_usd_per_hour
+        price = hourly if order == "usd" else quote.usd_per_pflops_hour
+        key = hourly if price is None else price
+        return price is None, key, quote.offering.zone, quote.offering.instance_type
+
+    return sorted(quotes, key=by)
+
+
+def show(found: Quotes, order: Order, console: Console | None = None) -> None:
+    """Print the table; notes and what the marks mean below it."""
+    (console or Console(width=max(Console().width, WIDTH_MIN))).print(
+        quotes_table(found, order), markup=False, highlight=False, emoji=False
+    )
+    print("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
+
+
+def legend(found: Quotes) -> list[str]:
+    """Where on-demand prices are from, and what could not be read."""
+    lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
+    simulated = any(quote.offering.simulated for quote in found.quotes)
+    return [
+        *(["prices are SIMULATED, nobody bills them"] if simulated else []),
+        *([f"prices on demand: {', '.join(lists)}"] if lists else []),
+        *(f"note: {plain(note)}" for note in found.notes),
+    ]
+
+
+def quotes_table(found: Quotes, order: Order) -> Table:
+    """A row per zone, type and capacity type. Columns of which nothing is known are left out."""
+    quotas = any(quote.room is not None for quote in found.quotes)
+    headings = ["type", "accel.", *_FIGURES, *(["quota\nroom"] if quotas else [])]
+    table = figures_table("What can be rented", "zone", headings)
+    for column in table.columns[:4]:
+        column.justify = "left"
+    cheapest = cheapest_zones(found.quotes)
+    for alike in _alike(ordered(found.quotes, order)):
+        quote = alike[0]
+        zone = f"{quote.offering.zone}{' ✓' if quote.offering in cheapest else ''}"
+        place = zone if len(alike) == 1 else f"{quote.offering.region}, {len(alike)} zones"
+        room = [NOTHING if quote.room is None else str(quote.room)] if quotas else []
+        add_row(table, [place, *_cells(quote, found.at), *room])
+    return table
+
+
+def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
+    """On demand the zones of a region cost the same, and are told in one row."""
+    groups: dict[object, list[Quote]] = {}
+    for quote in quotes:
+        offering = quote.offering
+        alone = offering.capacity_type is CapacityType.SPOT
+        same = (offering.region, offering.instance_type, offering.price_usd_per_hour, offering.zone if alone else "")
+        groups.setdefault(same, []).append(quote)
+    return list(groups.values())
+
+
+def _cells(quote: Quote, now: datetime) -> list[str]:
+    offering, whole = quote.offering, quote.over(LOOKED_BACK, now)
+    month = quote.over(MONTH, now)
+    compute = quote.usd_per_pflops_hour
+    return [
+        offering.instance_type,
+        offering.accelerators or NOTHING,
+        str(offering.capacity_type).replace("_", "-"),
+        dollars(offering.price_usd_per_hour),
+        NOTHING if month is None else dollars(month.mean),
+        *([NOTHING] * 3 if whole is None else [dollars(price) for price in whole]),
+        sparkline(price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)),
+        NOTHING if offering.capacity_type is CapacityType.ON_DEMAND else percent(quote.saved),
+        NOTHING if compute is None else dollars(compute),
+    ]
+
+
+def sparkline(course: Sequence[Decimal | None]) -> str:
+    """A bar for each price, from the lowest to the highest of them; a blank where nothing is known."""
+    if not any(course):
+        return NOTHING
+    known = [price for price in course if price is not None]
+    low, high = min(known), max(known)
+    steps = len(_BARS) - 1
+    heights = [None if p is None else int((p - low) / (high - low) * steps) if high > low else 0 for p in course]
+    return "".join(" " if height is None else _BARS[height] for height in heights)
+
+
+def machine(found: Quotes, order: Order) -> dict[str, Any]:
+    """What `--json` prints. The keys are a promise; dollars are decimal strings, shares are numbers."""
+    cheapest = cheapest_zones(found.quotes)
+    quotes = ordered(found.quotes, order)
+    return {
+        "at": found.at.isoformat(),
+        "offers": [_machine_row(quote, found.at, quote.offering in cheapest) for quote in quotes],
+        "notes": [plain(note) for note in found.notes],
+    }
+
+
+def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
+    offering = quote.offering
+    course = price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)
+    return {
+        "cloud": offering.cloud,
+        "region": offering.region,
+        "zone": offering.zone,
+        "instance_type": offering.instance_type,
+        "capacity_type": str(offering.capacity_type),
+        "accelerators": offering.accelerators,
+        "cpus": offering.cpus,
+        "memory_gib": offering.memory_gib,
+        "usd_per_hour": usd_text(offering.price_usd_per_hour),
+        "last_30_days": _machine_range(quote.over(MONTH, now)),
+        "last_90_days": _machine_range(quote.over(LOOKED_BACK, now)),
+        "course_90_days": [_usd(price) for price in course],
+        "on_demand_usd_per_hour": _usd(quote.on_demand_usd_per_hour),
+        "below_on_demand": None if quote.saved is None else round(quote.saved, 4),
+        "usd_per_pflops_hour": _usd(quote.usd_per_pflops_hour),
+        "cheapest_zone": cheapest,
+        "quota_room": quote.room,
+        "price_list": offering.price_list,
+        "simulated": offering.simulated,
+    }
+
+
+def _machine_range(found: PriceRange | None) -> dict[str, str | None] | None:
+    return None if found is None else {name: _usd(price) for name, price in found._asdict().items()}
+
+
+def _usd(amount: Decimal | None) -> str | None:
+    return None if amount is None else usd_text(amount)
