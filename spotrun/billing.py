@@ -24,9 +24,14 @@ LOCAL_RULE = BillingRule(
     free_if_interrupted_within_s=60,
     source="simulated; shaped like Compute Engine's: per second, 60 s minimum, free if preempted in the first minute",
 )
-AWS_RULE = BillingRule(
+EC2_RULE = BillingRule(
     minimum_s=60,
     free_if_interrupted_within_s=3600,
+    source="EC2, Linux: per second, 60 s minimum (aws.amazon.com/ec2/pricing/on-demand); spot that EC2 takes in its "
+    "first hour is free (docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html)",
+)
+AWS_RULE = replace(
+    EC2_RULE,
     volume_gib=100,
     volume_usd_per_gib_month=Decimal("0.08"),
     address_usd_per_hour=Decimal("0.005"),
@@ -34,33 +39,25 @@ AWS_RULE = BillingRule(
     "EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of us-east-1",
 )
 """
-Who ended a spot instance decides: "no charge" in the first hour where EC2 did, "charged for the seconds used" where you
-did, and the volume is charged either way:
+EC2 with what hangs on an instance. Who ended a spot instance decides: "no charge" in the first hour where EC2 did,
+"charged for the seconds used" where you did, and the volume is charged either way:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
 Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html), but EC2 does
 not tell when that began: the seconds of `pending` are counted too. The spot price is the one in effect
 (https://aws.amazon.com/ec2/spot/pricing); volumes: https://aws.amazon.com/ebs/pricing; addresses, billed since February
 2024: https://aws.amazon.com/vpc/pricing. SUSE, which is billed by the hour, is not covered.
 """
-
-
-def rule_of(cloud: str, volume_gib: int) -> BillingRule:
-    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where disks are billed."""
-    return LOCAL_RULE if cloud == "local" else replace(AWS_RULE, volume_gib=volume_gib)
-
-
-EC2_RULE = BillingRule(
-    minimum_s=60,
-    free_if_interrupted_within_s=3600,
-    source="EC2, Linux: per second, 60 s minimum (aws.amazon.com/ec2/pricing/on-demand); spot that EC2 takes in its "
-    "first hour is free (docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html)",
-)
 COMPUTE_ENGINE_RULE = BillingRule(
     minimum_s=60,
     free_if_interrupted_within_s=60,
     source="Compute Engine: per second, 60 s minimum (cloud.google.com/compute/vm-instance-pricing); spot that is "
     "preempted in its first minute is free (cloud.google.com/compute/docs/instances/spot)",
 )
+
+
+def rule_of(cloud: str, volume_gib: int) -> BillingRule:
+    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where disks are billed."""
+    return LOCAL_RULE if cloud == "local" else replace(AWS_RULE, volume_gib=volume_gib)
 
 
 def exact_seconds(duration: timedelta) -> Decimal:

@@ -20,7 +20,8 @@ from tests.iam import Asked
 Parameters = Mapping[str, str]
 _WITHOUT_RESOURCES = {
     *("DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances"),
-    *("DescribeSecurityGroups", "DescribeSpotPriceHistory", "DescribeSubnets", "DescribeVpcs"),
+    *("DescribeSecurityGroups", "DescribeSpotInstanceRequests", "DescribeSpotPriceHistory", "DescribeSubnets"),
+    "DescribeVpcs",
 }
 _LAUNCH_PARAMETERS = re.compile(
     r"Action|Version|ClientToken|DryRun|ImageId|InstanceType|MinCount|MaxCount|SubnetId|UserData|KeyName"

@@ -189,7 +189,7 @@ class _Instance:
     ) -> None:
         assert state.created is not None
         self._state = state
-        self._rule = state.created.billing
+        self._rule = replace(state.created.billing, volume_gib=0, address_usd_per_hour=ZERO)  # have lines of their own
         self._launch = launch
         self._record = record
         self._charges = charges

@@ -36,13 +36,16 @@ NEVER_RAN = {
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
-def instance_of(found: dict[str, Any], region: str, prices: Sequence[PriceSegment], now: datetime) -> Instance:
-    """`prices` are those of its pool, oldest first; where there is none, the price in its tag counts."""
+def instance_of(found: dict[str, Any], region: str, prices: Sequence[PriceSegment], gone_by: datetime) -> Instance:
+    """
+    `prices` are those of its pool, oldest first; where there is none, the price in its tag counts. An end that the row
+    tells no time of was at `gone_by`.
+    """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
     launched_at: datetime = found["LaunchTime"].astimezone(UTC)
     ended = state is InstanceState.TERMINATED
-    ended_at = max(launched_at, _ended_at(found) or now) if ended else None
+    ended_at = max(launched_at, end_told(found) or gone_by) if ended else None
     billed_from = None if state is InstanceState.PENDING or _never_ran(found) else launched_at
     offering = _offering(found, region, tags)
     return Instance(
@@ -108,7 +111,7 @@ def _never_ran(found: dict[str, Any]) -> bool:
     return _reason(found) in NEVER_RAN
 
 
-def _ended_at(found: dict[str, Any]) -> datetime | None:
+def end_told(found: dict[str, Any]) -> datetime | None:
     """`User initiated (2026-11-21 10:00:00 GMT)`; some ends are told without a time."""
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)

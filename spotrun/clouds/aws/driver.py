@@ -14,9 +14,11 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of
+from spotrun.clouds.aws.endings import Endings
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
-from spotrun.clouds.aws.refusals import NoSuchInstance, TokenReused, Unsupported
+from spotrun.clouds.aws.quotas import quota_of
+from spotrun.clouds.aws.refusals import BadImage, NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.request import run_instances
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
@@ -44,6 +46,7 @@ class AwsCloud:
         self._clock = clock
         self._regions = {name: Region(name, clock) for name in config.regions}
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
+        self._endings = {name: Endings(region) for name, region in self._regions.items()}
         self._snapshots: dict[str, tuple[float, builtins.list[Instance]]] = {}
         self.unguarded = ""
 
@@ -61,8 +64,11 @@ class AwsCloud:
         except Unsupported:
             self._catalogs[region.name].unsupported.add(request.offering.pool)
             raise
+        except BadImage:
+            self._catalogs[region.name].forget_image()
+            raise
         except QuotaExceeded as error:
-            raise self._quota_error(region, error) from error
+            raise self._quota_error(region, request.offering, error) from error
         finally:
             self._snapshots.pop(region.name, None)
         instance = instance_of(found, region.name, (), self._clock.now())
@@ -123,13 +129,15 @@ class AwsCloud:
             raise LaunchTokenSpent(f"{mine[0].instance_id}, the instance of launch {request.launch}, is terminated")
         return mine[0]
 
-    def _quota_error(self, region: Region, error: QuotaExceeded) -> CloudError:
+    def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
         """Wait while an instance of ours that is ending may still hold the quota; else there is nothing to wait for."""
         since = self._clock.now() - QUOTA_HELD_FOR
+        quota = quota_of(offering.instance_type, offering.capacity_type)
         holding = [
             each.instance_id
             for each in self._look(region)
-            if each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since)
+            if quota_of(each.offering.instance_type, each.offering.capacity_type) == quota
+            and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
         if not holding:
             return error
@@ -162,7 +170,11 @@ class AwsCloud:
         rows = [row for reservation in reservations for row in reservation["Instances"]]
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
         history = self._catalogs[region.name].spot_history(min(spot)) if spot else {}
-        return [instance_of(row, region.name, history.get(_pool(row), ()), self._clock.now()) for row in rows]
+        now = self._clock.now()
+        ends = self._endings[region.name].of(rows, now)
+        return [
+            instance_of(row, region.name, history.get(_pool(row), ()), ends.get(row["InstanceId"], now)) for row in rows
+        ]
 
 
 def _pool(row: dict[str, Any]) -> SpotPool:

@@ -8,6 +8,7 @@ import msgspec
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.refusals import BadImage
 from spotrun.errors import CloudError
 
 
@@ -32,11 +33,11 @@ def find_image(region: Region, config: AwsConfig) -> str:
 def describe_image(region: Region, image_id: str) -> Image:
     """
     Raises:
-        CloudError: there is no such image, or it is not available any more.
+        BadImage: there is no such image, or it is not available any more.
     """
     answer = region.ask(f"describe {image_id}", lambda: region.ec2.describe_images(ImageIds=[image_id]))
     if not answer["Images"] or answer["Images"][0].get("State", "available") != "available":
-        raise CloudError(f"image {image_id} is not available in {region.name}", hint="name another image")
+        raise BadImage(f"image {image_id} is not available in {region.name}", hint="name another image")
     found = answer["Images"][0]
     root = found.get("RootDeviceName") or "/dev/sda1"
     sizes = [

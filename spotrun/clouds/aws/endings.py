@@ -1,0 +1,55 @@
+"""When instances ended that EC2 tells no time of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.description import end_told
+from spotrun.errors import CloudError
+
+OVER = "instance-terminated-"
+"""So the status of a spot request begins once its instance is over:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
+
+
+class Endings:
+    """
+    The end of an interrupted spot instance is when its request changed for the last time; of any other, when it was
+    first seen to be over. What was told once does not change: a bill rests on it.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self._known: dict[str, datetime] = {}
+
+    def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
+        """Instance id -> the moment by which it was gone, for the rows of ended instances that do not say it."""
+        new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
+        told = self._by_request(new)
+        for row in new:
+            self._known[row["InstanceId"]] = told.get(row.get("SpotInstanceRequestId", ""), now)
+        return self._known
+
+    def _by_request(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, datetime]:
+        requests = [row["SpotInstanceRequestId"] for row in rows if row.get("SpotInstanceRequestId")]
+        if not requests:
+            return {}
+        named = [{"Name": "spot-instance-request-id", "Values": requests}]
+        try:
+            found = self._region.pages(
+                self._region.ec2, "describe_spot_instance_requests", "SpotInstanceRequests", Filters=named
+            )
+        except CloudError:
+            return {}  # the first sight is a little later, and never in anybody's favour but the cloud's
+        return {
+            each["SpotInstanceRequestId"]: each["Status"]["UpdateTime"].astimezone(UTC)
+            for each in found
+            if each["Status"]["Code"].startswith(OVER)
+        }
+
+
+def _is_untimed(row: Mapping[str, Any]) -> bool:
+    return row["State"]["Name"] == "terminated" and end_told(dict(row)) is None
