@@ -246,7 +246,7 @@ def test_losses_and_refusals_are_remembered_against_a_pool() -> None:
     young = market_history(History().state, world, history.now)
     pool = "local-a/sim-gpu"
     assert remembered.expected_life_s(pool, 700, 7200) < young.expected_life_s(pool, 700, 7200)
-    assert not remembered.up
+    assert remembered.up == {"local-b/sim-gpu", "local-c/sim-gpu"} == young.up - {pool}
 
 
 # -- the words of a spec ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from spotrun.instance import EndedBy
 from spotrun.market import World
 from spotrun.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.policy.considered import considered
-from spotrun.policy.places import LOST_POOL_REST
+from spotrun.policy.situation import TROUBLE_LASTS
 from spotrun.sightings import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
 from spotrun.simulation.world.faults import Watched
 from spotrun.state import Launch
@@ -79,7 +79,7 @@ def test_a_pool_that_refused_another_run_is_asked_last_for_a_while_and_a_notice_
         assert [each.kind for each in seen] == [kind]
         young = History().after((history.now - START).total_seconds() + 60)
         assert asked(decided(young, market=POOLS, sightings=seen)) == ("local-b", SPOT)
-        young.after(LOST_POOL_REST.total_seconds())
+        young.after(TROUBLE_LASTS.total_seconds())
         assert asked(decided(young, market=POOLS, sightings=seen)) == ("local-a", SPOT)
 
 
@@ -159,7 +159,7 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
         ("local-b", "above max_price"),
     ]
     assert [(each.offering.zone, each.why) for each in warned[:2]] == [
-        ("local-b", "asked first: cheaper spot lasted less, or was lost"),
+        ("local-b", "asked first: cheaper spot would last less, or was lost"),
         ("local-a", "asked last: an instance was lost there 4m ago"),
     ]
     on_demand = considered(young, spec(resources={"spot_policy": "on-demand"}), World(offerings=POOLS, instances=()))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spotrun.simulation.optimum import optimum
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.strategies.catalogue import STRATEGIES
-from spotrun.strategies.history import MarketHistory
+from spotrun.strategies.history import MarketHistory, region_of
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 from spotrun.strategies.safety_net import SafetyNet
 
@@ -172,6 +172,17 @@ def test_a_cheaper_zone_is_taken_when_it_pays_for_the_changeover() -> None:
     assert asked(0.5) == "b"
 
 
+def test_a_move_that_pays_with_slack_to_spare_does_not_pay_for_the_last_of_it() -> None:
+    history = MarketHistory().observed({"a", "b"}, 0.0)
+
+    def asked(slack_s: float) -> Choice:
+        job = Job(20000.0, 20000.0 + slack_s, 300.0, TICK_S, 3.0)
+        return STRATEGIES["ours"].choose(Situation(job, 3000.0, 17000.0, "a", True, {"a": 1.0, "b": 0.8}, history))
+
+    assert asked(20000.0) == "b"
+    assert asked(1000.0) == "a"
+
+
 def test_fallback_does_not_flap() -> None:
     """Spot that comes for one tick in two would restart an eager job at every tick."""
     long = Job(30000.0, 34000.0, 300.0, TICK_S, 3.0)
@@ -190,6 +201,13 @@ def test_spot_that_saves_next_to_nothing_is_not_worth_a_changeover() -> None:
     assert STRATEGIES["ours"].choose(asked) == ON_DEMAND
 
 
+@given(slack_s=st.floats(0.0, 9000.0), dearer=st.floats(1.0, 2.0))
+def test_nobody_returns_to_spot_that_is_dearer_than_on_demand(slack_s: float, dearer: float) -> None:
+    job = Job(6000.0, 6000.0 + slack_s, 60.0, TICK_S, 3.0)
+    asked = Situation(job, 0.0, 6000.0, ON_DEMAND, True, {"a": 3.0 * dearer}, MarketHistory().observed({"a"}, 0.0))
+    assert STRATEGIES["ours"].choose(asked) == ON_DEMAND
+
+
 def test_what_has_lasted_is_expected_to_last_and_what_was_lost_often_is_not() -> None:
     young = MarketHistory().observed({"a"}, 0.0)
     flaky = young
@@ -198,6 +216,39 @@ def test_what_has_lasted_is_expected_to_last_and_what_was_lost_often_is_not() ->
     lives = [history.expected_life_s("a", 3600.0, 36000.0) for history in (flaky, MarketHistory(), young)]
     assert lives == sorted(lives)
     assert young.expected_life_s("a", 3600.0, 36000.0) > young.expected_life_s("a", 60.0, 36000.0)
+
+
+def test_spot_lasts_where_its_neighbours_have_some_and_not_where_they_lost_it() -> None:
+    """Capacity is a region's before it is a zone's."""
+
+    def life(up_first: set[str], up_now: set[str]) -> float:
+        history = MarketHistory().observed(up_first, 0.0).observed(up_now, 3000.0)
+        return history.expected_life_s("west-1a", 3600.0, 36000.0)
+
+    alone, beside = life({"west-1a"}, {"west-1a"}), life({"west-1a", "west-1b"}, {"west-1a", "west-1b"})
+    lost_beside = life({"west-1a", "west-1b"}, {"west-1a"})
+    assert lost_beside < alone < beside
+    assert life({"west-1a", "west-2b"}, {"west-1a"}) == alone == life({"west-1a", "west-2b"}, {"west-1a", "west-2b"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("us-east-1a", "us-east-1b"),
+        ("us-central1-a", "us-central1-f"),
+        ("us-east-1a/g5.xlarge", "us-east-1b/g5.xlarge"),
+    ],
+)
+def test_the_zones_of_a_region_are_known_by_their_names(one: str, other: str) -> None:
+    assert region_of(one) == region_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("us-east-1a", "us-east-2a"), ("us-east-1a/g5.xlarge", "us-east-1b/g6.xlarge"), ("a", "b")],
+)
+def test_what_is_not_of_one_region_is_not_mistaken_for_it(one: str, other: str) -> None:
+    assert region_of(one) != region_of(other)
 
 
 @given(st.lists(st.sets(st.sampled_from("ab")), min_size=1, max_size=20), st.integers(1, 5))

@@ -150,7 +150,7 @@ def _why_spot(spot: list[Offering]) -> str:
         return "the only spot pool that may be asked"
     if spot[0].price_usd_per_hour == min(found.price_usd_per_hour for found in spot):
         return f"the cheapest of {len(spot)} spot pools that may be asked"
-    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones lasted less"
+    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones would last less"
 
 
 def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: bool) -> str:

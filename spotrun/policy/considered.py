@@ -60,10 +60,12 @@ def _why_asked(offering: Offering, order: list[Offering], trouble: Sighting | No
     if not spot:
         return no_spot if first else "where the one before has none"
     if first:
-        cheapest = "the cheapest spot" if not _cheaper(offering, order) else "cheaper spot lasted less, or was lost"
+        cheapest = "the cheapest spot" if not _cheaper(offering, order) else "cheaper spot would last less, or was lost"
         return f"asked first: {cheapest}"
     dearer_before = any(other.price_usd_per_hour > offering.price_usd_per_hour for other in _before(offering, order))
-    return "later than dearer spot: it lasted less" if dearer_before else "where the ones before have none, or lost us"
+    return (
+        "later than dearer spot: it would last less" if dearer_before else "where the ones before have none, or lost us"
+    )
 
 
 def _minutes(ago: timedelta) -> str:

@@ -18,7 +18,7 @@ from spotrun.hazard import FOLLOWS_WITHIN
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
-from spotrun.policy.situation import changeover, market_history, name_of
+from spotrun.policy.situation import TROUBLE_LASTS, changeover, market_history, name_of
 from spotrun.policy.workload import workload
 from spotrun.sightings import Sighting, sightings_of, troubled
 from spotrun.spec import RunSpec
@@ -27,8 +27,6 @@ from spotrun.strategies.history import FADING_S
 
 POOL_REST = timedelta(minutes=2)
 """A pool that had no capacity is not asked again for so long."""
-LOST_POOL_REST = timedelta(minutes=10)
-"""A pool that just took an instance back, or had none, is asked last: 10 min later it is up with p = 0.23 only."""
 
 
 def within_price(spec: RunSpec, world: World) -> list[Offering]:
@@ -100,7 +98,7 @@ def horizon_s(state: RunState, spec: RunSpec, world: World, now: datetime) -> fl
 
 def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
     """The pools that this run or another was interrupted in, told to leave or refused by a short while ago."""
-    return troubled([*sightings_of(state), *world.sightings], now, LOST_POOL_REST)
+    return troubled([*sightings_of(state), *world.sightings], now, TROUBLE_LASTS)
 
 
 def at_risk(state: RunState, now: datetime) -> set[Pool]:

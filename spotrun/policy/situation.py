@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy import assumptions
 from spotrun.policy.patience import tick
 from spotrun.policy.workload import Workload, workload
-from spotrun.sightings import pasts, running, sightings_of
+from spotrun.sightings import pasts, running, sightings_of, troubled
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
 from spotrun.strategies.history import MarketHistory, Past
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 
+TROUBLE_LASTS = timedelta(minutes=10)
+"""For so long a pool that took an instance back, or had none, is believed to have none: it is up then with p = 0.23."""
 TICKS_TO_LAUNCH = 3
 """A refusal is found out at the third: the launch is intended, asked for, and given up."""
 
@@ -103,10 +105,17 @@ def _settled(state: RunState, running: Launch) -> bool:
 
 
 def market_history(state: RunState, world: World, now: datetime) -> MarketHistory:
-    """How the spot pools have treated this run and others, as of `now` in seconds since the run's creation."""
+    """
+    How the spot pools have treated this run and others, as of `now` in seconds since the run's creation.
+
+    A pool is taken to have spot as long as nobody was interrupted or refused there lately.
+    """
     assert state.created_at is not None
-    found = pasts([*sightings_of(state), *world.sightings], now)
+    seen = [*sightings_of(state), *world.sightings]
+    found = pasts(seen, now)
     for pool, past in running(state, now).items():
         found[pool] = found.get(pool, Past()) + past
-    spot = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
-    return MarketHistory.from_pasts(spot, (now - state.created_at).total_seconds())
+    known = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
+    spot = {each.pool for each in world.offerings if each.capacity_type is CapacityType.SPOT}
+    up = {name_of(pool) for pool in spot - troubled(seen, now, TROUBLE_LASTS).keys()}
+    return MarketHistory.from_pasts(known, (now - state.created_at).total_seconds(), up)

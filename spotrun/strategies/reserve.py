@@ -26,7 +26,7 @@ class Reserve(msgspec.Struct, frozen=True):
         on-demand   back to spot when  L (1 - p) > d (p + SCARCITY (r / s)^2 (1 - p)):  the saving pays for the
                     changeover, its seconds priced at what slack is worth, which is dear when s is below r
         on spot     move when a zone's price per second of progress, p (1 + d / L), is so much lower that
-                    the difference over MOVE_SHARE * L pays for d
+                    the difference over MOVE_SHARE * L pays for the changeover, at the same price of its seconds
 
     Meant to be kept in a SafetyNet.
     """
@@ -38,6 +38,8 @@ class Reserve(msgspec.Struct, frozen=True):
             return running
         if not spot:
             return self._without_spot(situation)
+        if running is not None and running in spot and not _may_pay_to_move(running, situation):
+            return running
         best = min(spot, key=lambda zone: _price_of_progress(zone, situation)) if len(spot) > 1 else next(iter(spot))
         if running is None:
             return best
@@ -85,10 +87,25 @@ class Return(msgspec.Struct, frozen=True):
 def return_to(zone: str, situation: Situation) -> Return:
     """What a return to the spot of `zone` would bring now."""
     share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
-    scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
-    cost_s = situation.job.changeover_s * (share + scarce * (1 - share))
     life_s = _life_s(zone, situation)
-    return Return(life_s, life_s * (1 - share), cost_s)
+    return Return(life_s, life_s * (1 - share), _changeover_cost_s(share, situation))
+
+
+def _changeover_cost_s(share: float, situation: Situation) -> float:
+    """What a start at `share` of on-demand's price costs, the slack that it uses up included: in on-demand seconds."""
+    scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
+    return situation.job.changeover_s * (share + scarce * max(0.0, 1 - share))
+
+
+def _may_pay_to_move(here: str, situation: Situation) -> bool:
+    """
+    Whether it would pay to move to the cheapest zone if that lasted for ever: no zone pays where this does not.
+
+    Most decisions end here, without the expected life of every zone.
+    """
+    cheapest = min(situation.spot.values())
+    gain = _price_of_progress(here, situation) - cheapest
+    return gain * MOVE_SHARE * situation.work_left_s > situation.job.changeover_s * cheapest
 
 
 def _pays_to_move(here: str, there: str, situation: Situation) -> bool:
@@ -97,4 +114,5 @@ def _pays_to_move(here: str, there: str, situation: Situation) -> bool:
         return False
     believed_s = MOVE_SHARE * min(_life_s(there, situation), situation.work_left_s)
     gain = _price_of_progress(here, situation) - _price_of_progress(there, situation)
-    return gain * believed_s > job.changeover_s * situation.spot[there]
+    share = situation.spot[there] / job.on_demand_usd_per_hour
+    return gain * believed_s > job.on_demand_usd_per_hour * _changeover_cost_s(share, situation)
