@@ -4,10 +4,9 @@ What each strategy costs on recorded spot markets, beside the exact optimum.
     python benchmarks/policy.py --traces DIR [--json OUT]
 
 DIR holds v100-2023-aligned-priced.npz (100 windows of 60 h, 9 zones, priced) and 2022-ping/ (8 zones, ADRS polarity).
-Costs are shares of the on-demand-only bill. Both halves were in view while constants
-were chosen, so neither is held out;
-the second 50 are printed apart. The optimum is exact and slow, so it is taken in every few windows, and a gap is
-the mean difference to it on the same trials.
+Costs are shares of the on-demand-only bill. The second 50 windows are printed apart, but they are not held out: both
+halves were in view when most constants were chosen (REGION_SHARE came later, from the first 50). The optimum is exact
+and slow, so it is taken in every few windows, and a gap is the mean difference to it on the same trials.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from spotrun.simulation.optimum import optimum
@@ -51,6 +51,12 @@ CHANGEOVERS_MIN = (1, 3, 6, 12, 30)
 CELL_WINDOWS = 20
 CELL_LIMIT = 0.010
 TABLE_3 = {"greedy": (30.8, 17.2), "uniform_progress": (25.1, 22.9)}
+
+
+Cell = dict[str, float | int | None]
+"""Mean cost, mean gap to the optimum where it was taken, misses, trials."""
+Found = dict[str, dict[str, Cell]]
+"""Per suite, or cell of the second table, and strategy."""
 
 
 class Suite(NamedTuple):
@@ -122,7 +128,8 @@ def cell_trials(traces: Path, track: str, window: int) -> list[Trial]:
     """Ours, greedy and Uniform Progress over price ratios and changeovers; 8-hour jobs, a flat price in every zone."""
     windows, trials = _windows(traces), []
     for ratio, zones in product(PRICE_RATIOS, TRACKS[track]):
-        flat = [dict.fromkeys(spot, ON_DEMAND_USD / ratio) for spot in windows.ticks(window, zones)]
+        at_one_price = np.broadcast_to(ON_DEMAND_USD / ratio, windows.price.shape)
+        flat = msgspec.structs.replace(windows, price=at_one_price).ticks(window, zones)
         for minutes, hours in product(CHANGEOVERS_MIN, SHORT):
             job = _job(windows, 8, hours, minutes * 60)
             first = offsets(windows, max(SHORT))[(window // 5) % OFFSETS]
@@ -158,13 +165,13 @@ def table_3(traces: Path) -> dict[str, tuple[float, float]]:
     }
 
 
-def summary(trials: list[Trial]) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """Per suite and strategy: mean cost, mean gap to the optimum where it was taken, misses, trials."""
+def summary(trials: list[Trial]) -> Found:
+    """The trials by what they are of and by strategy."""
     grouped: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     least = {(trial.key, trial.window, trial.case): trial.share for trial in trials if trial.strategy == "optimum"}
     for trial in trials:
         grouped[trial.key, trial.strategy].append(trial)
-    found: dict[str, dict[str, dict[str, float | int | None]]] = defaultdict(dict)
+    found: Found = defaultdict(dict)
     for (key, strategy), group in grouped.items():
         places = [(trial, (trial.key, trial.window, trial.case)) for trial in group]
         gaps = [trial.share - least[place] for trial, place in places if place in least]
@@ -177,19 +184,23 @@ def summary(trials: list[Trial]) -> dict[str, dict[str, dict[str, float | int | 
     return dict(found)
 
 
-def show(found: dict[str, dict[str, dict[str, float | int | None]]], title: str) -> None:
+def show(found: Found, title: str) -> None:
+    """One line a strategy; what no chosen window has trials of, such as the optimum, is a dash."""
     print(f"\n{title}: cost as a share of the on-demand bill (gap to the optimum), misses")
     print(f"{'':32}" + "".join(f"{name:>19}" for name in SUITES))
     for strategy in (*SHOWN, "optimum"):
-        row = [found[name][strategy] for name in SUITES]
-        cells = [
-            f"{cell['cost']:.4f} ({'  -  ' if cell['gap'] is None else format(cell['gap'], '.3f')}) {cell['misses']}"
-            for cell in row
-        ]
+        cells = [_shown(found.get(name, {}).get(strategy)) for name in SUITES]
         print(f"{strategy:32}" + "".join(f"{cell:>19}" for cell in cells))
 
 
-def show_cells(found: dict[str, dict[str, dict[str, float | int | None]]]) -> float:
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    gap = "  -  " if cell["gap"] is None else f"{cell['gap']:.3f}"
+    return f"{cell['cost']:.4f} ({gap}) {cell['misses']}"
+
+
+def show_cells(found: Found) -> float:
     """Ours minus the better of greedy and Uniform Progress, per cell; the worst of all."""
     worst = -1.0
     for track in TRACKS:
@@ -202,7 +213,7 @@ def show_cells(found: dict[str, dict[str, dict[str, float | int | None]]]) -> fl
     return worst
 
 
-def _excess(cell: dict[str, dict[str, float | int | None]]) -> float:
+def _excess(cell: dict[str, Cell]) -> float:
     cost = {strategy: cell[strategy]["cost"] or 0.0 for strategy in CELL_STRATEGIES}
     return cost["ours"] - min(cost["greedy"], cost["uniform_progress"])
 
@@ -242,7 +253,7 @@ def main() -> int:
     return 0
 
 
-def _verdict(cell: dict[str, float | int | None], target: float) -> str:
+def _verdict(cell: Cell, target: float) -> str:
     cost = cell["cost"] or 0.0
     return f"{cost:.4f}, target {target:.3f} {'reached' if cost <= target and not cell['misses'] else 'MISSED'}"
 

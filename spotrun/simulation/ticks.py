@@ -18,7 +18,7 @@ SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
 
 Ticks = Sequence[Mapping[str, float]]
-"""Per tick the zones that have spot, with their price in USD per hour."""
+"""Per tick the zones that have spot, with their price in USD per hour; the same object again where nothing changed."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -78,10 +78,12 @@ def simulate(
     life = _Life(job, rework_s, standby)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
     places: list[str | None] = []
+    before: Mapping[str, float] | None = None
     for number in range(first, len(market)):
         spot = market[number]
         life.elapsed_s = elapsed_s = (number - first) * job.tick_s
-        history = history.observed(spot, elapsed_s)
+        if spot is not before:
+            history, before = history.observed(spot, elapsed_s), spot
         life.see(spot)
         place = life.running
         if life.coming is None:
@@ -180,6 +182,8 @@ class _Life:
         """Pay for a tick and get on by it; when the job is done in it, that moment."""
         running = self.running
         assert running is not None
+        if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
+            return self._pass_quiet_tick(running, spot)
         paid_s = busy_s = min(self.job.tick_s, self.changeover_s + self.work_s)
         if self.coming is not None:
             billed_s = max(0.0, busy_s - self.coming_free_s)
@@ -196,6 +200,14 @@ class _Life:
         self.kept_s += done_s
         self.progress[running == ON_DEMAND] += done_s
         return self.elapsed_s + busy_s if self.work_s <= ROUNDING_S and self.changeover_s <= 0 else None
+
+    def _pass_quiet_tick(self, running: str, spot: Mapping[str, float]) -> None:
+        """As `pass_tick`, where there is training and nothing else from one end to the other: most ticks are so."""
+        tick_s = self.job.tick_s
+        self.usd += self._price(running, spot) * tick_s / SECONDS_PER_HOUR
+        self.work_s -= tick_s
+        self.kept_s += tick_s
+        self.progress[running == ON_DEMAND] += tick_s
 
     def _price(self, place: str, spot: Mapping[str, float]) -> float:
         return self.job.on_demand_usd_per_hour if place == ON_DEMAND else spot[place]

@@ -39,10 +39,11 @@ class Windows(msgspec.Struct, frozen=True):
         columns = list(zones)
         up, price = self.up[window][:, columns].tolist(), self.price[window][:, columns].tolist()
         names = [self.zones[zone] for zone in zones]
-        return [
-            {name: cost for name, has, cost in zip(names, here, costs, strict=True) if has}
-            for here, costs in zip(up, price, strict=True)
-        ]
+        found: list[dict[str, float]] = []
+        for here, costs in zip(up, price, strict=True):
+            spot = {name: cost for name, has, cost in zip(names, here, costs, strict=True) if has}
+            found.append(found[-1] if found and found[-1] == spot else spot)
+        return found
 
 
 def read_windows(path: Path) -> Windows:
