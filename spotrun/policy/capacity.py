@@ -9,7 +9,6 @@ from math import inf
 import msgspec
 
 from spotrun import events as ev
-from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
@@ -17,7 +16,7 @@ from spotrun.policy.money import HANDOVER_BEFORE_END, intend, life_left, nearly_
 from spotrun.policy.patience import opened_at
 from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
-from spotrun.policy.situation import name_of
+from spotrun.policy.situation import Facts, name_of
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
 from spotrun.strategies.patient import Patient
@@ -36,8 +35,9 @@ class Chosen(msgspec.Struct, frozen=True):
     because: str
 
 
-def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+def keep_going(facts: Facts) -> Iterator[Action]:
     """Hand over to what is ready, replace what goes, and ask for better where that pays."""
+    state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
     assert state.created is not None
     hurried = state.created.deadline_at is not None
     pending, current = state.pending_launch, state.current
@@ -47,34 +47,36 @@ def keep_going(state: RunState, spec: RunSpec, world: World, now: datetime) -> I
     if pending is not None:
         if current is not None and not current.leaving and pending.number in world.ready:
             yield Append(event=ev.DrainRequested(attempt=current.number, reason=pending.intent.reason))
-        elif hurried and too_late_for(pending, state, spec, world, now):
+        elif hurried and too_late_for(pending, facts):
             yield Append(event=give_up(pending))
         return
     if hurried:
-        yield from list(towards_deadline(state, spec, world, now)) or _before_a_loss(state, spec, world, now)
+        yield from list(towards_deadline(facts)) or _before_a_loss(facts)
         return
-    reason = _reason_to_launch(state, spec, world, now)
+    reason = _reason_to_launch(facts)
     if reason is None:
-        yield from _before_a_loss(state, spec, world, now)
+        yield from _before_a_loss(facts)
         return
     choose = _return_choice if reason == RETURN_TO_SPOT else choose_capacity
-    choice = choose(state, spec, world, now)
+    choice = choose(facts)
     if isinstance(choice, Wait):
         yield choice
         return
     yield from intend(state, spec, world, now, choice.offering, f"{reason}: {choice.because}")
 
 
-def _before_a_loss(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """A standby for what trains, where the cloud recommended one and it pays."""
+    state = facts.state
     assert state.created is not None
-    move = move_in_time(state, spec, world, now)
-    if move is None or (state.created.deadline_at is not None and not leaves_time_to_move(state, spec, world, now)):
+    move = move_in_time(facts)
+    if move is None or (state.created.deadline_at is not None and not leaves_time_to_move(facts)):
         return
-    yield from intend(state, spec, world, now, move.offering, f"{REASON}: {move.because}")
+    yield from intend(state, facts.spec, facts.world, facts.now, move.offering, f"{REASON}: {move.because}")
 
 
-def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetime) -> str | None:
+def _reason_to_launch(facts: Facts) -> str | None:
+    state, now = facts.state, facts.now
     current = state.current
     if current is None:
         return "first launch" if not state.attempts else "replacement"
@@ -82,7 +84,7 @@ def _reason_to_launch(state: RunState, spec: RunSpec, world: World, now: datetim
         return "standby: the instance is leaving"
     if nearly_over(state, current, now):
         return "standby: the time-to-live is nearly over"
-    if may_return_to_spot(state, spec, current, now) and worthwhile_spot(state, spec, world, now):
+    if may_return_to_spot(state, facts.spec, current, now) and worthwhile_spot(facts):
         return RETURN_TO_SPOT
     return None
 
@@ -109,17 +111,17 @@ def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: da
     return patience(spec).returns((now - since).total_seconds())
 
 
-def _return_choice(state: RunState, spec: RunSpec, world: World, now: datetime) -> Chosen | Wait:
-    spot = worthwhile_spot(state, spec, world, now)
+def _return_choice(facts: Facts) -> Chosen | Wait:
+    state, spot = facts.state, worthwhile_spot(facts)
     assert state.current is not None
     if not spot:
         return Wait(reason="no spot pool to ask yet")
     dearer = state.launch_of(state.current).intent.offering.price_usd_per_hour - spot[0].price_usd_per_hour
-    kept = to_the_second(now - state.current.started_at)
+    kept = to_the_second(facts.now - state.current.started_at)
     return Chosen(spot[0], f"on-demand was kept for {kept}, and ${dearer} an hour may be saved")
 
 
-def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime) -> Chosen | Wait:
+def choose_capacity(facts: Facts) -> Chosen | Wait:
     """
     What to ask for now: the cheapest spot that has not just refused or been lost, or on-demand.
 
@@ -128,16 +130,17 @@ def choose_capacity(state: RunState, spec: RunSpec, world: World, now: datetime)
     Nor is there where all spot that can be asked lasts so shortly that an hour of progress would cost more than on
     demand.
     """
+    state, spec, now = facts.state, facts.spec, facts.now
     policy, rule = spec.resources.spot_policy, patience(spec)
-    on_demand = [] if policy == "spot" else on_demand_now(state, spec, world, now)
-    spot = [] if policy == "on-demand" else spot_now(state, spec, world, now)
-    if policy == "auto" and on_demand and spot and not worthwhile_spot(state, spec, world, now):
+    on_demand = [] if policy == "spot" else on_demand_now(facts)
+    spot = [] if policy == "on-demand" else spot_now(facts)
+    if policy == "auto" and on_demand and spot and not worthwhile_spot(facts):
         return Chosen(on_demand[0], "spot lasts so shortly that an hour of progress costs less on demand")
     missing, dying = now - _capacity_missing_since(state, now), _dying(state, now)
     missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(state, spec, now)
     place = rule.place(None, missing_s, None if in_vain or not spot else name_of(spot[0].pool))
-    unsuited = not spot_offerings(spec, world)
+    unsuited = not spot_offerings(spec, facts.world)
     if on_demand and (place == ON_DEMAND or unsuited):
         return Chosen(on_demand[0], _why_on_demand(policy, missing, dying=dying, unsuited=unsuited))
     if spot and place is not None:

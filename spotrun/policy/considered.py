@@ -9,7 +9,8 @@ import msgspec
 
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.places import just_lost, on_demand_now, spot_now
+from spotrun.policy.places import on_demand_now, spot_now
+from spotrun.policy.situation import Facts
 from spotrun.sightings import Kind, Sighting
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
@@ -29,12 +30,12 @@ def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered
     """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
     assert unborn.created_at is not None
     now = unborn.created_at
-    spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(unborn, spec, world, now)
-    on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(unborn, spec, world, now)
-    trouble = just_lost(unborn, world, now)
+    facts = Facts(unborn, spec, world, now)
+    spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
+    on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
     no_spot = _when_without_spot(spec)
     asked = [
-        Considered(offering, _why_asked(offering, order, trouble.get(offering.pool), now, no_spot))
+        Considered(offering, _why_asked(offering, order, facts.just_lost.get(offering.pool), now, no_spot))
         for order in (spot, on_demand)
         for offering in order
     ]

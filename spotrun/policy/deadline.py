@@ -12,13 +12,11 @@ from datetime import datetime, timedelta
 
 from spotrun import events as ev
 from spotrun.events import Cause
-from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.money import intend, nearly_over
-from spotrun.policy.places import just_lost, on_demand_now, spot_launches, spot_now
-from spotrun.policy.situation import choice_of, name_of, situation
-from spotrun.policy.workload import workload
+from spotrun.policy.places import on_demand_now, spot_launches, spot_now
+from spotrun.policy.situation import Facts, choice_of, name_of, situation
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, Launch, RunState
 from spotrun.strategies.baselines import OnDemandOnly
@@ -33,39 +31,40 @@ NO_ON_DEMAND = Wait(reason="no on-demand capacity in any zone just now")
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
-def towards_deadline(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+def towards_deadline(facts: Facts) -> Iterator[Action]:
     """What to launch now, nothing being under way."""
+    state, spec, now = facts.state, facts.spec, facts.now
     running = _kept(state, now)
-    spot = _spot_to_ask(state, spec, world, now, running)
-    moment = situation(state, spec, world, now, running, spot)
+    spot = _spot_to_ask(facts, running)
+    moment = situation(facts, running, spot)
     place = _strategy(spec).choose(moment)
     if running is not None and place in (None, choice_of(running)):
         return
-    offering = _offering(place, spot, on_demand_now(state, spec, world, now))
+    offering = _offering(place, spot, on_demand_now(facts))
     if isinstance(offering, Wait):
         yield offering
     elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
-        known = workload(state, spec, world, now) is not None
-        because = _because(spec, moment, place, offering, known)
-        yield from intend(state, spec, world, now, offering, f"{_reason(state, running, offering)}: {because}")
+        because = _because(spec, moment, place, offering, facts.work is not None)
+        yield from intend(state, spec, facts.world, now, offering, f"{_reason(state, running, offering)}: {because}")
 
 
-def too_late_for(pending: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
+def too_late_for(pending: Launch, facts: Facts) -> bool:
     """Whether a spot launch that is under way would now leave no time to finish on demand."""
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
-    running = _kept(state, now) or pending
+    running = _kept(facts.state, facts.now) or pending
     if choice_of(running) == ON_DEMAND:
         return False
-    return _strategy(spec).choose(situation(state, spec, world, now, running, [])) == ON_DEMAND
+    return _strategy(facts.spec).choose(situation(facts, running, [])) == ON_DEMAND
 
 
-def leaves_time_to_move(state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
+def leaves_time_to_move(facts: Facts) -> bool:
     """Whether what runs on spot may spend a handover, and still be kept there by its strategy."""
-    running = _kept(state, now)
+    running = _kept(facts.state, facts.now)
     if running is None:
         return False
-    return _strategy(spec).choose(situation(state, spec, world, now + HANDOVER, running, [])) == choice_of(running)
+    later = Facts(facts.state, facts.spec, facts.world, facts.now + HANDOVER)
+    return _strategy(facts.spec).choose(situation(later, running, [])) == choice_of(running)
 
 
 def give_up(pending: Launch) -> ev.LaunchClosed:
@@ -73,14 +72,14 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
     return ev.LaunchClosed(launch=pending.number, cause=Cause.REPLACED, detail=detail)
 
 
-def out_of_reach(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.DeadlineOutOfReach | None:
+def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
     """The news that the deadline cannot be met, once that is certain; None before, and where it was told."""
+    state, now = facts.state, facts.now
     assert state.created is not None
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
         return None
-    work = workload(state, spec, world, now)
-    left_s, doubt_s = (0.0, 0.0) if work is None else (work.left_s, work.doubt_s)
+    left_s, doubt_s = (0.0, 0.0) if facts.work is None else (facts.work.left_s, facts.work.doubt_s)
     if now + timedelta(seconds=left_s - min(doubt_s, left_s)) <= deadline_at:
         return None
     expected_at = now + timedelta(seconds=left_s)
@@ -109,13 +108,13 @@ def _strategy(spec: RunSpec) -> Strategy:
     return OnDemandOnly() if spec.resources.spot_policy == "on-demand" else STRATEGIES[spec.policy.strategy]
 
 
-def _spot_to_ask(state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None) -> list[Offering]:
+def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
     """While something runs, spot is asked for only now and then; and what was just lost only where nothing else is."""
-    if running is not None and not (spec.policy.return_to_spot and _cooled_down(state, spec, now)):
+    spec = facts.spec
+    if running is not None and not (spec.policy.return_to_spot and _cooled_down(facts.state, spec, facts.now)):
         return []
-    spot = spot_now(state, spec, world, now)
-    lost = just_lost(state, world, now)
-    return [found for found in spot if found.pool not in lost] or spot
+    spot = spot_now(facts)
+    return [found for found in spot if found.pool not in facts.just_lost] or spot
 
 
 def _cooled_down(state: RunState, spec: RunSpec, now: datetime) -> bool:

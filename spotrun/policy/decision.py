@@ -16,6 +16,7 @@ from spotrun.policy.deadline import out_of_reach
 from spotrun.policy.ending import hopeless, leave, overdue, stop
 from spotrun.policy.housekeeping import clean_up, record
 from spotrun.policy.money import nearly_spent
+from spotrun.policy.situation import Facts
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 
@@ -37,9 +38,10 @@ def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> l
         return list(leave(state, "max_duration is over"))
     if state.current is None and (failure := hopeless(state)) is not None:
         return [Append(event=failure)]
-    told = (out_of_reach(state, spec, world, now), nearly_spent(state, spec, world, now))
+    facts = Facts(state, spec, world, now)
+    told = (out_of_reach(facts), nearly_spent(state, spec, world, now))
     news: list[Action] = [Append(event=event) for event in told if event is not None]
-    return news + list(keep_going(state, spec, world, now))
+    return news + list(keep_going(facts))
 
 
 def finished(state: RunState, world: World) -> bool:

@@ -18,9 +18,7 @@ from spotrun.hazard import FOLLOWS_WITHIN
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
-from spotrun.policy.situation import TROUBLE_LASTS, changeover, market_history, name_of
-from spotrun.policy.workload import workload
-from spotrun.sightings import Sighting, sightings_of, troubled
+from spotrun.policy.situation import Facts, name_of
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
 from spotrun.strategies.history import FADING_S
@@ -42,37 +40,34 @@ def spot_launches(state: RunState) -> list[Launch]:
     return [launch for launch in state.launches.values() if launch.intent.offering.capacity_type is spot]
 
 
-def on_demand_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
+def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
-    at_rest, trouble = resting(state, now), just_lost(state, world, now)
-    on_demand = [found for found in within_price(spec, world) if found.capacity_type is CapacityType.ON_DEMAND]
+    at_rest, offered = resting(facts.state, facts.now), within_price(facts.spec, facts.world)
+    on_demand = [found for found in offered if found.capacity_type is CapacityType.ON_DEMAND]
     asked = [found for found in on_demand if found.pool not in at_rest]
-    return sorted(asked, key=lambda found: (found.pool in trouble, found.price_usd_per_hour))
+    return sorted(asked, key=lambda found: (found.pool in facts.just_lost, found.price_usd_per_hour))
 
 
-def spot_now(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
+def spot_now(facts: Facts) -> list[Offering]:
     """The spot offerings worth asking for now, best first."""
-    return list(_spot_by_progress(state, spec, world, now, horizon_s(state, spec, world, now)))
+    return list(_spot_by_progress(facts))
 
 
-def worthwhile_spot(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Offering]:
+def worthwhile_spot(facts: Facts) -> list[Offering]:
     """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
-    stays = state.current is not None and not state.current.leaving
-    started = 0.0 if stays else changeover(state)
-    all_work = horizon_s(state, spec, world, now)
-    on_demand = [_price_of_progress(found, all_work, started) for found in on_demand_now(state, spec, world, now)]
+    stays = facts.state.current is not None and not facts.state.current.leaving
+    started, all_work = 0.0 if stays else facts.changeover_s, horizon_s(facts)
+    on_demand = [_price_of_progress(found, all_work, started) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
-    return [found for found, usd in _spot_by_progress(state, spec, world, now, all_work).items() if usd < limit]
+    return [found for found, usd in _spot_by_progress(facts).items() if usd < limit]
 
 
-def _spot_by_progress(
-    state: RunState, spec: RunSpec, world: World, now: datetime, all_work: float
-) -> dict[Offering, float]:
-    """What may be asked for now, best first, each with its price of progress; `all_work` as `horizon_s` tells it."""
-    at_rest, trouble = resting(state, now), {*just_lost(state, world, now), *at_risk(state, now)}
-    asked = [found for found in spot_offerings(spec, world) if found.pool not in at_rest]
-    lives, d = expected_lives(state, asked, world, now, all_work), changeover(state)
-    usd = {found: _price_of_progress(found, lives[found.pool], d) for found in asked}
+def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
+    """What may be asked for now, best first, each with its price of progress."""
+    at_rest, trouble = resting(facts.state, facts.now), {*facts.just_lost, *at_risk(facts.state, facts.now)}
+    asked = [found for found in spot_offerings(facts.spec, facts.world) if found.pool not in at_rest]
+    lives = expected_lives(facts, asked)
+    usd = {found: _price_of_progress(found, lives[found.pool], facts.changeover_s) for found in asked}
     return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
 
 
@@ -81,24 +76,15 @@ def _price_of_progress(offering: Offering, life_s: float, changeover_s: float) -
     return float(offering.price_usd_per_hour) * (1 + changeover_s / life_s)
 
 
-def expected_lives(
-    state: RunState, spot: Iterable[Offering], world: World, now: datetime, all_work: float
-) -> dict[Pool, float]:
+def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
-    assert state.created_at is not None
-    history, now_s = market_history(state, world, now), (now - state.created_at).total_seconds()
+    history, now_s, all_work = facts.history, facts.now_s, horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) for found in spot}
 
 
-def horizon_s(state: RunState, spec: RunSpec, world: World, now: datetime) -> float:
+def horizon_s(facts: Facts) -> float:
     """For how long an instance is needed: until the work is done, where that is known."""
-    known = workload(state, spec, world, now)
-    return FADING_S if known is None else max(1.0, known.left_s + changeover(state))
-
-
-def just_lost(state: RunState, world: World, now: datetime) -> dict[Pool, Sighting]:
-    """The pools that this run or another was interrupted in, told to leave or refused by a short while ago."""
-    return troubled([*sightings_of(state), *world.sightings], now, TROUBLE_LASTS)
+    return FADING_S if facts.work is None else max(1.0, facts.work.left_s + facts.changeover_s)
 
 
 def at_risk(state: RunState, now: datetime) -> set[Pool]:

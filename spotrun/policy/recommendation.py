@@ -21,15 +21,13 @@ import msgspec
 
 from spotrun.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
 from spotrun.intervals import DRAIN_MARGIN_S, DRAIN_SAFETY
-from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.money import life_left, life_of
-from spotrun.policy.places import at_risk, expected_lives, horizon_s, just_lost, spot_now
+from spotrun.policy.places import at_risk, expected_lives, horizon_s, spot_now
 from spotrun.policy.prospects import NOTICE
-from spotrun.policy.situation import on_demand_usd_per_hour
+from spotrun.policy.situation import Facts, on_demand_usd_per_hour
 from spotrun.policy.workload import pace, rework_max_s
-from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
 
 REASON = "standby: the cloud may take the instance"
@@ -55,15 +53,15 @@ class Move(msgspec.Struct, frozen=True):
         )
 
 
-def move_in_time(state: RunState, spec: RunSpec, world: World, now: datetime) -> Move | None:
+def move_in_time(facts: Facts) -> Move | None:
     """The standby to start for a recommendation, where it pays; None where there is none, or it was acted on."""
-    current = state.current
-    if current is None or not _calls_for_a_decision(state, current, now):
+    current = facts.state.current
+    if current is None or not _calls_for_a_decision(facts.state, current, facts.now):
         return None
-    found = _elsewhere(state, spec, world, now)
-    if found is None or not _affordable(state, spec, world, now, found):
+    found = _elsewhere(facts)
+    if found is None or not _affordable(facts, found):
         return None
-    move = priced(state, spec, world, now, found)
+    move = priced(facts, found)
     return move if move is not None and move.pays else None
 
 
@@ -90,20 +88,22 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
     )
 
 
-def _elsewhere(state: RunState, spec: RunSpec, world: World, now: datetime) -> Offering | None:
+def _elsewhere(facts: Facts) -> Offering | None:
     """The best spot that is not in danger itself, nor was asked for this instance already."""
-    if spec.resources.spot_policy == "on-demand":
+    state = facts.state
+    if facts.spec.resources.spot_policy == "on-demand":
         return None
     current = state.current
     assert current is not None
     asked = {each.intent.offering.pool for each in state.launches.values() if each.intent.standby_for == current.number}
-    shunned = asked | at_risk(state, now) | set(just_lost(state, world, now))
-    return next((found for found in spot_now(state, spec, world, now) if found.pool not in shunned), None)
+    shunned = asked | at_risk(state, facts.now) | set(facts.just_lost)
+    return next((found for found in spot_now(facts) if found.pool not in shunned), None)
 
 
-def _affordable(state: RunState, spec: RunSpec, world: World, now: datetime, found: Offering) -> bool:
+def _affordable(facts: Facts, found: Offering) -> bool:
     """Where the budget is tight the run keeps what it has: a move reserves a second life beside the first."""
-    current, life = state.current, life_of(found, state, spec, world, now)
+    state, now = facts.state, facts.now
+    current, life = state.current, life_of(found, state, facts.spec, facts.world, now)
     assert current is not None
     assert state.created is not None
     return life is not None and (state.created.budget_usd is None or life >= life_left(state, current, now))
@@ -112,28 +112,30 @@ def _affordable(state: RunState, spec: RunSpec, world: World, now: datetime, fou
 # -- what it is worth --------------------------------------------------------------------------------------------------
 
 
-def priced(state: RunState, spec: RunSpec, world: World, now: datetime, found: Offering) -> Move | None:
+def priced(facts: Facts, found: Offering) -> Move | None:
     """What it is worth to be in `found` before a loss follows; None where too little work is left for a changeover."""
+    state, now = facts.state, facts.now
     current = state.current
     assert current is not None
     assert current.rebalance_at is not None
-    starts, left_s = _starts_s(state), horizon_s(state, spec, world, now)
+    starts, left_s = _starts_s(state), horizon_s(facts)
     changeover_s = mean(starts)
     if left_s <= 2 * changeover_s:
         return None
     offered, there = state.launch_of(current).intent.offering, float(found.price_usd_per_hour)
-    time_usd = max(there, on_demand_usd_per_hour(world))
-    lives = expected_lives(state, [found, offered], world, now, left_s)
+    time_usd = max(there, on_demand_usd_per_hour(facts.world))
+    lives = expected_lives(facts, [found, offered])
     dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[offered.pool])
     dearer_usd = dearer_s * max(0.0, there - float(offered.price_usd_per_hour))
     in_vain = changeover_s * there + _handover_s(state) * time_usd + dearer_usd
-    saved = _saved_s(state, spec, world, now, starts) * time_usd
+    saved = _saved_s(facts, starts) * time_usd
     q = probability_to_follow(state, now, FOLLOWS_WITHIN - (now - current.rebalance_at))
     return Move(found, q, q * saved / 3600, (1 - q) * in_vain / 3600)
 
 
-def _saved_s(state: RunState, spec: RunSpec, world: World, now: datetime, starts: list[float]) -> float:
+def _saved_s(facts: Facts, starts: list[float]) -> float:
     """What a loss stops training for beyond a handover: what a start takes longer than its notice, or all of it."""
+    state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
     hazard, rework_s = observed_hazard(state, now), rework_max_s(state, spec, pace(state, world), now) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
     usable_s = max(0.0, NOTICE[spec.resources.cloud].total_seconds() - DRAIN_SAFETY * _commit_s(state) - DRAIN_MARGIN_S)

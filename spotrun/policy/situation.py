@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy import assumptions
 from spotrun.policy.patience import tick
 from spotrun.policy.workload import Workload, workload
-from spotrun.sightings import pasts, running, sightings_of, troubled
+from spotrun.sightings import Sighting, pasts, running, sightings_of, troubled
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
 from spotrun.strategies.history import MarketHistory, Past
@@ -22,28 +23,60 @@ TICKS_TO_LAUNCH = 3
 """A refusal is found out at the third: the launch is intended, asked for, and given up."""
 
 
+class Facts:
+    """
+    What one decision rests on, and what several of its questions need worked out: once, and only where one asks.
+
+    An observation is as of `now`, and a ledger of weeks has thousands of commits to measure the pace by.
+    """
+
+    def __init__(self, state: RunState, spec: RunSpec, world: World, now: datetime) -> None:
+        self.state, self.spec, self.world, self.now = state, spec, world, now
+
+    @property
+    def now_s(self) -> float:
+        """In seconds since the run's creation, as strategies count."""
+        assert self.state.created_at is not None
+        return (self.now - self.state.created_at).total_seconds()
+
+    @cached_property
+    def work(self) -> Workload | None:
+        """The training that is left; None while nothing is known of it."""
+        return workload(self.state, self.spec, self.world, self.now)
+
+    @cached_property
+    def changeover_s(self) -> float:
+        return changeover(self.state)
+
+    @cached_property
+    def history(self) -> MarketHistory:
+        return market_history(self.state, self.world, self.now)
+
+    @cached_property
+    def just_lost(self) -> dict[Pool, Sighting]:
+        """The pools that this run or another was interrupted in, told to leave or refused by a short while ago."""
+        return troubled([*sightings_of(self.state), *self.world.sightings], self.now, TROUBLE_LASTS)
+
+
 def name_of(pool: Pool) -> str:
     """What a strategy calls a spot pool: its zones are our pools."""
     return f"{pool.zone}/{pool.instance_type}"
 
 
-def situation(
-    state: RunState, spec: RunSpec, world: World, now: datetime, running: Launch | None, spot: Iterable[Offering]
-) -> Situation:
+def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) -> Situation:
     """
-    This moment for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
+    These facts for a strategy. `running` is what trains or is about to, None after a loss; `spot` may be asked for.
 
     As long as the work left is unknown, it is taken for all that could still be done in time: then there is nothing
     to spare for a wait or for spot.
     """
+    state, world = facts.state, facts.world
     assert state.created is not None
     assert state.created.deadline_at is not None
     assert state.created_at is not None
-    elapsed_s = (now - state.created_at).total_seconds()
+    elapsed_s, changeover_s = facts.now_s, facts.changeover_s
     deadline_s = (state.created.deadline_at - state.created_at).total_seconds()
-    changeover_s = changeover(state)
-    known = workload(state, spec, world, now)
-    work = known or Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
+    work = facts.work or Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
     tick_s = tick(state).total_seconds()
     job = Job(
         work_s=work.done_s + work.left_s,
@@ -59,7 +92,7 @@ def situation(
         offered = next((found for found in world.offerings if found.pool == running.intent.offering.pool), None)
         prices.setdefault(str(place), float((offered or running.intent.offering).price_usd_per_hour))
     settled = running is not None and _settled(state, running)
-    return Situation(job, elapsed_s, work.left_s, place, settled, prices, market_history(state, world, now))
+    return Situation(job, elapsed_s, work.left_s, place, settled, prices, facts.history)
 
 
 def changeover(state: RunState) -> float:

@@ -183,7 +183,8 @@ class _Life:
         running = self.running
         assert running is not None
         if self.changeover_s <= 0 and self.work_s > self.job.tick_s and self.coming is None and self.free_s <= 0:
-            return self._pass_quiet_tick(running, spot)
+            self._pass_quiet_tick(running, spot)
+            return None
         paid_s = busy_s = min(self.job.tick_s, self.changeover_s + self.work_s)
         if self.coming is not None:
             billed_s = max(0.0, busy_s - self.coming_free_s)
