@@ -19,7 +19,7 @@ from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market import World
 from spotrun.policy import assumptions
 from spotrun.spec import RunSpec
-from spotrun.state import Attempt, RunState, Trainer
+from spotrun.state import RunState
 from spotrun.units import Steps
 
 
@@ -85,23 +85,27 @@ def pace(state: RunState, world: World) -> Pace | None:
 
 def _stretches(state: RunState, world: World) -> Iterator[tuple[int, float]]:
     """Steps and seconds of each."""
-    for attempt in state.attempts.values():
-        for trainer in attempt.trainers:
-            for (step, at), (next_step, next_at) in pairwise(sorted(_marks(state, world, attempt, trainer))):
-                if next_step > step:
-                    yield next_step - step, max(0.0, (next_at - at).total_seconds())
+    for marks in _marks(state, world).values():
+        for (step, at), (next_step, next_at) in pairwise(sorted(marks)):
+            if next_step > step:
+                yield next_step - step, max(0.0, (next_at - at).total_seconds())
 
 
-def _marks(state: RunState, world: World, attempt: Attempt, trainer: Trainer) -> Iterator[tuple[int, datetime]]:
-    if trainer.started_at is None:
-        return
-    yield trainer.step + 1, trainer.started_at
+def _marks(state: RunState, world: World) -> dict[tuple[int, int], list[tuple[int, datetime]]]:
+    """When each trainer that made a step was at which: by attempt and incarnation."""
+    found = {
+        (attempt.number, trainer.incarnation): [(trainer.step + 1, trainer.started_at)]
+        for attempt in state.attempts.values()
+        for trainer in attempt.trainers
+        if trainer.started_at is not None
+    }
     for commit in state.commits:
-        if (commit.event.attempt, commit.event.incarnation) == (attempt.number, trainer.incarnation):
-            yield commit.event.step, commit.event.taken_at
+        if (marks := found.get((commit.event.attempt, commit.event.incarnation))) is not None:
+            marks.append((commit.event.step, commit.event.taken_at))
     seen = world.step_seen
-    if seen is not None and seen.attempt == attempt.number and trainer is attempt.trainers[-1]:
-        yield seen.step, seen.at
+    if seen is not None and seen.attempt in state.attempts and (trainers := state.attempts[seen.attempt].trainers):
+        found.get((seen.attempt, trainers[-1].incarnation), []).append((seen.step, seen.at))
+    return found
 
 
 def _trained_s(state: RunState, world: World, now: datetime) -> float:
@@ -119,13 +123,15 @@ def _trained_s(state: RunState, world: World, now: datetime) -> float:
 
 def rework_max_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
     """What one loss without notice undoes at most: from one commit to the next, and until that is durable."""
-    durable = [timedelta(seconds=commit.event.durable_s) for commit in state.commits]
-    stall = [timedelta(seconds=commit.event.stall_s) for commit in state.commits]
     every = spec.checkpoint.every
     if isinstance(every, Steps):
         interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
     else:
         hazard = observed_hazard(state, now)
-        longest = auto_interval(max([assumptions.STALL, *stall]), hazard.mean_time_between, hazard.saved)
+        stall_s = max((commit.event.stall_s for commit in state.commits), default=0.0)
+        stall = max(assumptions.STALL, timedelta(seconds=stall_s))
+        longest = auto_interval(stall, hazard.mean_time_between, hazard.saved)
         interval = every if isinstance(every, timedelta) else longest
-    return (max(interval, COMMIT_GAP) + max(durable, default=assumptions.COMMIT)).total_seconds()
+    assumed_s = assumptions.COMMIT.total_seconds()
+    durable_s = max((commit.event.durable_s for commit in state.commits), default=assumed_s)
+    return max(interval, COMMIT_GAP).total_seconds() + durable_s
