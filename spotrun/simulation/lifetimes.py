@@ -4,7 +4,7 @@ The markets of simulated lifetimes: each has one of its own, generated, recorded
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from typing import Protocol, overload
@@ -22,6 +22,7 @@ from spotrun.simulation.traces import Windows
 WARNED_MAX = 64
 """After so many losses of one lifetime the notices come as they came before."""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
+NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -140,16 +141,22 @@ def standby_of(habits: Standby, seed: int) -> Standby:
 
 
 class Lifetime(Sequence[Mapping[str, float]]):
-    """A market as the simulator takes it: a tick is made when it is looked at, and most of the last ones never are."""
+    """
+    A market as the simulator takes it: the same object for as long as nothing changes.
+
+    One is made when it is looked at, and most of the last ones never are.
+    """
 
     def __init__(self, market: Market, drawn: Drawn) -> None:
         self._pools = market.pools
-        self._up = drawn.up.tolist()
-        self._usd = drawn.usd.tolist()
-        self._moves = drawn.usd.ndim > 1
+        offered = np.where(drawn.up, drawn.usd, NOT_OFFERED)
+        changes = np.flatnonzero((offered[1:] != offered[:-1]).any(axis=1)) + 1
+        self._stretch = np.searchsorted(changes, np.arange(len(offered)), side="right").tolist()
+        self._offered = offered[[0, *changes] if len(offered) else []].tolist()
+        self._made: dict[int, Mapping[str, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._up)
+        return len(self._stretch)
 
     @overload
     def __getitem__(self, tick: int) -> Mapping[str, float]: ...
@@ -158,11 +165,11 @@ class Lifetime(Sequence[Mapping[str, float]]):
     def __getitem__(self, tick: int | slice) -> Mapping[str, float] | Sequence[Mapping[str, float]]:
         if isinstance(tick, slice):
             return [self[each] for each in range(*tick.indices(len(self)))]
-        return dict(self._here(tick))
-
-    def _here(self, tick: int) -> Iterator[tuple[str, float]]:
-        usd = self._usd[tick] if self._moves else self._usd
-        return ((pool, price) for pool, price, has in zip(self._pools, usd, self._up[tick], strict=True) if has)
+        number = self._stretch[tick]
+        if number not in self._made:
+            here = zip(self._pools, self._offered[number], strict=True)
+            self._made[number] = {pool: usd for pool, usd in here if usd != NOT_OFFERED}
+        return self._made[number]
 
 
 def draw(market: Market, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:

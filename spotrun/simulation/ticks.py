@@ -148,15 +148,18 @@ class _Life:
 
     def seen(self, spot: Mapping[str, float]) -> tuple[Mapping[str, float], float]:
         """What a strategy is told can be had, and how long it has been where it is. While it runs it asks seldom."""
-        since_s, standby = self.elapsed_s - self.since_s, self.standby
+        since_s, standby, running = self.elapsed_s - self.since_s, self.standby, self.running
         if standby is None:
             return spot, since_s
         asked_for_s = self.elapsed_s - self.asked_s
-        hidden = self.running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
-        if not hidden and not any(pool != self.running for pool in spot):
+        hidden = running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
+        if not hidden and not any(pool != running for pool in spot):
             self.asked_s = self.elapsed_s  # in vain
-        own = {pool: usd for pool, usd in spot.items() if pool == self.running} if hidden else spot
-        return own, since_s if self.running is None else min(since_s, asked_for_s)
+        if running is None:
+            return spot, since_s
+        if hidden:
+            spot = {running: spot[running]} if running in spot else {}
+        return spot, min(since_s, asked_for_s)
 
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """Start `place`, beside what runs where that may be; or stop."""

@@ -53,6 +53,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
         return self.up_s * keep + (FADING_S * (1 - keep) if self.up else 0.0)
 
     def losses_until(self, now_s: float) -> float:
+        if self.losses == 0.0:
+            return 0.0
         return self.losses * exp((self.at_s - now_s) / FADING_S)
 
 
