@@ -31,7 +31,19 @@ class Action(StrEnum):
     """The spot instance is taken; another one can be had."""
     NO_SPOT = "no-spot"
     """The spot instance is taken, and there is no spot anywhere until a later step `spot-returns`."""
+    REBALANCE = "rebalance"
+    """The cloud recommends to leave the spot instance, as EC2 may before it takes one, and leaves it at that."""
     SPOT_RETURNS = "spot-returns"
+
+    @property
+    def meets_one(self) -> bool:
+        """Whether it happens to the one instance that trains, rather than to all of the market."""
+        return self in (Action.INTERRUPT, Action.REBALANCE)
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether an instance is taken."""
+        return self in (Action.INTERRUPT, Action.NO_SPOT)
 
 
 @dataclass(frozen=True)

@@ -377,7 +377,7 @@ class ScriptStep(Model):
         WithJsonSchema({"enum": [str(action) for action in Action]}),
     ] = Field(
         description="interrupt: the spot instance is taken. no-spot: it is taken and there is no spot anywhere "
-        "until a later step spot-returns."
+        "until a later step spot-returns. rebalance: the cloud recommends to leave it, and does no more."
     )
     notice: Annotated[
         timedelta | None,
@@ -388,11 +388,11 @@ class ScriptStep(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_return_has_no_notice(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.get("then") != "spot-returns":
+    def _what_takes_nothing_has_no_notice(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or data.get("then") not in ("spot-returns", "rebalance"):
             return data
         if data.get("notice", "none") != "none":
-            raise Unreadable("spot-returns takes no instance and has no notice", "remove it", at=("notice",))
+            raise Unreadable(f"{data['then']} takes no instance and has no notice", "remove it", at=("notice",))
         return {**data, "notice": "none"}
 
 
@@ -413,6 +413,11 @@ class LocalMarketSpec(Model):
     ] = Field(
         default="calm",
         description="calm: fixed prices and no interruption but the script's. generated: from the seed.",
+    )
+    recommended: Share | None = Field(
+        default=None,
+        description="Of a generated market's interruptions, the share that a rebalance recommendation precedes by up "
+        "to 10 min before the notice, with as many that nothing follows. An assumption: AWS publishes no figures.",
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
 

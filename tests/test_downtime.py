@@ -13,14 +13,15 @@ import pytest
 
 from benchmarks import downtime
 from benchmarks.downtime import interruptions
-from benchmarks.downtime_market import SPOT, ZONES, Market, Setting
+from benchmarks.downtime_market import ON_DEMAND, SPOT, ZONES, Market, Setting
 from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, SCALING_GROUP, spans
 from spotrun.instance import EndedBy
 from spotrun.simulation.world import TickMarket
+from spotrun.simulation.world.dice import Dice
 
 LOST_S = 3000.0
-HOUR = Setting(horizon_s=3600.0, unannounced=0.0)
+HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned
 SILENT_HOUR = replace(HOUR, unannounced=1.0)
 
 
@@ -31,7 +32,7 @@ def but(*lost: str) -> dict[str, float]:
 def one_loss(setup_s: float, setting: Setting = HOUR, seed: int = 0, nowhere_s: int = 0) -> Market:
     """The first zone is taken once, and is empty from then on, and the others too for `nowhere_s`, in hundreds."""
     weather = [but()] * 30 + [but(*ZONES)] * (nowhere_s // 100) + [but(ZONES[0])] * 30
-    market = TickMarket(weather, LOST_S / 30, SPOT, on_demand=())
+    market = TickMarket(weather, LOST_S / 30, SPOT, on_demand=(ON_DEMAND,))
     return Market(seed, replace(setting, boot_s=(60.0, 60.0), setup_s=(setup_s, setup_s)), market)
 
 
@@ -69,6 +70,29 @@ def test_a_loss_without_a_notice_costs_ours_all_of_it_but_the_poll() -> None:
     assert 0 < found["rework"] <= HOUR.every_s + HOUR.commit_s
 
 
+def test_a_move_before_a_recommended_loss_costs_the_handover_and_counts_as_the_loss_that_it_spared() -> None:
+    warned = replace(HOUR, recommended=1.0)
+    market = next(found for found in (one_loss(180.0, warned, seed) for seed in range(20)) if _lead_s(found) > 300)
+    lost = downtime.ours(market)
+    (found,) = lost.stretches
+    assert (lost.moves, lost.in_vain) == (1, 0)
+    assert found["save"] == pytest.approx(HOUR.commit_s, abs=1)
+    assert sum(found.values()) <= HOUR.commit_s + HOUR.fetch_s + 4, found
+
+
+def _lead_s(market: Market) -> float:
+    told_s = market.setting.habits.recommended_s(Dice(market.seed), SPOT[ZONES[0]].pool, LOST_S, 0.0, "")
+    return LOST_S - HOUR.notice_s - told_s
+
+
+def test_a_move_in_vain_is_no_interruption_and_its_seconds_are_counted() -> None:
+    stretch = dict.fromkeys(downtime.CAUSES, 0.0)
+    spared, in_vain, late = ({**stretch, "save": seconds} for seconds in (14.0, 16.0, 90.0))
+    found = downtime.figures([downtime.Lost([spared, in_vain], moves=2, in_vain=1), downtime.Lost([late])])
+    assert (found["interruptions"], found["moves"], found["in_vain"]) == (2, 2, 1)
+    assert found["mean"] == 60.0
+
+
 def test_the_others_pay_for_everything_whether_they_are_told_or_not() -> None:
     for setting in (HOUR, SILENT_HOUR):
         market = one_loss(50.0, setting, seed=4)
@@ -104,7 +128,7 @@ def test_a_zone_that_will_be_taken_gives_out_nothing_from_the_notice_on() -> Non
 
 
 def test_ours_meets_the_losses_and_the_starts_that_the_others_meet() -> None:
-    market = Market(7, Setting(horizon_s=2 * 3600.0, unannounced=0.5))
+    market = Market(7, Setting(horizon_s=2 * 3600.0, unannounced=0.5).unwarned)
     world = OurWorld(market)
     world.life()
     told = set()
@@ -132,7 +156,7 @@ def test_the_program_compares_them_in_the_same_markets(
     monkeypatch.setattr(sys, "argv", words)
     assert downtime.main() == 0
     facts = json.loads(told.read_text())
-    assert set(facts["rules"]) == {"ours", "poll and relaunch", "scaling group"}
+    assert set(facts["rules"]) == {"ours", "ours, notices only", "poll and relaunch", "scaling group"}
     assert all(row["interruptions"] >= 3 for row in facts["rules"].values())
     assert facts["shares"]["poll and relaunch"] < 0.7
     assert "seconds lost an interruption" in capsys.readouterr().out

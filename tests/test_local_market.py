@@ -202,6 +202,53 @@ def test_the_generated_market_announces_and_takes_an_instance_when_it_said(bench
     assert _log(bench)[-1]["event"] == "refused"
 
 
+def test_a_market_recommends_before_the_share_of_losses_that_it_was_told_and_as_often_in_vain() -> None:
+    none, half = (Market(MarketConfig(seed=7, kind="generated", recommended=share), ORIGIN) for share in (0.0, 0.5))
+    early, in_vain, losses = 0, 0, 0
+    for pool in SPOT:
+        now = ORIGIN
+        while now < ORIGIN + timedelta(days=60):
+            loss = half.next_loss(pool, now)
+            assert loss is not None
+            assert loss == none.next_loss(pool, now)
+            assert none.next_recommendation(pool, now) is None
+            if loss.at - now > timedelta(hours=3):
+                losses += 1
+                told = half.next_recommendation(pool, now)
+                in_vain += told is not None and loss.at - told >= timedelta(minutes=30)
+                last = half.next_recommendation(pool, loss.at - timedelta(minutes=29))
+                early += last is not None
+                assert last is None or timedelta() <= loss.at - NOTICE - last <= timedelta(minutes=10)
+            now = loss.at
+    assert losses > 200
+    assert early / losses == pytest.approx(0.5, abs=0.1)
+    assert in_vain / losses == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_is_never_lost_is_recommended_nothing() -> None:
+    calm = Market(MarketConfig(recommended=1.0), ORIGIN)
+    assert all(calm.next_recommendation(pool, ORIGIN) is None for pool in SPOT)
+
+
+def test_a_generated_recommendation_reaches_the_instance_before_its_notice(bench: Bench) -> None:
+    now = bench.clock.now()
+    seed, pool = next(
+        (seed, pool)
+        for seed in range(5000)
+        for market in [Market(MarketConfig(seed=seed, kind="generated", recommended=1.0), bench.clock.epoch)]
+        for pool in SPOT
+        for told in [market.next_recommendation(pool, now)]
+        if told is not None and timedelta(minutes=2) < told - now < timedelta(minutes=4)
+        if market.has_capacity(pool, now)
+    )
+    cloud = bench.cloud(seed=seed, kind="generated", boot_s=1, recommended=1.0)
+    request = msgspec.structs.replace(bench.request(cloud), offering=offering_of(cloud, pool))
+    until(cloud, cloud.launch(request), InstanceState.RUNNING)
+    eventually(lambda: "rebalance" in [line["event"] for line in _log(bench)], within_s=30)
+    events = [line["event"] for line in _log(bench)]
+    assert "notice" not in events[: events.index("rebalance")]
+
+
 def _soon_lost(bench: Bench) -> tuple[int, Pool, Loss]:
     """A market in which a pool that has capacity now loses it in three to five minutes, with notice."""
     now = bench.clock.now()
@@ -384,6 +431,20 @@ def test_an_interruption_takes_the_training_instance_and_not_its_standby(bench: 
     assert seen is not None
     assert seen.alive
     assert seen.notice_deadline is None
+
+
+def test_a_scripted_recommendation_is_made_to_what_trains_and_takes_nothing(bench: Bench) -> None:
+    cloud = bench.cloud(script=(step("epoch 2 at 40%", Action.REBALANCE, None),))
+    training, standby = bench.running(cloud), bench.running(cloud)
+    trains(cloud, standby, phase="standby")
+    trains(cloud, training, epoch=1, batch=4)
+    eventually(lambda: [line["instance_id"] for line in _log(bench) if line["event"] == "rebalance"])
+    assert [line["instance_id"] for line in _log(bench) if line["event"] == "rebalance"] == [training.instance_id]
+    for instance in (training, standby):
+        seen = cloud.describe(instance.instance_id)
+        assert seen is not None
+        assert seen.alive
+        assert seen.notice_deadline is None
 
 
 def test_when_spot_is_gone_all_spot_instances_go_and_none_is_to_be_had_until_it_returns(bench: Bench) -> None:

@@ -116,7 +116,13 @@ def local_market(spec: LocalMarketSpec) -> MarketConfig:
         )
         for step in spec.script
     )
-    return MarketConfig(seed=spec.seed, kind=spec.market, boot_s=spec.boot.total_seconds(), script=steps)
+    return MarketConfig(
+        seed=spec.seed,
+        kind=spec.market,
+        boot_s=spec.boot.total_seconds(),
+        recommended=float(spec.recommended or 0),
+        script=steps,
+    )
 
 
 def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:

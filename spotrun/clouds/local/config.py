@@ -40,12 +40,14 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `kind` calm: fixed prices, and capacity for ever. generated: prices, capacity and interruptions follow from
     `seed` and run time alone. The steps of `script` happen on top of either. `boot_s` passes between launch and
-    the start of an instance, in run time.
+    the start of an instance, in run time. Before the share `recommended` of a generated market's interruptions a
+    recommendation to rebalance comes, and as many come that nothing follows.
     """
 
     seed: int = 0
     kind: Literal["calm", "generated"] = "calm"
     boot_s: float = 60.0
+    recommended: float = 0.0
     script: tuple[ScriptStep, ...] = ()
     instance_types: tuple[InstanceType, ...] = INSTANCE_TYPES
     zones: tuple[Zone, ...] = ZONES

@@ -31,6 +31,10 @@ DOWN_MEDIAN_MINUTES, DOWN_SIGMA = 25.0, 1.4
 PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1
 """One interruption in ten comes without notice: notices are best effort."""
+LEAD_MINUTES_MAX = 10.0
+"""A recommendation to rebalance comes up to so long before the notice would. Nobody publishes how long: assumed."""
+FALSE_LEAD_MINUTES = 30.0, 120.0
+"""One that nothing follows is so long before the next loss."""
 
 WARM_UP = timedelta(days=2)
 """The market is older than the run, so that a run starts at no special moment of it."""
@@ -92,6 +96,23 @@ class Market:
             return None
         period = self._availability_of(pool).at(at)
         return Loss(period.until, period.notice)
+
+    def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
+        """
+        When what runs in the pool will be recommended to rebalance, after `at` and before its loss; None if never.
+
+        AWS says that a recommendation can arrive sooner than the notice, or along with it
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html); how many and how soon, it does
+        not: `recommended`, the leads and that half of them come to nothing are assumptions.
+        """
+        loss = self.next_loss(pool, at)
+        if loss is None:
+            return None
+        random, share = self._random(pool, f"recommendations/{loss.at.isoformat()}"), self._config.recommended
+        true, false = random.random() < share, random.random() < share
+        early, long_before = random.uniform(0, LEAD_MINUTES_MAX), random.uniform(*FALSE_LEAD_MINUTES)
+        told = [loss.at - NOTICE - timedelta(minutes=early)] * true + [loss.at - timedelta(minutes=long_before)] * false
+        return min((moment for moment in told if moment > at), default=None)
 
     def capacity(self, pool: Pool, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
         """The stretches with capacity that have not ended at `after` and begin before `until`."""

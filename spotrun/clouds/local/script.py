@@ -79,7 +79,7 @@ class Script:
         return list(zip(self._steps, self._happened, strict=False))
 
     def spot_is_gone(self) -> bool:
-        actions = [step.then for step, _ in self.happened() if step.then is not Action.INTERRUPT]
+        actions = [step.then for step, _ in self.happened() if not step.then.meets_one]
         return actions[-1:] == [Action.NO_SPOT]
 
     def waits_for_upload(self) -> bool:
@@ -98,13 +98,13 @@ class Script:
         self._refresh()
         if len(self._happened) >= len(self._steps):
             return None
-        takes_one = self._steps[len(self._happened)].then is Action.INTERRUPT
-        if takes_one and not (observer is not None and observer.can_be_taken):
+        meets_one = self._steps[len(self._happened)].then.meets_one
+        if meets_one and not (observer is not None and observer.can_be_taken):
             return None
         condition = self._next_condition()
         if isinstance(condition, After):
             due_at = self._last_at() + condition.duration
-            return None if now < due_at else now if takes_one else due_at
+            return None if now < due_at else now if meets_one else due_at
         return now if observer is not None and has_come_true(condition, observer) else None
 
     def _next_condition(self) -> Condition:

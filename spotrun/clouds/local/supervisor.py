@@ -71,6 +71,7 @@ class Supervisor:
         self._boots_at = self._clock.now() + timedelta(seconds=record.market.boot_s)
         self._market = Market(record.market, record.clock_epoch)
         self._loss = self._market.next_loss(record.instance.offering.pool, self._clock.now())
+        self._recommended_at = self._market.next_recommendation(record.instance.offering.pool, self._clock.now())
         market_path = places.market(record.instance.run_uid)
         self._script = Script(market_path, record.market.script, record.clock_epoch)
         self._script_seen = record.script_seen
@@ -111,7 +112,7 @@ class Supervisor:
         """System time until something may be due."""
         tick_s = FAST_TICK_S if self._script.waits_for_upload() and self._observer().can_be_taken else TICK_S
         announced_at = self._loss and _announced_at(self._loss)
-        known = [self._dies_at, self._boots_at, self._taken_at, announced_at]
+        known = [self._dies_at, self._boots_at, self._taken_at, announced_at, self._recommended_at]
         due_s = [self._until(at).total_seconds() / self._clock.scale for at in known if at is not None]
         return min([tick_s, *(seconds for seconds in due_s if seconds > 0)])
 
@@ -149,17 +150,26 @@ class Supervisor:
         self._script.advance(self._clock.now(), self._observer())
         happened = self._script.happened()
         for step, fact in happened[self._script_seen :]:
-            if step.then is Action.INTERRUPT and fact.instance_id != self._folder.instance_id:
+            if step.then.meets_one and fact.instance_id != self._folder.instance_id:
                 continue
-            if step.then is not Action.SPOT_RETURNS and self._is_spot():
+            if step.then is Action.REBALANCE:
+                self._recommend(fact.at)
+            elif step.then.takes_any and self._is_spot():
                 self._give_notice(fact.at, step.notice)
         self._script_seen = len(happened)
 
     def _announce_loss(self) -> None:
-        """The generated market's interruption, once it may be known."""
+        """The generated market's interruption and the recommendation before it, once they may be known."""
         if self._loss is not None and self._clock.now() >= _announced_at(self._loss):
             self._give_notice(_announced_at(self._loss), self._loss.notice)
             self._loss = None
+        if self._recommended_at is not None and self._clock.now() >= self._recommended_at:
+            self._recommend(self._recommended_at)
+            self._recommended_at = None
+
+    def _recommend(self, at: datetime) -> None:
+        self._metadata.recommend_rebalance(at)
+        self._tell("rebalance")
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
         """The instance ends `notice` after `at`, or when it was said before if that is earlier; None: unannounced."""
@@ -190,8 +200,7 @@ class Supervisor:
             self._give_notice(self._clock.now(), None if notice_s is None else timedelta(seconds=notice_s))
         if "rebalance" in orders:
             self._folder.take_order("rebalance")
-            self._metadata.recommend_rebalance(self._clock.now())
-            self._tell("rebalance")
+            self._recommend(self._clock.now())
 
     # -- the machine -----------------------------------------------------------------------------------------
 
