@@ -154,7 +154,8 @@ class Runner:
         """
         state = self._ledger.refresh()
         assert state.created is not None
-        instances, hurried = tuple(self._driver.list(state.created.uid)), state.created.deadline_at is not None
+        instances = tuple(self._driver.list(state.created.uid))
+        reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
         offerings = tuple(suitable(self._driver.offerings(), self._spec))
@@ -163,8 +164,8 @@ class Runner:
             instances=instances,
             ready=self._ready(state),
             silent=self._heartbeats.silent(self._message),
-            step_seen=self._step_seen(state) if hurried else None,
-            steps_total=self._steps_total(state) if hurried else None,
+            step_seen=self._step_seen(state) if reckons else None,
+            steps_total=self._steps_total(state) if reckons else None,
             epochs_total=self._epochs_total(state),
             sightings=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )

@@ -111,6 +111,62 @@ def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_
     assert total.cost_usd <= budget
 
 
+# -- the work is finished where the money suffices --------------------------------------------------------------------
+
+SIX = {zone: offer(zone, SPOT, f"0.9{number}") for number, zone in enumerate("abcdef")}
+EAST_AND_WEST = ("east",) * 3 + ("west",) * 3
+WORK_S = 3 * 3600
+
+
+class BudgetWorld(SimulatedWorld):
+    """Three hours of work in six zones whose spot comes and goes, at a third of what on-demand costs."""
+
+    def __init__(self, seed: int, budget: Decimal | None = None, expected: str | None = "3h") -> None:
+        up = generate(EAST_AND_WEST, 1440, 60.0, seed)
+        ticks = [{zone: float(SIX[zone].price_usd_per_hour) for zone, has in zip(SIX, row, strict=True) if has} for row in up]
+        wanted = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
+        wanted |= {"budget": {} if budget is None else {"max_usd": str(budget)}}
+        wanted |= {"policy": {} if expected is None else {"expected_work": expected}}
+        super().__init__(
+            RunSpec.model_validate(wanted),
+            Training(steps=WORK_S),
+            TickMarket(ticks, 60.0, SIX, [offer("a", ON_DEMAND, "3.00")]),
+            seed=seed,
+            idle_s=30.0,
+        )
+
+    def billed(self) -> Decimal:
+        """By the cloud's own records."""
+        return sum(
+            (
+                Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(self.clock.now())
+                for each in self.cloud.all
+            ),
+            Decimal(0),
+        )
+
+
+@pytest.mark.parametrize("expected", ["3h", None], ids=["told how much", "told nothing"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, expected: str | None) -> None:
+    """Half of the rest for each instance left 23 of these 24 h of GPU time unfinished: they came to 14 instances."""
+    free = BudgetWorld(seed, expected=expected).run(1e5)
+    budget = (free.cost_usd * Decimal("1.25")).quantize(Decimal("0.01"))
+    world = BudgetWorld(seed, budget, expected)
+    course = world.run(1e5)
+    assert course.outcome == "completed", world.state.terminal
+    assert world.billed() <= course.cost_usd <= budget
+
+
+def told_the_work(done: float, work: str = "2h", budget: str = "8") -> tuple[History, RunSpec]:
+    """An instance at $1.50 an hour on which that share of two hours of work is done, and all money reserved for it."""
+    history = trained(0, budget_usd=Decimal(budget))
+    history.after(done * 7200)
+    history.step += 100
+    history.commit(size_bytes=1)
+    return history, spec(budget={"max_usd": budget}, policy={"expected_work": work})
+
+
 # -- the forecast ----------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from spotrun import events as ev
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
-from spotrun.policy.money import HANDOVER_BEFORE_END, intend, life_left, nearly_over
+from spotrun.policy.money import HANDOVER_BEFORE_END, LAST_MINUTES, intend, life_left, nearly_over, pays_for_all
 from spotrun.policy.patience import opened_at
 from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
@@ -23,8 +23,6 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND
 from spotrun.units import to_the_second
 
-LAST_MINUTES = timedelta(minutes=3)
-"""With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
 RETURN_TO_SPOT = "return to spot"
 
 
@@ -136,6 +134,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     spot = [] if policy == "on-demand" else spot_now(facts)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(facts):
         return Chosen(on_demand[0], "spot lasts so shortly that an hour of progress costs less on demand")
+    if policy == "auto" and spot_offerings(spec, world):
+        on_demand = [found for found in on_demand if pays_for_all(found, state, spec, world, now)]
     missing, dying = now - _capacity_missing_since(state, now), _dying(state, now)
     missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(state, spec, now)

@@ -14,6 +14,8 @@ from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.patience import age
+from spotrun.policy.situation import changeover
+from spotrun.policy.workload import workload
 from spotrun.spec import RunSpec
 from spotrun.spending import outlook
 from spotrun.state import Attempt, RunState
@@ -31,6 +33,8 @@ OBJECTS_ASSUMED = 8
 """Of a checkpoint, before one was made."""
 ENTRIES_PER_COMMIT = 3
 """A commit, the retirement of an older one, and all else that is written now and then."""
+LAST_MINUTES = timedelta(minutes=3)
+"""With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """So long before an instance's time-to-live a standby is launched for it."""
 
@@ -42,7 +46,7 @@ def intend(
 ) -> Iterator[Action]:
     on_demand = on_demand_price(offering, world.offerings)
     ceiling = price_ceiling(offering, on_demand, spec.resources.max_price)
-    life = time_to_live(state, spec, ceiling, now)
+    life = time_to_live(state, spec, world, ceiling, now)
     if life is None:
         yield from _out_of_budget(state)
         return
@@ -61,7 +65,7 @@ def intend(
 def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> timedelta | None:
     """How long an instance of it could live if it were asked for now; None where there is no money for one."""
     ceiling = price_ceiling(offering, on_demand_price(offering, world.offerings), spec.resources.max_price)
-    return time_to_live(state, spec, ceiling, now)
+    return time_to_live(state, spec, world, ceiling, now)
 
 
 def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.BudgetNearlySpent | None:
@@ -86,26 +90,59 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
 
 
-def time_to_live(state: RunState, spec: RunSpec, ceiling: Decimal, now: datetime) -> timedelta | None:
+def time_to_live(state: RunState, spec: RunSpec, world: World, ceiling: Decimal, now: datetime) -> timedelta | None:
     """
     How long a new instance may live, or None where the budget allows too little to be worth a boot.
 
-    With a budget, half of what is left is kept for its standby while that leaves a useful life. What storage and
-    requests may take comes off first.
+    With a budget, half of what is left is kept for its standby where the other half is enough: to do the work that is
+    left, or, while that is unknown, to be useful. Else it gets everything, for each change of instances costs money
+    that the work may need. Where not even that does all the work, it is asked for only when the instance before it is
+    gone, and with it what was reserved for it: standing still costs nothing.
     """
     assert state.created is not None
     life = TIME_TO_LIVE
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
-    budget = state.created.budget_usd
+    least, budget = TIME_TO_LIVE_MIN, state.created.budget_usd
     if budget is not None and ceiling > 0:
-        upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
-        usd_per_hour = ceiling + state.created.billing.attached_usd_per_hour + requests_usd_per_hour(state)
-        hours = (budget - state.reserved_usd() - upkeep) / usd_per_hour
-        affordable_life = timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
-        half = affordable_life / 2
-        life = min(life, half if half >= TIME_TO_LIVE_MIN * 3 else affordable_life)
-    return life if life >= TIME_TO_LIVE_MIN else None
+        whole, needed = affordable_life(state, spec, budget, ceiling), life_needed(state, spec, world, now)
+        if needed is not None and whole < needed and _money_comes_back(state):
+            return None
+        half_will_do = whole / 2 >= (TIME_TO_LIVE_MIN * 3 if needed is None else max(needed, TIME_TO_LIVE_MIN))
+        life = min(life, whole / 2 if half_will_do else whole)
+        least = least if needed is None else min(least, needed)
+    return life if life >= least else None
+
+
+def affordable_life(state: RunState, spec: RunSpec, budget: Decimal, ceiling: Decimal) -> timedelta:
+    """What is neither spent nor reserved, less what storage and requests may take, at that price."""
+    assert state.created is not None
+    upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
+    usd_per_hour = ceiling + state.created.billing.attached_usd_per_hour + requests_usd_per_hour(state)
+    hours = (budget - state.reserved_usd() - upkeep) / usd_per_hour
+    return timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
+
+
+def life_needed(state: RunState, spec: RunSpec, world: World, now: datetime) -> timedelta | None:
+    """What one instance would take to do the work that is left, from its start to its end; None while unknown."""
+    work = workload(state, spec, world, now)
+    if work is None:
+        return None
+    return timedelta(seconds=work.left_s + work.doubt_s + changeover(state)) + LAST_MINUTES
+
+
+def pays_for_all(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
+    """Whether the budget allows to do all the work that is left there; where either is unknown it does."""
+    assert state.created is not None
+    budget, needed = state.created.budget_usd, life_needed(state, spec, world, now)
+    if budget is None or needed is None or offering.price_usd_per_hour <= 0:
+        return True
+    return affordable_life(state, spec, budget, offering.price_usd_per_hour) >= needed
+
+
+def _money_comes_back(state: RunState) -> bool:
+    """An instance that has trained, or still does, is not gone: then more will be left than now."""
+    return any(launch.gone is None and launch.attempt is not None for launch in state.launches.values())
 
 
 def life_left(state: RunState, current: Attempt, now: datetime) -> timedelta:
