@@ -7,6 +7,7 @@ from decimal import Decimal
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun.accounting import summarise
@@ -14,20 +15,25 @@ from spotrun.billing import LOCAL_RULE, Meter
 from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy
 from spotrun.ledger import Ledger, key_of
+from spotrun.policy import Wait
 from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.report.live import PlainView
 from spotrun.runner import Pass
+from spotrun.simulation.generator import generate
+from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.habits import Habits
+from spotrun.spec import RunSpec
 from spotrun.spending import Outlook, outlook
 from spotrun.store import open_store
 from tests.histories import START, History
 from tests.local_runs import Site
-from tests.test_policy import decided, events_of, spec
+from tests.test_policy import ask, decided, events_of, spec
+from tests.test_policy import instance as seen
 from tests.test_runner import Town
 from tests.test_state import refused
-from tests.worlds import SPOT
+from tests.worlds import ON_DEMAND, SPOT, offer
 
 BUDGET = Decimal(40)
 
@@ -51,14 +57,13 @@ def trained(epochs: int, hours_each: float = 2 / 3, **created: object) -> Histor
 
 
 def billed(town: Town) -> Decimal:
+    return billed_by(town.cloud, town.clock)
+
+
+def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
     """Recomputed from the cloud's own records, apart from our account."""
-    return sum(
-        (
-            Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(town.clock.now())
-            for each in town.cloud.all
-        ),
-        Decimal(0),
-    )
+    meters = [Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by) for each in cloud.all]
+    return sum((meter.cost_until(clock.now()) for meter in meters), Decimal(0))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -115,15 +120,16 @@ def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_
 
 SIX = {zone: offer(zone, SPOT, f"0.9{number}") for number, zone in enumerate("abcdef")}
 EAST_AND_WEST = ("east",) * 3 + ("west",) * 3
-WORK_S = 3 * 3600
+WORK_S = 4 * 3600
 
 
 class BudgetWorld(SimulatedWorld):
-    """Three hours of work in six zones whose spot comes and goes, at a third of what on-demand costs."""
+    """Four hours of work in six zones whose spot comes and goes, at a third of what on-demand costs."""
 
-    def __init__(self, seed: int, budget: Decimal | None = None, expected: str | None = "3h") -> None:
+    def __init__(self, seed: int, budget: Decimal | None = None, expected: str | None = "4h") -> None:
         up = generate(EAST_AND_WEST, 1440, 60.0, seed)
-        ticks = [{zone: float(SIX[zone].price_usd_per_hour) for zone, has in zip(SIX, row, strict=True) if has} for row in up]
+        prices = {zone: float(found.price_usd_per_hour) for zone, found in SIX.items()}
+        ticks = [{zone: prices[zone] for zone, has in zip(SIX, row, strict=True) if has} for row in up]
         wanted = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
         wanted |= {"budget": {} if budget is None else {"max_usd": str(budget)}}
         wanted |= {"policy": {} if expected is None else {"expected_work": expected}}
@@ -139,17 +145,19 @@ class BudgetWorld(SimulatedWorld):
         """By the cloud's own records."""
         return sum(
             (
-                Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(self.clock.now())
+                Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(
+                    self.clock.now()
+                )
                 for each in self.cloud.all
             ),
             Decimal(0),
         )
 
 
-@pytest.mark.parametrize("expected", ["3h", None], ids=["told how much", "told nothing"])
+@pytest.mark.parametrize("expected", ["4h", None], ids=["told how much", "told nothing"])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, expected: str | None) -> None:
-    """Half of the rest for each instance left 23 of these 24 h of GPU time unfinished: they came to 14 instances."""
+    """What is reserved is three times what is spent, so each instance lives shorter than the one before it."""
     free = BudgetWorld(seed, expected=expected).run(1e5)
     budget = (free.cost_usd * Decimal("1.25")).quantize(Decimal("0.01"))
     world = BudgetWorld(seed, budget, expected)
@@ -158,13 +166,65 @@ def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, expect
     assert world.billed() <= course.cost_usd <= budget
 
 
-def told_the_work(done: float, work: str = "2h", budget: str = "8") -> tuple[History, RunSpec]:
-    """An instance at $1.50 an hour on which that share of two hours of work is done, and all money reserved for it."""
-    history = trained(0, budget_usd=Decimal(budget))
-    history.after(done * 7200)
-    history.step += 100
-    history.commit(size_bytes=1)
-    return history, spec(budget={"max_usd": budget}, policy={"expected_work": work})
+def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:
+    """An hour of two is done; of $10 all but `ceiling_hours` of an on-demand hour at $1 is reserved for what trains."""
+    budget = Decimal(10) + Decimal(ceiling_hours)
+    history = History(budget_usd=budget)
+    launch = history.write(replace(_intent(history, budget), time_to_live_s=36_000.0))
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    for _ in range(6):
+        history.step += 100
+        history.after(600).commit(size_bytes=1)
+    return history, _two_hours(budget)
+
+
+def _two_hours(budget: Decimal) -> RunSpec:
+    return spec(budget={"max_usd": str(budget)}, policy={"expected_work": "2h", "on_demand_after": "10m"})
+
+
+def _intent(history: History, budget: Decimal) -> ev.LaunchIntended:
+    (intent,) = events_of(decided(history, _two_hours(budget)))
+    assert isinstance(intent, ev.LaunchIntended)
+    return intent
+
+
+def test_a_replacement_waits_for_the_money_of_what_is_leaving_where_the_rest_would_not_do() -> None:
+    history, wanted = short_of_money("0.5")
+    history.notice()
+    old = history.state.current
+    assert old is not None
+    here = seen(history, old.launch)
+    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    history.drained(history.commit(size_bytes=1, final=True))
+    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    history.gone(old.launch, EndedBy.ITSELF)
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert intent.time_to_live_s > 4 * 3600
+
+
+def test_a_replacement_is_ready_at_the_notice_where_the_rest_will_do() -> None:
+    history, wanted = short_of_money("2")
+    history.notice()
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert intent.standby_for == history.attempt
+    assert 3600 < intent.time_to_live_s <= 2 * 3600
+
+
+def test_on_demand_that_would_eat_up_the_budget_before_the_work_is_done_is_not_taken_while_there_may_be_spot() -> None:
+    """Half an hour without spot: with $1.50 two hours are not to be had on demand, and with $3 they are."""
+    for usd, pays in (("1.50", False), ("3", True)):
+        history, wanted = History(budget_usd=Decimal(usd)), _two_hours(Decimal(usd))
+        for _ in range(3):
+            ask(history, wanted)
+        history.after(1800)
+        taken = [choice[1] for choice in [ask(history, wanted) for _ in range(6)] if choice is not None]
+        assert (ON_DEMAND in taken) is pays
+        assert SPOT in taken
 
 
 # -- the forecast ----------------------------------------------------------------------------------------------------

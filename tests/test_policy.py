@@ -196,7 +196,15 @@ def test_the_reservation_never_exceeds_the_budget_and_the_last_life_is_short() -
     history = History(budget_usd=Decimal("3"))
     (intent,) = events_of(decided(history, spec(budget={"max_usd": "3"})))
     assert isinstance(intent, ev.LaunchIntended)
-    half = timedelta(hours=1.5)  # less what storage and requests may take
+    whole = timedelta(hours=3)  # less what storage and requests may take
+    assert whole * 0.97 < timedelta(seconds=intent.time_to_live_s) < whole
+
+
+def test_a_budget_for_more_than_a_long_life_is_kept_for_a_standby_by_half() -> None:
+    history = History(budget_usd=Decimal("20"))
+    (intent,) = events_of(decided(history, spec(budget={"max_usd": "20"})))
+    assert isinstance(intent, ev.LaunchIntended)
+    half = timedelta(hours=10)
     assert half * 0.97 < timedelta(seconds=intent.time_to_live_s) < half
 
 

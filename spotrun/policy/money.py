@@ -27,6 +27,8 @@ INTENT_LIFETIME = timedelta(minutes=10)
 TIME_TO_LIVE = timedelta(hours=24)
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """A shorter life does not pay for its boot."""
+NEEDED_ASSUMED = timedelta(hours=8)
+"""How long an instance is needed, as long as nobody knows how much work there is."""
 UPKEEP_SHARE = Decimal("0.01")
 """Of a budget so much is kept for storage and requests, as long as it is not known to take more."""
 OBJECTS_ASSUMED = 8
@@ -94,10 +96,10 @@ def time_to_live(state: RunState, spec: RunSpec, world: World, ceiling: Decimal,
     """
     How long a new instance may live, or None where the budget allows too little to be worth a boot.
 
-    With a budget, half of what is left is kept for its standby where the other half is enough: to do the work that is
-    left, or, while that is unknown, to be useful. Else it gets everything, for each change of instances costs money
-    that the work may need. Where not even that does all the work, it is asked for only when the instance before it is
-    gone, and with it what was reserved for it: standing still costs nothing.
+    With a budget, half of what is left is kept for its standby where the other half is enough to do the work that is
+    left. Else it gets everything, for each change of instances costs money that the work may need. Where not even that
+    does all the work, it is asked for only when the instance before it is gone, and with it what was reserved for it:
+    standing still costs nothing.
     """
     assert state.created is not None
     life = TIME_TO_LIVE
@@ -108,8 +110,7 @@ def time_to_live(state: RunState, spec: RunSpec, world: World, ceiling: Decimal,
         whole, needed = affordable_life(state, spec, budget, ceiling), life_needed(state, spec, world, now)
         if needed is not None and whole < needed and _money_comes_back(state):
             return None
-        half_will_do = whole / 2 >= (TIME_TO_LIVE_MIN * 3 if needed is None else max(needed, TIME_TO_LIVE_MIN))
-        life = min(life, whole / 2 if half_will_do else whole)
+        life = min(life, whole / 2 if whole / 2 >= (needed or NEEDED_ASSUMED) else whole)
         least = least if needed is None else min(least, needed)
     return life if life >= least else None
 
