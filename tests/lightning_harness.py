@@ -779,7 +779,7 @@ def _train(pl, job: dict) -> None:
         options["strategy"] = getattr(pl.strategies, job["strategy"])()
     if "slow_events_s" in job:
         slow_down(importlib.import_module("tensorboardX.event_file_writer").EventsWriter, job["slow_events_s"])
-    loggers = [getattr(pl.loggers, name)(folder, name=name) for name in job.get("loggers", ())]
+    loggers = [logger(pl, folder, name) for name in job.get("loggers", ())]
     trainer = pl.Trainer(
         logger=loggers,
         log_every_n_steps=2,
@@ -846,6 +846,13 @@ def _train(pl, job: dict) -> None:
     Path(job["result"]).write_text(json.dumps(result))
 
 
+def logger(pl, folder: Path, name: str):
+    if name != "MLFlowLogger":
+        return getattr(pl.loggers, name)(folder, name=name)
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # 3.7 and later ask for that
+    return pl.loggers.MLFlowLogger(save_dir=folder / name)
+
+
 def await_room(trainer) -> None:
     """Until the agent's arenas are there and one is free."""
     (callback,) = [each for each in trainer.callbacks if type(each).__name__ == "SpotrunCallback"]
@@ -860,11 +867,14 @@ def slow_down(writer, seconds: float) -> None:
 
 
 def logged(folder: Path) -> dict:
-    """What readers of the loggers' files see: CSV rows, and TensorBoard's scalars in the order of steps."""
+    """What readers of the loggers' files see: CSV rows, TensorBoard's scalars in the order of steps, MLflow's runs."""
     found = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.csv")}
     for version in {path.parent for path in folder.rglob("events.out.*")}:
         points = [point for path in version.glob("events.out.*") for point in scalars(path.read_bytes())]
         found[version.relative_to(folder).as_posix()] = sorted(points)
+    for run, metrics in enumerate(folder.glob("MLFlowLogger/*/*/metrics")):
+        for path in metrics.iterdir():
+            found[f"MLflow {run} {path.name}"] = [line.split()[1:3] for line in path.read_text().splitlines()]
     return found
 
 

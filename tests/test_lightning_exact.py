@@ -10,6 +10,7 @@ import ast
 import json
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -154,8 +155,9 @@ TRAININGS = {
         {"loggers": ["TensorBoardLogger"], "slow_events_s": 0.005, "trainer": {"val_check_interval": 0.5}},
         SOME,
     ),
-    "CSVLogger and TensorBoardLogger, too large to be carried": (
-        {"loggers": ["CSVLogger", "TensorBoardLogger"], "logs_max_bytes": 0},
+    "MLFlowLogger": ({"loggers": ["MLFlowLogger"], "trainer": {"val_check_interval": 0.5}}, FEW),
+    "loggers of files that are too large to be carried": (
+        {"loggers": ["MLFlowLogger", "CSVLogger", "TensorBoardLogger"], "logs_max_bytes": 0},
         FEW,
     ),
     "weights averaged by SWA": (
@@ -274,12 +276,25 @@ def test_an_exception_is_survived_beside_the_users_own_checkpoint_of_it(zygote, 
 
 
 def test_logs_of_a_training_that_was_killed_before_its_first_snapshot_are_not_doubled(zygote, tmp_path):
-    job = {"loggers": ["CSVLogger", "TensorBoardLogger"]}
+    job = {"loggers": ["MLFlowLogger", "CSVLogger", "TensorBoardLogger"]}
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed")
     killed = agent.run(["batch:1:3", "start:2:0"])
     assert {message.final for message in agent.told(SnapshotTaken)} == {True}, "only the one at the end"
     assert_same(straight, killed)
+
+
+def test_logs_go_along_to_a_machine_that_never_had_them(zygote, tmp_path):
+    job = {"loggers": ["MLFlowLogger", "CSVLogger", "TensorBoardLogger"], "patient": True}
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    assert agent.attempt(kill="batch:1:3") == "killed"
+    assert agent.told(SnapshotTaken)
+    shutil.rmtree(tmp_path / "killed" / "logs")
+    assert_same(straight, agent.run())
+    (experiment,) = (path.parent.parent for path in (tmp_path / "killed" / "logs" / "MLFlowLogger").glob("*/*/metrics"))
+    others = {path.name for path in experiment.parent.glob("[0-9]*")} - {experiment.name}
+    assert others == {"0"}, "besides MLflow's default experiment there is one, with one run"
 
 
 def test_snapshots_each_few_steps_lose_only_these(zygote, tmp_path):

@@ -407,9 +407,23 @@ def test_plain_words_and_numbers_are_no_secrets() -> None:
 def test_the_training_does_not_see_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "https://example.org/secret")
     monkeypatch.setenv("OTHER", "x")
-    seen: Mapping[str, str] = user_environment(wanted(), tmp_path, "i-1")
+    seen: Mapping[str, str] = user_environment(wanted(), tmp_path, "i-1", "0123456789")
     assert "HOOK" not in seen
     assert seen["OTHER"] == "x"
+
+
+def test_wandb_is_told_of_one_run_through_all_attempts_unless_the_user_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen() -> tuple[str, str]:
+        environment = user_environment(wanted(), tmp_path, "i-1", "0123456789")
+        return environment["WANDB_RUN_ID"], environment["WANDB_RESUME"]
+
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    monkeypatch.delenv("WANDB_RESUME", raising=False)
+    assert seen() == ("spotrun-0123456789", "allow")
+    monkeypatch.setenv("WANDB_RUN_ID", "mine")
+    assert seen() == ("mine", "allow")
 
 
 def commands_of(run: str) -> set[int]:

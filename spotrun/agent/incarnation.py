@@ -238,7 +238,7 @@ def start_trainer(node: Node, incarnation: int) -> Trainer:
     trainer = Trainer(incarnation, node.inbox, node.clock)
     output = node.console.open()
     try:
-        environment = user_environment(node.spec, node.place.folder, node.place.instance_id)
+        environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)
         command = training_command(node.spec)
         trainer.start(command, node.place.work, environment, output, node.place.trainer_mark)
     finally:

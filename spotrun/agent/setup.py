@@ -59,7 +59,7 @@ def _run(node: Node, command: str) -> None:
         process = subprocess.Popen(
             ["bash", "-c", command],
             cwd=node.place.work,
-            env=user_environment(node.spec, node.place.folder, node.place.instance_id),
+            env=user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -34,15 +34,17 @@ def training_command(spec: RunSpec) -> list[str]:
     return ["bash", "-c", spec.train.run]
 
 
-def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str) -> dict[str, str]:
+def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
     """
-    Of everything that runs for the user on this instance. `python` is the Python of the agent.
+    Of everything that runs for the user on this instance. `python` is the Python of the agent. What W&B is told is
+    one run through all attempts, unless the user says which.
 
     An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone.
     """
     hidden = {AGENT_FD, *(each.variable for each in spec.notify)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
+        **wandb_run(run_uid),
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
@@ -51,6 +53,11 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str) -> dic
         **start_file.environment(instance_dir),
         groups.TRAINER_VARIABLE: instance_id,
     }
+
+
+def wandb_run(run_uid: str) -> dict[str, str]:
+    """https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`."""
+    return {"WANDB_RUN_ID": f"spotrun-{run_uid}", "WANDB_RESUME": "allow"}
 
 
 def _folder_of_python(instance_dir: Path) -> Path:

@@ -28,7 +28,7 @@ from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.lightning import figures, machine, module_state, own_generators, refusal, seeds, session, tensors
 from spotrun.lightning.attributes import Attributes
-from spotrun.lightning.connectors import averaging, logs, names, position
+from spotrun.lightning.connectors import averaging, logs, mlflow_files, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.due_validation import DueValidation
@@ -71,6 +71,7 @@ class Run:
             self._load(state)
         elif RUN_UID_VARIABLE in os.environ:
             logs.begin(trainer, os.environ[RUN_UID_VARIABLE])
+            mlflow_files.begin(trainer, os.environ[RUN_UID_VARIABLE])
         self._data.open()
         self._loops.open()
 
@@ -118,6 +119,7 @@ class Run:
         assert self._resumed is not None
         self._loops.make_loaders_as_in(self._resumed["loaded_at"])
         logs.continue_version(self._trainer, self._resumed["logs"])
+        mlflow_files.continue_run(self._trainer, self._resumed["mlflow"])
 
     def close(self) -> None:
         if self._finished:  # what the script does next is then the same after any history
@@ -150,6 +152,7 @@ class Run:
             module_state.load_gradients(self._trainer.lightning_module, self._own["module"])
             averaging.load(self._trainer, self._resumed["averaging"])
             logs.load(self._trainer, self._resumed["logs"])
+            mlflow_files.load(self._trainer, self._resumed["mlflow"])
             self._trainer.accumulate_grad_batches = self._resumed["accumulate_grad_batches"]
             self._loops.enter(mid_epoch=not self._resumed["place"]["epoch_ended"])
         self._data.begin_here()

@@ -21,7 +21,7 @@ from spotrun.checkpoint.snapshot import Plan, plan_image
 from spotrun.checkpoint.staging import Staged
 from spotrun.lightning import machine, module_state, tensors
 from spotrun.lightning.attributes import Attributes
-from spotrun.lightning.connectors import averaging, logs
+from spotrun.lightning.connectors import averaging, logs, mlflow_files
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.overlap import Overlap, Watch
@@ -238,6 +238,7 @@ class Snapshots:
             "loaded_at": self._loops.loaded_at(),
             "averaging": averaging.dump(trainer),
             "logs": logs.dump(trainer),
+            "mlflow": mlflow_files.dump(trainer),
             "ranks": self._ranks.gather(self._own(place)),
         }
         return state
