@@ -125,10 +125,15 @@ def bill_course(state: RunState, now: datetime, points: int) -> list[tuple[datet
     """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
     assert state.created_at is not None
     horizon = _horizon(state, now)
-    books = Books(state, timeline(state, now), horizon)
     whole = horizon - state.created_at
     moments = [*(state.created_at + whole * n / (points - 1) for n in range(points - 1)), horizon]
-    return [(moment, books.until(moment)) for moment in moments]
+    return list(zip(moments, bills_at(state, now, moments), strict=True))
+
+
+def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
+    """What had accrued by each of these moments."""
+    books = Books(state, timeline(state, now), _horizon(state, now))
+    return [books.until(moment) for moment in moments]
 
 
 def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> Account:

@@ -143,6 +143,9 @@ def test_the_last_runs_of_a_name_are_compared_the_oldest_first(site: Site) -> No
     assert [run["run"] for run in site.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
     assert [run["run"] for run in site.call_json("compare", "night", "--last", "7")["runs"]] == ids
     assert ids[0] in site.call("compare", "night", "--last", "7", "--md")
+    page = site.folder / "nights.html"
+    assert site.call("compare", "night", "--last", "7", "--html", page) == f"wrote {page}\n"
+    assert "Trend of the last 3" in page.read_text()
     assert "no run" in site.call("compare", "ghost", "--last", "7", code=3)
     assert "--last 7 night" in site.call("compare", "night", "day", "--last", "7", code=2)
 

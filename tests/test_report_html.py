@@ -8,13 +8,17 @@ from decimal import Decimal
 from hashlib import sha256
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun import events as ev
 from spotrun.accounting import summarise
+from spotrun.errors import SpecInvalid
 from spotrun.events import Cause
-from spotrun.report import machine
+from spotrun.report import compare, machine
+from spotrun.report.html.comparison import RUNS_MAX, comparison_page
 from spotrun.report.html.course import overlaps
+from spotrun.report.html.metric import points
 from spotrun.report.html.page import POINTS, page
 from tests.histories import ON_DEMAND, START, History, random_runs
 
@@ -197,6 +201,96 @@ def test_a_long_run_stays_small_and_says_what_it_leaves_out():
     text = rendered(history)
     assert len(text.encode()) <= SIZE_MAX
     assert "the last 500 of 1500" in text
+
+
+# -- a metric over dollars ---------------------------------------------------------------------------------------------
+
+
+def learning(name: str = "val_loss") -> History:
+    """Three epochs with a metric, the first of them after an interruption."""
+    history = History()
+    launch = history.running()
+    history.after(300).gone(launch)
+    history.running()
+    for epoch, value in enumerate((0.9, 0.4, 0.3)):
+        history.step += 100
+        ended = history.after(600).now
+        history.write(
+            ev.EpochCompleted(
+                attempt=history.attempt, epoch=epoch, step=history.step, ended_at=ended, metrics={name: value}
+            )
+        )
+        history.after(1).commit()
+    return history
+
+
+def test_a_metric_is_drawn_over_what_had_been_paid_when_it_was_reached():
+    history = learning()
+    found = points(history.state, history.now, "val_loss")
+    assert [value for _, value in found] == [0.9, 0.4, 0.3]
+    # two instances at $0.36/h, the second billed from 10 s after it was asked for: 390 s, then 10 min more each epoch
+    first, second, third = (paid for paid, _ in found)
+    assert second - first == pytest.approx(0.36 * 601 / 3600, rel=0.01)
+    assert first < second < third < float(summarise(history.state, history.now).total.cost_usd)
+    text = page(history.state, history.entries, history.now, "val_loss")
+    (line,) = [a["points"] for tag, a in Page(text).tags if tag == "polyline" and (a["points"] or "").count(",") == 3]
+    across = [float(pair.split(",")[0]) for pair in (line or "").split()]
+    assert across == sorted(across)
+    assert "val_loss over dollars: 0.9 after $" in text
+
+
+def test_a_metric_that_no_epoch_told_is_refused_with_those_that_are_known():
+    history = learning()
+    with pytest.raises(SpecInvalid) as caught:
+        page(history.state, history.entries, history.now, "val_los")
+    assert caught.value.hint == "did you mean val_loss?"
+    with pytest.raises(SpecInvalid, match="no epoch has told"):
+        page(stormy().state, stormy().entries, stormy().now, "val_loss")
+
+
+def test_a_hostile_metric_is_a_name_only():
+    history = learning(HOSTILE)
+    parsed = Page(page(history.state, history.entries, history.now, HOSTILE))
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def compared(*histories: History, with_trend: bool = False) -> str:
+    return comparison_page([summarise(each.state, each.now) for each in histories], with_trend=with_trend)
+
+
+def test_the_page_of_several_runs_has_the_figures_of_the_comparison_and_asks_for_nothing():
+    runs = [stormy(), learning()]
+    text = compared(*runs)
+    parsed = Page(text)
+    told = compare.machine([summarise(each.state, each.now) for each in runs])["runs"]
+    rows = [row for row in parsed.rows if len(row) > 6 and row[0].get("scope") == "row"]
+    assert [Decimal(row[5]["data-value"] or "") for row in rows] == [Decimal(run["cost_usd"]) for run in told]
+    assert [float(row[3]["data-value"] or "") for row in rows] == [
+        pytest.approx(run["ratio_to_first"], abs=1e-6) for run in told
+    ]
+    for tag, attributes in parsed.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "href", "action", "style"} & set(attributes)
+    drawings = [a for tag, a in parsed.tags if tag == "svg" and "aria-hidden" not in a]
+    assert len(drawings) == 2
+    assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
+    assert "Trend" not in text
+    assert "Trend of the last 2" in compared(*runs, with_trend=True)
+
+
+def test_hostile_runs_are_compared_and_do_nothing():
+    text = compared(hostile(), stormy())
+    assert [tag for tag, _ in Page(text).tags].count("script") == 1
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_many_runs_are_cut_and_counted():
+    text = compared(*[History() for _ in range(RUNS_MAX + 5)])
+    assert f"the last {RUNS_MAX} of {RUNS_MAX + 5}" in text
+    assert len(text.encode()) <= SIZE_MAX
 
 
 def test_overlap_is_when_two_instances_are_there():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, StoreOption, print_json
+from spotrun.cli.options import JsonOption, StoreOption, print_json, write_text
 
 
 def compare(
@@ -19,18 +20,24 @@ def compare(
     as_json: JsonOption = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per run.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Print a Markdown table.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show the bills of some runs side by side."""
     from spotrun.accounting import summarise
     from spotrun.cli.wiring import last_runs, open_run
     from spotrun.errors import SpecInvalid
     from spotrun.report import compare as comparison
+    from spotrun.report.html.comparison import comparison_page
 
     if last and len(runs) != 1:
         raise SpecInvalid(f"--last is about one name, and {len(runs)} were given", hint=f"--last {last} {runs[0]}")
     opened = last_runs(runs[0], last, store) if last else [open_run(run, store) for run in runs]
     summaries = [summarise(run.ledger.refresh(), run.clock.now()) for run in opened]
-    if as_json:
+    if html is not None:
+        write_text(html, comparison_page(summaries, with_trend=last is not None))
+    if html is not None and not (as_json or csv or md):
+        print(f"wrote {html}")
+    elif as_json:
         print_json(comparison.machine(summaries))
     elif csv:
         print(comparison.csv(summaries), end="")

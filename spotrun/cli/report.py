@@ -18,20 +18,26 @@ def report(
     fail_if: Annotated[
         str, typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if, say, 'usd_per_epoch > 0.42'.")
     ] = "",
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="NAME", help="With --html: draw it over dollars, like val_loss.")
+    ] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.accounting import summarise
     from spotrun.cli.wiring import open_run
+    from spotrun.errors import SpecInvalid
     from spotrun.report import limits, machine, terminal
     from spotrun.report.html.page import page
 
+    if metric is not None and html is None:
+        raise SpecInvalid("--metric is drawn in the HTML report", hint=f"--html report.html --metric {metric}")
     limit = limits.parse(fail_if) if fail_if else None
     opened = open_run(run, store)
     state, now = opened.ledger.refresh(), opened.clock.now()
     summary = summarise(state, now)
     if html is not None:
-        write_text(html, page(state, opened.ledger.entries, now))
+        write_text(html, page(state, opened.ledger.entries, now, metric))
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:

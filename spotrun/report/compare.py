@@ -91,7 +91,7 @@ def markdown(summaries: Sequence[RunSummary]) -> str:
     rows = [["", *(plain(run.summary.run) for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [[label.strip(), *(figure(run) for run in runs)] for section in _SECTIONS for label, figure in section]
     lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return "\n".join([*lines, "", f"Assumptions: {_cell(_assumptions(summaries))}", ""])
+    return "\n".join([*lines, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
 
 
 def _cell(text: str) -> str:
@@ -99,7 +99,8 @@ def _cell(text: str) -> str:
     return _SIGNS.sub(r"\\\g<0>", text)
 
 
-def _assumptions(summaries: Sequence[RunSummary]) -> str:
+def assumptions(summaries: Sequence[RunSummary]) -> str:
+    """What the figures of all of them rest on, each once."""
     lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
     return "; ".join(lines)
 
@@ -124,7 +125,7 @@ def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
     return Group(
         compare_table(comparison(summaries)),
         Text(),
-        Text(f"Assumptions: {_assumptions(summaries)}", style="dim"),
+        Text(f"Assumptions: {assumptions(summaries)}", style="dim"),
     )
 
 

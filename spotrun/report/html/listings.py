@@ -52,10 +52,15 @@ def _cut(rows: Sequence[object]) -> str:
 
 
 def _account(name: str, a: Account) -> Markup:
+    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a))
+
+
+def account_cells(a: Account) -> list[Markup]:
+    """The figures of `COSTS` and `OTHERS`."""
     money = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.counterfactual_usd)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     cells = [figure(dollars(amount), usd_text(amount)) for amount in money]
     cells.append(figure(percent(a.savings), -1 if a.savings is None else a.savings))
     cells += [figure(short_duration(time), time.total_seconds()) for time in times]
     cells += [figure(count(number), number) for number in (a.interruptions, a.steps_redone)]
-    return element("tr", element("th", name, scope="row", data_value=name), *cells)
+    return cells

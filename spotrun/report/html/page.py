@@ -8,18 +8,24 @@ from datetime import datetime
 from spotrun.accounting import bill_course, summarise
 from spotrun.events import Entry
 from spotrun.report.html import listings
+from spotrun.report.html import metric as drawing
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.course import course
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import element, section
+from spotrun.report.html.markup import Markup, element, section
 from spotrun.report.terminal import headline, verdict
 from spotrun.state import RunState
 
 POINTS = 200
 
 
-def page(state: RunState, entries: Sequence[Entry], now: datetime) -> str:
-    """The report of a run as of `now`, from its fold and its ledger."""
+def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str | None = None) -> str:
+    """
+    The report of a run as of `now`, from its fold and its ledger; with `metric` drawn over dollars.
+
+    Raises:
+        SpecInvalid: no epoch has told of that metric.
+    """
     summary = summarise(state, now)
     prices = " (simulated prices)" if summary.simulated else ""
     body = element(
@@ -29,8 +35,14 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime) -> str:
         section("Course of the run", course(state, now), listings.attempts(state)),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
         section(f"Bill so far against all on demand{prices}", cumulative(bill_course(state, now, POINTS))),
+        *([] if metric is None else [_metric(state, now, metric, prices)]),
         section("Downtime by cause", downtime(summary)),
         section("Events", listings.events(entries)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
     return document(headline(summary), body)
+
+
+def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
+    found = drawing.points(state, now, metric)
+    return section(f"{metric} over dollars{prices}", drawing.over_dollars(metric, found))

@@ -1,0 +1,118 @@
+"""`spotrun compare A B --html FILE`: several runs side by side as one file that loads nothing from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from spotrun.accounting import RunSummary
+from spotrun.report.compare import Compared, assumptions, comparison, trend
+from spotrun.report.html import listings
+from spotrun.report.html.document import document
+from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
+from spotrun.report.html.tables import figure, head, table
+from spotrun.report.machine import usd_text
+from spotrun.report.tables import NOTHING, count, dollars, plain, short_duration
+from spotrun.timeline import DOWNTIME
+
+LEFT, WIDTH, ROW = 250, 640, 30
+RUNS_MAX = 100
+NAME_MAX = 32
+
+
+def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
+    """
+    The runs in the order given, the last `RUNS_MAX` of them; ratios are to the first that was given. `with_trend`:
+    they are of one name, the oldest first.
+    """
+    runs = comparison(summaries)[-RUNS_MAX:]
+    simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
+    left_out = f" (the last {RUNS_MAX} of {len(summaries)})" if len(summaries) > RUNS_MAX else ""
+    title = f"{len(summaries)} runs side by side{simulated}"
+    body = element(
+        "main",
+        element("h1", title),
+        *([_trend(summaries)] if with_trend else []),
+        section(f"What each cost{simulated}{left_out}", _costs(runs)),
+        section("Where the time went", _times(runs)),
+        section("All figures", _table(runs)),
+        element("p", f"Assumptions: {assumptions(summaries)}", class_="soft"),
+    )
+    return document(title, body)
+
+
+def _trend(summaries: Sequence[RunSummary]) -> Markup:
+    title, *lines = trend(summaries).splitlines()
+    return section(title.rstrip(":"), element("ul", *(element("li", line.strip()) for line in lines)))
+
+
+def _costs(runs: Sequence[Compared]) -> Markup:
+    """Two bars a run: what was paid, by kind of capacity, and what all on demand would have cost."""
+    totals = [run.summary.total for run in runs]
+    most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
+    rows = []
+    for number, run in enumerate(runs):
+        total = run.summary.total
+        kept = total.storage_usd + total.requests_usd + total.egress_usd
+        y, x = number * ROW, float(LEFT)
+        parts = [_name(run, y)]
+        for amount, class_ in ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (kept, "storage")):
+            width = float(amount / most) * WIDTH
+            parts.append(bar(x, y + 3, width, 11, class_))
+            x += width
+        parts.append(bar(LEFT, y + 16, float(total.counterfactual_usd / most) * WIDTH, 7, "wait"))
+        parts.append(label(LEFT + WIDTH + 10, y + 17, dollars(total.cost_usd)))
+        rows.append(join(*parts))
+    said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {dollars(run.summary.total.cost_usd)}" for run in runs)
+    keys = [
+        ("spot", "spot"),
+        ("on_demand", "on-demand"),
+        ("storage", "storage and requests"),
+        ("wait", "all on demand"),
+    ]
+    return join(picture(f"Cost: {said}", len(runs) * ROW, *rows), legend(keys))
+
+
+def _times(runs: Sequence[Compared]) -> Markup:
+    """A bar a run: training, and downtime by its causes."""
+    most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
+    rows = []
+    for number, run in enumerate(runs):
+        total = run.summary.total
+        y, x = number * ROW, float(LEFT)
+        parts = [_name(run, y)]
+        for seconds, class_ in [
+            (total.productive.total_seconds(), "productive"),
+            *((total.times[kind].total_seconds(), str(kind)) for kind in DOWNTIME),
+        ]:
+            parts.append(bar(x, y + 3, seconds / most * WIDTH, 20, class_))
+            x += seconds / most * WIDTH
+        parts.append(label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall)))
+        rows.append(join(*parts))
+    said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {short_duration(run.summary.total.wall)}" for run in runs)
+    keys = [("productive", "training"), *((str(kind), str(kind)) for kind in DOWNTIME)]
+    return join(picture(f"Wall time: {said}", len(runs) * ROW, *rows), legend(keys))
+
+
+def _name(run: Compared, y: float) -> Markup:
+    return label(0, y + 17, plain(run.summary.run, NAME_MAX))
+
+
+def _table(runs: Sequence[Compared]) -> Markup:
+    """A row a run, which its heads sort."""
+    names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.COSTS, *listings.OTHERS)
+    heads = [head(name if name in ("run", "state") else element("button", name, type="button")) for name in names]
+    return table("Runs", heads, [_row(run) for run in runs])
+
+
+def _row(run: Compared) -> Markup:
+    summary = run.summary
+    ratio, per_epoch = run.ratio_to_first, summary.usd_per_epoch
+    cells = [
+        element("td", summary.state),
+        figure(count(len(summary.epochs)), len(summary.epochs)),
+        figure(NOTHING if ratio is None else f"{ratio:.2f}x", -1 if ratio is None else ratio),
+        figure(NOTHING if per_epoch is None else dollars(per_epoch), -1 if per_epoch is None else usd_text(per_epoch)),
+        *listings.account_cells(summary.total),
+    ]
+    return element("tr", element("th", plain(summary.run, NAME_MAX), scope="row"), *cells)
