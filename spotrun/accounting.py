@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.billing import ZERO
-from spotrun.books import NOTHING, Bill, Books
+from spotrun.books import NOTHING, Bill, Books, baseline_usd_per_hour
 from spotrun.outcome import durable_epochs, outcome
 from spotrun.state import Launch, RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, spent, timeline
@@ -158,13 +158,15 @@ def assumptions(state: RunState) -> str:
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
     unpriced = sum(1 for launch in state.launches.values() if _unpriced(launch))
+    baseline = baseline_usd_per_hour(state)
+    compared = "the on-demand price of the same type" if baseline is None else f"${baseline} an hour (report.baseline)"
     parts = [
         prices,
         f"instances: {created.billing.source}",
         f"storage and requests: {created.storage.source}",
         "what is stored: the checkpoints, from commit to removal or the run's end",
         "egress: none (same region)",
-        "all on demand: the productive time and one start, at the on-demand price of the same type",
+        f"all on demand: the productive time and one start, at {compared}",
     ]
     lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
     if lists:

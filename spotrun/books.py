@@ -16,6 +16,7 @@ from decimal import Decimal
 from spotrun.billing import ZERO, to_nano
 from spotrun.offering import CapacityType
 from spotrun.outcome import interrupted
+from spotrun.spec_values import ON_DEMAND
 from spotrun.state import RunState
 from spotrun.timeline import Kind, Span, account_end
 
@@ -159,10 +160,18 @@ class Books:
         return to_nano((prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000)
 
 
+def baseline_usd_per_hour(state: RunState) -> Decimal | None:
+    """What the job names as the price that it is compared with (`report.baseline`)."""
+    assert state.created is not None
+    found = (state.created.spec.get("report") or {}).get("baseline", ON_DEMAND)
+    return None if found == ON_DEMAND else Decimal(found)
+
+
 def _counterfactual(
     state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """When an on-demand machine in this run's place would have been billed, and at which hourly price in all."""
+    baseline = baseline_usd_per_hour(state)
     first = next((span for span in spans if span.kind is Kind.PRODUCTIVE), None)
     for span in spans:
         if span.attempt is None:
@@ -175,4 +184,5 @@ def _counterfactual(
         )
         if span.kind is Kind.PRODUCTIVE or starting:
             launch = state.launch_of(state.attempts[span.attempt])
-            yield span.start, span.end, launch.intent.on_demand_usd_per_hour + attached_usd_per_hour
+            price = launch.intent.on_demand_usd_per_hour if baseline is None else baseline
+            yield span.start, span.end, price + attached_usd_per_hour

@@ -39,6 +39,7 @@ from spotrun.spec_values import (
     IMAGE_PARAMETER_PATTERN,
     NAME_PATTERN,
     NEWS_KINDS,
+    ON_DEMAND,
     PLACE_PATTERN,
     SHARE_PATTERN,
     STEPS_PATTERN,
@@ -51,6 +52,7 @@ from spotrun.spec_values import (
     one_of,
     read_accelerators,
     read_args,
+    read_baseline,
     read_condition,
     read_deadline,
     read_envs,
@@ -317,6 +319,15 @@ class ReportSpec(Model):
         default=None,
         description="launch and resume end with exit code 10 where this holds of the finished run. Figures: "
         f"{', '.join(FIGURE_NAMES)}; >, >=, <, <=, ==, !=; and, or.",
+    )
+    baseline: Annotated[
+        str,
+        PlainValidator(read_baseline),
+        WithJsonSchema({"anyOf": [{"const": ON_DEMAND}, {"type": "number", "exclusiveMinimum": 0}]}),
+    ] = Field(
+        default=ON_DEMAND,
+        description="What savings are told against: the on-demand price of the instance type that trained, or so many "
+        "US dollars per hour of a machine that would have been rented instead.",
     )
 
 

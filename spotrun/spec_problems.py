@@ -18,7 +18,6 @@ from spotrun.units import Unreadable, shown
 UNBUILT = frozenset(
     {
         *("secrets", "file_mounts", "schedule", "labels", "job_recovery"),
-        "report.baseline",
         *("resources.labels", "resources.image_id", "resources.disk_size"),
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from spotrun import address, condition
 from spotrun.credentials import holds_credential
 from spotrun.errors import StoreError
-from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, shown
+from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -254,6 +254,20 @@ def read_condition(value: object) -> str:
     text = clean_text(value)
     condition.parse(text)
     return text
+
+
+ON_DEMAND = "on-demand"
+"""The baseline of a report unless another price is named."""
+
+
+def read_baseline(value: object) -> str:
+    """`on-demand`, or US dollars per hour."""
+    if value == ON_DEMAND:
+        return ON_DEMAND
+    try:
+        return f"{parse_usd(value):f}"
+    except Unreadable as error:
+        raise Unreadable(error.message, f"{error.suggestion}, or on-demand") from error
 
 
 def read_webhook(value: object) -> str:

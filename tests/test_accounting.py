@@ -18,6 +18,7 @@ from spotrun.outcome import durable_epochs
 from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
+from tests.test_policy import spec
 
 quickly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -69,6 +70,17 @@ def test_the_on_demand_bill_is_the_productive_time_and_one_start():
     assert total.counterfactual_usd == Decimal("3.60") * (60 + 25 + 15 + 260) / 3600
     assert total.savings is not None
     assert round(total.savings, 6) == round(1 - (350 * 0.0001) / 0.36, 6)
+
+
+def test_a_baseline_of_the_job_takes_the_place_of_the_on_demand_price():
+    history = History(FREE_STORAGE, spec=spec(report={"baseline": 1.80}).to_dict())
+    history.running(price="0.36")
+    history.after(260)
+
+    summary = summary_of(history)
+
+    assert summary.total.counterfactual_usd == Decimal("1.80") * (60 + 25 + 15 + 260) / 3600
+    assert "at $1.8 an hour (report.baseline)" in summary.assumptions
 
 
 def test_an_interruption_without_notice_costs_detection_a_new_start_and_rework():

@@ -72,6 +72,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
     from spotrun.errors import LedgerDamaged
     from spotrun.outcome import status_word
     from spotrun.report.budget import budget_outlook
+    from spotrun.report.sparkline import price_course
     from spotrun.report.tables import plain
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
@@ -90,6 +91,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "epochs_completed": len(state.epochs),
         "interruptions": total.interruptions,
         "cost_usd": str(total.cost_usd),
+        "prices_usd_per_hour": [None if price is None else str(price) for price in price_course(state, now)],
         "simulated": run.created.simulated,
         "voids": len(state.voids),
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),

@@ -20,6 +20,7 @@ from spotrun.outcome import status_word
 from spotrun.report.budget import budget_line, budget_outlook
 from spotrun.report.describe import describe, span
 from spotrun.report.outlook import next_decision
+from spotrun.report.sparkline import price_course, sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
 from spotrun.runner import Pass
@@ -103,6 +104,8 @@ class LiveView(_Watching, Screen[Pass]):
         facts = Table.grid(padding=(0, 2))
         facts.add_row(Text("where", "dim"), Text(_where(seen.state) or "no instance"))
         facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
+        if prices := sparkline(price_course(seen.state, self._clock.now())):
+            facts.add_row(Text("price", "dim"), Text(prices))
         if (budget := _budget(seen, summary, self._clock.now())) is not None:
             facts.add_row(Text("budget", "dim"), Text(budget))
         facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))

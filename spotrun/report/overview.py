@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import dollars, plain
 from spotrun.report.view import Lines, Screen, View
 
@@ -44,6 +45,15 @@ def notes(rows: Rows) -> list[str]:
     return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
 
 
+def prices(rows: Rows) -> list[str]:
+    """What an hour has cost so far, of each run that goes on."""
+    courses = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
+    drawn = {
+        run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in courses.items()
+    }
+    return [f"{run} {line}" for run, line in drawn.items() if line]
+
+
 def watching() -> View[Rows]:
     """A screen on a terminal, plain lines where output goes to a file or a pipe."""
     return _Table() if sys.stdout.isatty() else _Changes()
@@ -54,7 +64,7 @@ class _Table(Screen[Rows]):
         super().__init__(Console(), refresh_per_second=4, transient=False)
 
     def render(self, news: Rows) -> RenderableType:
-        return Group(table(news), *(Text(note) for note in notes(news)))
+        return Group(table(news), *(Text(line) for line in [*prices(news), *notes(news)]))
 
 
 class _Changes(Lines[Rows]):

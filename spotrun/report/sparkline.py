@@ -1,0 +1,54 @@
+"""What an hour has cost as the run went on, in one line of small bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+from spotrun.state import Launch, RunState
+from spotrun.timeline import account_end
+
+BARS = "▁▂▃▄▅▆▇█"
+WIDTH = 24
+
+
+def price_course(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
+    """
+    The hourly price of the newest instance at `width` moments, evenly from the run's creation to now or its end; None
+    where none was rented.
+    """
+    assert state.created_at is not None
+    launches = [launch for launch in state.launches.values() if launch.recorded is not None]
+    whole = account_end(state, now) - state.created_at
+    moments = (state.created_at + whole * (n + 1) / width for n in range(width))
+    return [_price_at(launches, moment) for moment in moments]
+
+
+def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
+    for launch in reversed(launches):
+        assert launch.recorded is not None
+        known = launch.gone or launch.recorded
+        gone = launch.gone is not None and launch.gone.ended_at < moment
+        if launch.recorded.billed_from <= moment and not gone:
+            prices = known.prices or launch.recorded.prices
+            in_effect = [segment for segment in prices if segment.since <= moment] or list(prices[:1])
+            return in_effect[-1].usd_per_hour if in_effect else None
+    return None
+
+
+def sparkline(prices: Sequence[Decimal | None]) -> str:
+    """A bar each from the least price to the most, a space where there is none; the range is written beside them."""
+    known = [price for price in prices if price is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    bars = "".join(" " if price is None else _bar(price, low, high) for price in prices)
+    told = f"${low:f}/h" if low == high else f"${low:f} to ${high:f}/h"
+    return f"{bars} {told}"
+
+
+def _bar(price: Decimal, low: Decimal, high: Decimal) -> str:
+    if low == high:
+        return BARS[0]
+    return BARS[int((price - low) / (high - low) * (len(BARS) - 1))]
