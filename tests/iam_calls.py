@@ -69,10 +69,13 @@ def read_call(method: str, url: str, headers: Mapping[str, str], body: bytes) ->
 
 def _read_scheduler(method: str, url: str, body: bytes) -> Call:
     """https://docs.aws.amazon.com/scheduler/latest/APIReference/API_CreateSchedule.html"""
+    name = urlsplit(url).path.removeprefix("/schedules/")
+    if method == "GET":
+        (group,) = parse_qs(urlsplit(url).query)["groupName"]
+        return Call("scheduler", "GetSchedule", {"Name": name, "GroupName": group})
     if method != "POST":
         raise NotImplementedError(f"scheduler {method}")
     asked = json.loads(body)
-    name = urlsplit(url).path.removeprefix("/schedules/")
     facts = {"Name": name, "GroupName": asked["GroupName"], "RoleArn": asked["Target"]["RoleArn"]}
     return Call("scheduler", "CreateSchedule", facts)
 
@@ -92,10 +95,12 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             name = call.parameters["Name"]
             owner = "" if name.startswith("/aws/service/") else ACCOUNT
             yield Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{owner}:parameter{name}")
-        case "scheduler", "CreateSchedule":
+        case "scheduler", action:
             name = f"{call.parameters['GroupName']}/{call.parameters['Name']}"
-            yield Asked("scheduler:CreateSchedule", f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule/{name}")
-            yield Asked("iam:PassRole", call.parameters["RoleArn"], {"iam:PassedToService": "scheduler.amazonaws.com"})
+            yield Asked(f"scheduler:{action}", f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule/{name}")
+            if action == "CreateSchedule":
+                role = call.parameters["RoleArn"]
+                yield Asked("iam:PassRole", role, {"iam:PassedToService": "scheduler.amazonaws.com"})
         case "pricing", "GetProducts":
             yield Asked("pricing:GetProducts")
         case "servicequotas", "GetServiceQuota":

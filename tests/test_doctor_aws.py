@@ -84,7 +84,7 @@ def test_an_account_as_the_templates_make_it_passes_with_the_runners_policy(acco
     assert [asked.resource.rpartition("/")[2] for asked in account.denied] == [NO_INSTANCE]
     assert found["identity"].detail.startswith("arn:aws:")
     assert REGION in found["identity"].detail
-    assert {name for name, finding in found.items() if finding.verdict is not Verdict.OK} == {"guard", "terminate"}
+    assert {name for name, finding in found.items() if finding.verdict is not Verdict.OK} == {"terminate"}
     assert "g4dn.xlarge" in found["launch on spot"].detail
     assert AwsCloud(CONFIG, system_clock()).list() == []
 
@@ -361,3 +361,20 @@ def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, site: Site) 
 )
 def test_flags_that_mean_nothing_are_refused(site: Site, words: tuple[str, ...]) -> None:
     assert "try:" in site.call(*words, code=SpecInvalid.exit_code)
+
+
+def test_an_account_without_guards_is_warned(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        boto3.client("scheduler").delete_schedule_group(Name="spotrun")
+    found = examined()["guard"]
+    assert found.verdict is Verdict.WARNED
+    assert "there is no schedule group spotrun" in found.detail
+    account.furnish()
+
+
+def test_who_may_not_make_guards_is_warned(account: GuardedAccount) -> None:
+    account.policies = without("scheduler:CreateSchedule")
+    found = examined()["guard"]
+    assert found.verdict is Verdict.WARNED
+    assert "AccessDeniedException" in found.detail
+    account.denied.clear()

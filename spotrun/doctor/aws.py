@@ -13,7 +13,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws import guard, inquiry
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
@@ -148,11 +148,11 @@ class AwsDoctor:
             yield ok("terminate", f"EC2 would end {ended}")
 
     def _guard(self) -> Finding:
-        return warned(
-            "guard",
-            "an instance whose own time-to-live has died with its system ends no sooner than at the next sweep",
-            "let cron call `spotrun reap` every hour on a machine that is always on",
-        )
+        why = guard.missing(self._region)
+        if why is None:
+            return ok("guard", "a schedule ends each instance that outlives its time-to-live")
+        what = "an instance whose own time-to-live has died with its system ends no sooner than at the next sweep"
+        return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
 
 
 def _skew(before: datetime, after: datetime, told_at: datetime) -> timedelta:

@@ -134,8 +134,8 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     spot = [] if policy == "on-demand" else spot_now(facts)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(facts):
         return Chosen(on_demand[0], "spot lasts so shortly that an hour of progress costs less on demand")
-    if policy == "auto" and spot_offerings(spec, world):
-        on_demand = [found for found in on_demand if pays_for_all(found, state, spec, world, now)]
+    if policy == "auto" and spot_offerings(spec, facts.world):
+        on_demand = [found for found in on_demand if pays_for_all(found, state, spec, facts.world, now)]
     missing, dying = now - _capacity_missing_since(state, now), _dying(state, now)
     missing_s = (max(missing, spec.policy.on_demand_after) if dying else missing).total_seconds()
     in_vain = missing_s >= rule.on_demand_after_s and _asked_in_vain(state, spec, now)

@@ -12,13 +12,27 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.refusals import AlreadyThere
+from spotrun.clouds.aws.refusals import AlreadyThere, NotThere
+from spotrun.errors import CloudError
 from spotrun.instance import LaunchRequest
 
 GROUP, ROLE = "spotrun", "spotrun-guard"
 """Both are made by infra/aws."""
+_NOBODYS = "spotrun-doctor"
 LATER = timedelta(minutes=5)
 """The instance's own timer counts from its boot, and comes first."""
+
+
+def missing(region: Region) -> str | None:
+    """Why launches would have no guard; None: they would."""
+    try:
+        region.ask("look for a guard", lambda: region.scheduler.get_schedule(GroupName=GROUP, Name=_NOBODYS))
+    except NotThere as error:
+        # its words alone tell which of the two is not there
+        return f"there is no schedule group {GROUP}" if f"group {GROUP}" in error.message.lower() else None
+    except CloudError as error:
+        return error.message
+    return None
 
 
 def arm(region: Region, request: LaunchRequest, instance_id: str, account: str, launched_at: datetime) -> None:

@@ -35,6 +35,10 @@ class AlreadyThere(CloudError):
     """Something of that name was made before."""
 
 
+class NotThere(CloudError):
+    """Nothing of that name was made."""
+
+
 class NoSuchInstance(CloudError):
     """EC2 does not know the instance: it is long gone, or too new to be seen everywhere (P7)."""
 
@@ -94,6 +98,7 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     ),
     "IdempotentParameterMismatch": (TokenReused, None),
     "ConflictException": (AlreadyThere, None),
+    "ResourceNotFoundException": (NotThere, None),
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
     **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
 }
