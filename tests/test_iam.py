@@ -35,9 +35,12 @@ ATTACHED = {
     "node": ("spotrun-node/runs", "spotrun-node/sessions", "bucket"),
     "guard": ("spotrun-guard/end-instances",),
     "user": ("spotrun-sessions",),
-    "administrator": ("bucket",),
+    "administrator": ("anything", "bucket"),
+    "node elsewhere": ("spotrun-node/runs",),
+    "runner elsewhere": ("spotrun-runner",),
 }
-"""Who has which policies. The administrator has whatever rights there are, and yet the bucket has its own policy."""
+"""Who has which policies. Elsewhere the bucket was made without our template, and has no policy of its own."""
+ANYTHING = {"Statement": [{"Sid": "Anything", "Effect": "Allow", "Action": "*", "Resource": "*"}]}
 NOT_EVALUATED = {"EndOwnSessions"}
 """Statements that are not put to any request here, by name: this one has a policy variable in it."""
 
@@ -49,7 +52,15 @@ ALLOWED = [
     ("node", Asked("s3:PutObject", f"{RUN}/hints/agent-1.json", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/checkpoints/1/0/part-0", TLS)),
     ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
-    ("node", Asked("ssmmessages:OpenDataChannel")),
+    ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
+    *(
+        ("node", Asked(f"ssmmessages:{verb}{kind}Channel"))
+        for verb in ("Create", "Open")
+        for kind in ("Control", "Data")
+    ),
+    ("node", Asked("ssm:UpdateInstanceInformation")),
+    ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
     ("guard", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
     ("runner", Asked("ec2:DescribeInstances")),
@@ -58,7 +69,10 @@ ALLOWED = [
     ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_SCHEDULER)),
-    ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0")),
+    *(
+        ("runner", Asked(f"scheduler:{verb}Schedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0"))
+        for verb in ("Create", "Get", "Delete")
+    ),
     (
         "runner",
         Asked(
@@ -70,7 +84,12 @@ ALLOWED = [
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}::parameter/aws/service/deeplearning/ami/latest")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
     ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
-    ("runner", Asked("s3:GetLifecycleConfiguration", BUCKET, TLS)),
+    ("runner", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
+    *(
+        ("runner", Asked(f"s3:{action}", BUCKET, TLS))
+        for action in ("ListBucket", "GetBucketVersioning", "GetLifecycleConfiguration")
+    ),
 ]
 
 DENIED = [
@@ -79,6 +98,7 @@ DENIED = [
     ("node", Asked("s3:DeleteObjectVersion", f"{RUN}/checkpoints/1/0/part-0", TLS)),
     ("node", Asked("s3:GetObject", f"{BUCKET}/elsewhere/x", TLS)),
     ("node", Asked("s3:GetObject", "arn:aws:s3:::another/runs/x", TLS)),
+    ("node", Asked("s3:ListBucket", "arn:aws:s3:::another", TLS)),
     ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", {"aws:SecureTransport": "false"})),
     ("node", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
     ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/database/password")),
@@ -99,19 +119,25 @@ DENIED = [
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", {"iam:PassedToService": "lambda.amazonaws.com"})),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_EC2)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_SCHEDULER)),
     ("runner", Asked("iam:CreateServiceLinkedRole", f"{ROLE}/aws-service-role/spot.amazonaws.com/x")),
     ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/default/x")),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:DeleteObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:DeleteObjectVersion", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:GetObject", f"{BUCKET}/elsewhere/x", TLS)),
+    ("runner", Asked("s3:ListBucket", "arn:aws:s3:::another", TLS)),
     ("runner", Asked("s3:DeleteBucket", BUCKET, TLS)),
+    ("node elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("administrator", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", {"aws:SecureTransport": "false"})),
 ]
 
 
 def decided(who: str, asked: Asked) -> Decision:
-    return decide([DOCUMENTS[name] for name in ATTACHED[who]], asked)
+    return decide([ANYTHING if name == "anything" else DOCUMENTS[name] for name in ATTACHED[who]], asked)
 
 
 def case(value: Any) -> str:
