@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -23,7 +24,8 @@ from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.price_history import price_course, price_range
 from spotrun.quotes import Quote
-from spotrun.report.quotes import ordered, sparkline
+from spotrun.report.quotes import ordered
+from spotrun.report.sparkline import bars
 from tests.aws_launches import request
 from tests.ec2_prices import SpotRow
 from tests.ec2_server import TYPES, ZONES, Ec2Account
@@ -79,12 +81,12 @@ def test_a_range_is_that_of_every_minute(changes: dict[int, int], minutes: int) 
         ([1, 8, 1], "▁█▁"),
         ([3, 3], "▁▁"),
         ([None, 1, 2], " ▁█"),
-        ([None, None], "-"),
+        ([None, None], ""),
         ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
     ],
 )
-def test_a_sparkline_goes_from_the_lowest_to_the_highest(course: list[int | None], drawn: str) -> None:
-    assert sparkline([None if price is None else Decimal(price) for price in course]) == drawn
+def test_bars_go_from_the_lowest_to_the_highest(course: list[int | None], drawn: str) -> None:
+    assert bars([None if price is None else Decimal(price) for price in course]) == drawn
 
 
 # -- compute and quotas ------------------------------------------------------------------------------------------------
@@ -205,3 +207,10 @@ def test_what_nobody_rents_out_is_an_error(accelerators: str, words: str) -> Non
     answer = CliRunner().invoke(app, ["offers", "--cloud", "local", "--accelerators", accelerators])
     assert answer.exit_code == 1
     assert words in str(answer.exception)
+
+
+def test_without_its_sdk_aws_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.delitem(sys.modules, "spotrun.clouds.aws.calls", raising=False)
+    answer = CliRunner().invoke(app, ["offers", "--region", "us-east-1"])
+    assert "pip install 'spotrun[aws]'" in str(answer.exception)

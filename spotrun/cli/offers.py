@@ -63,9 +63,13 @@ def _local(accelerators: str | None, types: tuple[str, ...], regions: tuple[str,
 
 def _aws(accelerators: str | None, types: tuple[str, ...], regions: tuple[str, ...]) -> Quotes:
     from spotrun.clock import system_clock
-    from spotrun.clouds.aws.calls import default_region
     from spotrun.clouds.aws.config import AwsConfig
-    from spotrun.clouds.aws.quotes import read_quotes
+    from spotrun.errors import CloudError
 
+    try:
+        from spotrun.clouds.aws.calls import default_region
+        from spotrun.clouds.aws.quotes import read_quotes
+    except ModuleNotFoundError as error:
+        raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
     config = AwsConfig(regions=regions or (default_region(),), instance_types=types)
     return read_quotes(config, system_clock(), accelerators)

@@ -14,6 +14,7 @@ from spotrun.offering import CapacityType
 from spotrun.price_history import PriceRange, price_course
 from spotrun.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.report.machine import usd_text
+from spotrun.report.sparkline import bars
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain
 
 Order = Literal["usd", "compute"]
@@ -21,7 +22,6 @@ MONTH = timedelta(days=30)
 COURSE_POINTS = 12
 WIDTH_MIN = 140
 """A figure that is cut off is worse than a long line."""
-_BARS = "▁▂▃▄▅▆▇█"
 _FIGURES = [
     "capacity",
     "$/h\nnow",
@@ -105,21 +105,10 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
         dollars(offering.price_usd_per_hour),
         NOTHING if month is None else dollars(month.mean),
         *([NOTHING] * 3 if whole is None else [dollars(price) for price in whole]),
-        sparkline(price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)),
+        bars(price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)) or NOTHING,
         NOTHING if offering.capacity_type is CapacityType.ON_DEMAND else percent(quote.saved),
         NOTHING if compute is None else dollars(compute),
     ]
-
-
-def sparkline(course: Sequence[Decimal | None]) -> str:
-    """A bar for each price, from the lowest to the highest of them; a blank where nothing is known."""
-    if not any(course):
-        return NOTHING
-    known = [price for price in course if price is not None]
-    low, high = min(known), max(known)
-    steps = len(_BARS) - 1
-    heights = [None if p is None else int((p - low) / (high - low) * steps) if high > low else 0 for p in course]
-    return "".join(" " if height is None else _BARS[height] for height in heights)
 
 
 def machine(found: Quotes, order: Order) -> dict[str, Any]:

@@ -43,9 +43,14 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    bars = "".join(" " if price is None else _bar(price, low, high) for price in prices)
     told = f"${low:f}/h" if low == high else f"${low:f} to ${high:f}/h"
-    return f"{bars} {told}"
+    return f"{bars(prices)} {told}"
+
+
+def bars(prices: Sequence[Decimal | None]) -> str:
+    """The bars alone; nothing where no price is known."""
+    known = [price for price in prices if price is not None]
+    return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 
 
 def _bar(price: Decimal, low: Decimal, high: Decimal) -> str:
