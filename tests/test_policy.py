@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from spotrun import events as ev
+from spotrun.billing import AWS_RULE, LOCAL_RULE
 from spotrun.events import Cause
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.market import World
@@ -198,6 +199,18 @@ def test_the_reservation_never_exceeds_the_budget_and_the_last_life_is_short() -
     assert isinstance(intent, ev.LaunchIntended)
     whole = timedelta(hours=3)  # less what storage and requests may take
     assert whole * 0.97 < timedelta(seconds=intent.time_to_live_s) < whole
+
+
+def test_disk_and_address_are_reserved_too_and_make_a_life_shorter() -> None:
+    lives = []
+    for rule in (LOCAL_RULE, AWS_RULE):
+        history = History(budget_usd=Decimal("3"), billing=rule)
+        (intent,) = events_of(decided(history))
+        history.write(intent)  # which would be void above the budget
+        assert history.state.reserved_usd() <= 3
+        assert isinstance(intent, ev.LaunchIntended)
+        lives.append(intent.time_to_live_s)
+    assert lives[1] < lives[0]
 
 
 def test_a_budget_for_more_than_a_long_life_is_kept_for_a_standby_by_half() -> None:
