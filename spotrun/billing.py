@@ -60,6 +60,11 @@ def rule_of(cloud: str, volume_gib: int) -> BillingRule:
     return LOCAL_RULE if cloud == "local" else replace(AWS_RULE, volume_gib=volume_gib)
 
 
+def machine_alone(rule: BillingRule) -> BillingRule:
+    """The same without what is attached to an instance: its disk and its address."""
+    return replace(rule, volume_gib=0, address_usd_per_hour=ZERO)
+
+
 def exact_seconds(duration: timedelta) -> Decimal:
     """A duration in seconds without passing through a float."""
     return Decimal(duration // timedelta(microseconds=1)) / 1_000_000

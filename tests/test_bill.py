@@ -15,11 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
+from spotrun.accounting import summarise
 from spotrun.bill import aws, gcp
 from spotrun.bill.charge import Record
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, reconcile, wanted_of
 from spotrun.bill.rows import column_name
-from spotrun.billing import EC2_RULE, LOCAL_RULE
+from spotrun.billing import AWS_RULE, LOCAL_RULE, machine_alone
 from spotrun.errors import SpotrunError
 from spotrun.events import encode_entry
 from spotrun.instance import EndedBy
@@ -42,6 +43,8 @@ from tests.bills import (
 )
 from tests.histories import ON_DEMAND, START, History, random_runs
 from tests.local_runs import Site
+
+EC2_RULE = machine_alone(AWS_RULE)
 
 
 def stormy(**created: object) -> History:
@@ -138,6 +141,29 @@ def test_what_is_not_the_instance_itself_is_named_for_what_it_is(tmp_path: Path)
         Reason.TAX: Decimal("0.57"),
         Reason.CREDIT: Decimal("-0.25"),
     }
+
+
+def test_disks_and_addresses_are_one_line_that_the_ledger_counts_at_list_prices(tmp_path: Path) -> None:
+    history = stormy(billing=AWS_RULE)
+    lines = billed(history)
+    lines.append(beside(lines[0], "vol-0123", "Usage", "USE2-EBS:VolumeUsage.gp3", "0.0500000000"))
+    lines.append(beside(lines[0], lines[0].resource, "Usage", "USE2-PublicIPv4:InUseAddress", "0.0200000000"))
+    found = by_report(history, lines, tmp_path)
+    assert found.unexplained == ()
+    total = summarise(history.state, history.now).total
+    assert found.ours_usd == total.spot_usd + total.on_demand_usd
+    attached = found.lines[-1]
+    lives_s = 8490.75 + 1890 + 6100.25
+    volume, address = 0.08 * 100 / 720 * lives_s / 3600, 0.005 * lives_s / 3600
+    assert float(attached.ours_usd) == pytest.approx(volume + address)
+    told = {part.reason: float(part.usd) for part in attached.parts}
+    assert told == {Reason.VOLUME: pytest.approx(0.05 - volume), Reason.NETWORK: pytest.approx(0.02 - address)}
+    assert Reason.REFUND not in reasons(found)
+    feed = tmp_path / "feed.tsv"
+    feed.write_text(spot_data_feed(billed(history)))
+    by_feed = against(history, aws.read_spot_data_feed(feed, wanted_of(history.state)))
+    assert by_feed.unexplained == ()
+    assert set(reasons(by_feed)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
 
 
 def test_minimum_and_first_hour_come_from_the_clouds_rule_where_the_ledger_had_another(tmp_path: Path) -> None:
@@ -272,7 +298,7 @@ def test_the_spot_data_feed_knows_spot_only_and_its_own_rounding(tmp_path: Path,
     path.write_bytes(gzip.compress(spot_data_feed(billed(history), places).encode()))
     found = against(history, aws.read_spot_data_feed(path, wanted_of(history.state)))
     assert found.unexplained == ()
-    assert set(reasons(found)) == {Reason.ROUNDING, Reason.ON_DEMAND}
+    assert set(reasons(found)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
     third = found.lines[-1]
     assert (third.theirs_usd, third.explained_usd) == (0, -third.ours_usd)
     path.write_text(spot_data_feed([replace(line, seconds=line.seconds * 2) for line in billed(history)]))

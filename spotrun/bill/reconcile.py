@@ -4,8 +4,9 @@ Our ledger against the cloud's record, instance by instance. Pure, and exact:
     ours + the explained parts + what is unexplained = theirs
 
 What the ledger says of an instance is first reckoned anew by the rule that the cloud publishes (its minimum, what it
-forgives), then cut to the hours that the file has, and then compared with the lines that meter the instance. Lines for
-volumes, network, taxes and credits are explained by what they are: the ledger's instances are without them.
+forgives), then cut to the hours that the file has, and then compared with the lines that meter the instance. Taxes and
+credits are explained by what they are. Disks and addresses, which the ledger counts at list prices and a bill names by
+ids of their own, are one line for the run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
-from spotrun.billing import ZERO, Meter, exact_seconds, hourly, metered
+from spotrun.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.state import Launch, RunState
@@ -37,14 +38,14 @@ class Reason(StrEnum):
     REFUND = "interruption refund"
     """Spot capacity that the cloud takes back early is free: on EC2 in the first hour."""
     NOT_COVERED = "hours not in the file"
-    ON_DEMAND = "on-demand is not in the file"
+    NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
     """The ledger counts from the launch, the cloud from when the machine runs."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
-    VOLUME = "volumes"
-    NETWORK = "network"
+    VOLUME = "volumes, which the ledger counts at a list price"
+    NETWORK = "addresses and traffic"
 
 
 _BY_KIND = {
@@ -54,6 +55,9 @@ _BY_KIND = {
     ChargeKind.NETWORK: Reason.NETWORK,
     ChargeKind.ROUNDING: Reason.ROUNDING,
 }
+
+
+_ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,8 @@ def reconcile(state: RunState, record: Record, now: datetime) -> Reconciliation:
     """Every instance of the run and every charge about it, in exactly one line each."""
     launches = {_instance_id(launch): launch for launch in state.launches.values() if _instance_id(launch)}
     by_resource: dict[str, list[Charge]] = {}
-    for charge in record.charges:
+    beside = tuple(charge for charge in record.charges if charge.kind in _ATTACHED)
+    for charge in (charge for charge in record.charges if charge.kind not in _ATTACHED):
         by_resource.setdefault(charge.resource, []).append(charge)
     lines = [
         _Instance(state, launch, record, tuple(by_resource.get(instance_id, ())), now).line()
@@ -144,7 +149,38 @@ def reconcile(state: RunState, record: Record, now: datetime) -> Reconciliation:
     lines += [
         _stranger(resource, tuple(charges)) for resource, charges in by_resource.items() if resource not in launches
     ]
-    return Reconciliation(record, tuple(lines))
+    attached = _attached(state, record, beside, now)
+    return Reconciliation(record, (*lines, attached) if attached.ours_usd or beside else tuple(lines))
+
+
+def _attached(state: RunState, record: Record, charges: tuple[Charge, ...], now: datetime) -> Line:
+    """Disks, addresses and traffic of the whole run: no record says whose they were."""
+    assert state.created is not None
+    rule = state.created.billing
+    whole, disks_too, alone = (
+        _sum(launch.meter(each).cost_until(_until(launch, now)) for launch in state.launches.values())
+        for each in (rule, replace(rule, address_usd_per_hour=ZERO), machine_alone(rule))
+    )
+    ours = {ChargeKind.VOLUME: disks_too - alone, ChargeKind.NETWORK: whole - disks_too}
+    parts = []
+    for kind, ours_usd in ours.items():
+        theirs_usd = _sum(charge.amount_usd for charge in charges if charge.kind is kind)
+        reason = Reason.NOT_IN_FILE if record.spot_only else _BY_KIND[kind]
+        parts.append(Part(reason, theirs_usd - ours_usd))
+    return Line(
+        launch=None,
+        resource="disks and addresses",
+        what="attached to the instances of the run",
+        ours_usd=whole - alone,
+        theirs_usd=_sum(charge.amount_usd for charge in charges),
+        parts=tuple(part for part in parts if part.usd),
+        why="",
+        charges=charges,
+    )
+
+
+def _until(launch: Launch, now: datetime) -> datetime:
+    return now if launch.gone is None else launch.gone.ended_at
 
 
 def _instance_id(launch: Launch) -> str:
@@ -167,7 +203,7 @@ def _besides(charges: Iterable[Charge]) -> tuple[Part, ...]:
 
 
 def _stranger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """What the ledger has no line for: volumes and taxes are explained by what they are, an instance is not."""
+    """What the ledger has no line for: a tax is explained by what it is, an instance is not."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -189,21 +225,22 @@ class _Instance:
     ) -> None:
         assert state.created is not None
         self._state = state
-        self._rule = replace(state.created.billing, volume_gib=0, address_usd_per_hour=ZERO)  # have lines of their own
+        self._rule = machine_alone(state.created.billing)
+        self._published = machine_alone(record.rule)
         self._launch = launch
         self._record = record
         self._charges = charges
         self._usage = [charge for charge in charges if charge.kind is ChargeKind.USAGE]
-        self._until = now if launch.gone is None else launch.gone.ended_at
+        self._until = _until(launch, now)
 
     def line(self) -> Line:
         ours = self._launch.meter(self._rule).cost_until(self._until)
-        by_minimum = self._launch.meter(replace(self._rule, minimum_s=self._record.rule.minimum_s))
-        by_rule = self._launch.meter(self._record.rule)
+        by_minimum = self._launch.meter(replace(self._rule, minimum_s=self._published.minimum_s))
+        by_rule = self._launch.meter(self._published)
         minimum, expected = by_minimum.cost_until(self._until), by_rule.cost_until(self._until)
         parts = [Part(Reason.MINIMUM, minimum - ours), Part(Reason.REFUND, expected - minimum)]
         in_file = self._in_file(by_rule)
-        out_of_reach = Reason.ON_DEMAND if self._absent else Reason.NOT_COVERED
+        out_of_reach = Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED
         parts.append(Part(out_of_reach, in_file - expected))
         residual = _sum(charge.amount_usd for charge in self._usage) - in_file
         reason = self._reason(residual, in_file)
