@@ -12,8 +12,8 @@ import spotrun
 
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
-    """errors units address condition credentials spec spec_file spec_problems spec_values spec_yaml market_script
-    offering instance events""",
+    """errors units address condition credentials redaction spec spec_file spec_problems spec_values spec_yaml
+    market_script offering instance events""",
     """billing storage_prices state fold timeline outcome books accounting market policy hazard intervals trace
     exactness strategies sightings spending accelerators price_history quotes""",
     """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation boot clouds

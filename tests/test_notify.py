@@ -29,9 +29,9 @@ from spotrun.events import Cause
 from spotrun.notify.courier import TRIES, TRIES_EVER, letter
 from spotrun.notify.herald import CLOSE_WITHIN_S, Herald
 from spotrun.notify.news import News, news_of, night
-from spotrun.notify.redaction import PIECE, Redactor, secrets_in
 from spotrun.notify.sinks import Command, Refused, Undelivered, Webhook, open_sink, require_sinks
 from spotrun.policy.money import OUT_OF_BUDGET
+from spotrun.redaction import PIECE, Redactor, secrets_in
 from spotrun.report.why import decisions
 from spotrun.spec import RunSpec
 from spotrun.spec_values import NEWS_KINDS

@@ -12,6 +12,7 @@ import os
 import threading
 from pathlib import Path
 
+from spotrun.agent.mask import Mask
 from spotrun.clock import Clock
 from spotrun.errors import StoreError
 from spotrun.store import Store
@@ -25,10 +26,14 @@ TAIL_BYTES = 2000
 
 
 class Console:
-    """The log file of an instance. Everything that runs for the user writes to it."""
+    """
+    The log file of an instance. Everything that runs for the user writes to it, and `mask` hides secrets from all who
+    read it here.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mask: Mask | None = None) -> None:
         self.path = folder / "training.log"
+        self._mask = mask or Mask()
         self.path.touch()
 
     def open(self) -> int:
@@ -40,7 +45,19 @@ class Console:
         with self.path.open("a") as file:
             file.write(f"[spotrun] {line}\n")
 
-    def read(self, start: int, size_bytes: int) -> bytes:
+    def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:
+        """
+        Bytes from `start` on. Where they are not the `last`, as more may follow, what may be the beginning of a secret
+        is left for the next time.
+        """
+        before = min(start, self._mask.reach)
+        data = self._raw(start - before, before + size_bytes)
+        hidden = self._mask.hide(data)
+        more = not last or start + size_bytes < self.size_bytes()
+        kept = len(hidden) - self._mask.unfinished(hidden) if more else len(hidden)
+        return hidden[before:kept]
+
+    def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:
             file.seek(start)
             return file.read(size_bytes)
@@ -80,7 +97,7 @@ class LogShipper:
         while True:
             stopping = self._stop.wait(self._every_s)
             try:
-                place = self._ship(place or self._shipped())
+                place = self._ship(place or self._shipped(), last=stopping)
             except StoreError:
                 place = None  # unknown: count again
             if stopping:
@@ -91,9 +108,9 @@ class LogShipper:
         chunks = self._store.list(self._prefix)
         return len(chunks), sum(chunk.size_bytes for chunk in chunks)
 
-    def _ship(self, place: tuple[int, int]) -> tuple[int, int]:
+    def _ship(self, place: tuple[int, int], *, last: bool) -> tuple[int, int]:
         number, offset = place
-        while data := self._console.read(offset, CHUNK_MAX_BYTES):
+        while data := self._console.read(offset, CHUNK_MAX_BYTES, last=last):
             if not self._store.put_if_absent(f"{self._prefix}{number:06d}.log", data):
                 number, offset = self._shipped()
                 continue

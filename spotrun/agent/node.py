@@ -13,6 +13,7 @@ from pathlib import Path
 
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.mask import Mask, secret_values
 from spotrun.agent.notices import NoticeWatcher
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.status import Heartbeat, Status
@@ -90,7 +91,8 @@ class Node:
         created = ledger.refresh().created
         assert created is not None, f"{place.run_uri} holds no run {place.run_uid}"
         inbox = Inbox()
-        status, console = Status(place.folder), Console(place.folder)
+        mask = Mask(secret_values({**os.environ, **RunSpec.from_dict(created.spec).envs}))
+        status, console = Status(place.folder), Console(place.folder, mask)
         return cls(
             place=place,
             clock=clock,

@@ -26,8 +26,8 @@ from tenacity import (
 from spotrun.errors import StoreError
 from spotrun.events import Entry
 from spotrun.notify.news import News, news_of
-from spotrun.notify.redaction import Redactor
 from spotrun.notify.sinks import Refused, Sink, Undelivered
+from spotrun.redaction import Redactor
 from spotrun.report.tables import plain
 from spotrun.store import Store
 

@@ -12,8 +12,8 @@ from spotrun.errors import SpecInvalid
 from spotrun.events import Entry
 from spotrun.notify.courier import PAUSE_S, Courier
 from spotrun.notify.news import News
-from spotrun.notify.redaction import Redactor, secrets_in
 from spotrun.notify.sinks import open_sink
+from spotrun.redaction import Redactor, secrets_in
 from spotrun.spec import RunSpec
 from spotrun.store import Store
 

@@ -84,15 +84,16 @@ def _forms(secret: str) -> Iterable[str]:
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
     """The run's own variables, what sounds secret in the environment, and what is secret in addresses of webhooks."""
     values = {value for name, value in own.items() if len(value) >= _least(name)}
-    values |= {value for name, value in environment.items() if _sounds_secret(name) and len(value) >= SECRET_MIN}
+    values |= {value for name, value in environment.items() if sounds_secret(name) and len(value) >= SECRET_MIN}
     return values | {part for address in addresses for part in _secret_parts(address)}
 
 
 def _least(name: str) -> int:
-    return SECRET_MIN if _sounds_secret(name) else VALUE_MIN
+    return SECRET_MIN if sounds_secret(name) else VALUE_MIN
 
 
-def _sounds_secret(name: str) -> bool:
+def sounds_secret(name: str) -> bool:
+    """Whether a variable of that name probably holds a secret."""
     return SOUNDS_SECRET.search(name) is not None
 
 
