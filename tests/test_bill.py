@@ -20,7 +20,7 @@ from spotrun.bill import aws, gcp
 from spotrun.bill.charge import Record
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, reconcile, wanted_of
 from spotrun.bill.rows import column_name
-from spotrun.billing import AWS_RULE, LOCAL_RULE, machine_alone
+from spotrun.billing import AWS_RULE, EC2_RULE, LOCAL_RULE
 from spotrun.errors import SpotrunError
 from spotrun.events import encode_entry
 from spotrun.instance import EndedBy
@@ -43,8 +43,6 @@ from tests.bills import (
 )
 from tests.histories import ON_DEMAND, START, History, random_runs
 from tests.local_runs import Site
-
-EC2_RULE = machine_alone(AWS_RULE)
 
 
 def stormy(**created: object) -> History:

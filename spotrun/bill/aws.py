@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
 from spotrun.bill.rows import EXPORT_ANEW, Row, read_lines, read_rows
-from spotrun.billing import AWS_RULE
+from spotrun.billing import EC2_RULE
 from spotrun.errors import SpecInvalid
 
 REPORT_PRECISION_USD = Decimal("1e-10")
@@ -68,7 +68,7 @@ def read_cost_and_usage_report(path: Path, wanted: Wanted) -> Record:
             )
         )
     title = "AWS Cost and Usage Report"
-    return Record(str(path), title, AWS_RULE, coverage.since, coverage.until, tuple(charges))
+    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
 
 
 def _tagged_run(row: Row) -> str:
@@ -117,7 +117,7 @@ def read_spot_data_feed(path: Path, wanted: Wanted) -> Record:
                 )
             )
     title = "EC2 Spot Instance data feed"
-    return Record(str(path), title, AWS_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True)
+    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True)
 
 
 def _feed_rows(path: Path) -> Iterator[Row]:
