@@ -128,7 +128,7 @@ def test_a_zone_that_will_be_taken_gives_out_nothing_from_the_notice_on() -> Non
 
 
 def test_ours_meets_the_losses_and_the_starts_that_the_others_meet() -> None:
-    market = Market(7, Setting(horizon_s=2 * 3600.0, unannounced=0.5).unwarned)
+    market = Market(11, Setting(horizon_s=2 * 3600.0, unannounced=0.5).unwarned)
     world = OurWorld(market)
     world.life()
     told = set()
@@ -152,7 +152,7 @@ def test_the_program_compares_them_in_the_same_markets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "out.json"
-    words = ["downtime", "--jobs", "4", "--horizon", "21600", "--workers", "2", "--json", str(told)]
+    words = ["downtime", "--jobs", "10", "--horizon", "21600", "--workers", "2", "--json", str(told)]
     monkeypatch.setattr(sys, "argv", words)
     assert downtime.main() == 0
     facts = json.loads(told.read_text())
