@@ -16,6 +16,7 @@ from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy
 from spotrun.ledger import Ledger, key_of
 from spotrun.policy import Wait
+from spotrun.policy.money import ONE_AT_A_TIME
 from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.report.live import PlainView
@@ -126,13 +127,13 @@ WORK_S = 4 * 3600
 class BudgetWorld(SimulatedWorld):
     """Four hours of work in six zones whose spot comes and goes, at a third of what on-demand costs."""
 
-    def __init__(self, seed: int, budget: Decimal | None = None, expected: str | None = "4h") -> None:
+    def __init__(self, seed: int, budget: Decimal | None = None, **policy: str) -> None:
         up = generate(EAST_AND_WEST, 1440, 60.0, seed)
         prices = {zone: float(found.price_usd_per_hour) for zone, found in SIX.items()}
         ticks = [{zone: prices[zone] for zone, has in zip(SIX, row, strict=True) if has} for row in up]
         wanted = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
         wanted |= {"budget": {} if budget is None else {"max_usd": str(budget)}}
-        wanted |= {"policy": {} if expected is None else {"expected_work": expected}}
+        wanted |= {"policy": policy}
         super().__init__(
             RunSpec.model_validate(wanted),
             Training(steps=WORK_S),
@@ -154,16 +155,20 @@ class BudgetWorld(SimulatedWorld):
         )
 
 
-@pytest.mark.parametrize("expected", ["4h", None], ids=["told how much", "told nothing"])
-@pytest.mark.parametrize("seed", range(5))
-def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, expected: str | None) -> None:
+KNOWN, DUE = {"expected_work": "4h"}, {"expected_work": "4h", "deadline": "5h"}
+
+
+@pytest.mark.parametrize("policy", [KNOWN, {}, DUE], ids=["known work", "unknown work", "a deadline"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy: dict[str, str]) -> None:
     """What is reserved is three times what is spent, so each instance lives shorter than the one before it."""
-    free = BudgetWorld(seed, expected=expected).run(1e5)
+    free = BudgetWorld(seed, **policy).run(1e5)
     budget = (free.cost_usd * Decimal("1.25")).quantize(Decimal("0.01"))
-    world = BudgetWorld(seed, budget, expected)
+    world = BudgetWorld(seed, budget, **policy)
     course = world.run(1e5)
     assert course.outcome == "completed", world.state.terminal
     assert world.billed() <= course.cost_usd <= budget
+    assert not course.missed
 
 
 def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:
@@ -204,6 +209,22 @@ def test_a_replacement_waits_for_the_money_of_what_is_leaving_where_the_rest_wou
     (intent,) = events_of(decided(history, wanted))
     assert isinstance(intent, ev.LaunchIntended)
     assert intent.time_to_live_s > 4 * 3600
+
+
+def test_spot_makes_way_for_on_demand_where_the_deadline_wants_it_and_the_money_is_enough_for_one_of_them() -> None:
+    """Half an hour of work and 40 minutes: what is reserved for spot pays for it on demand, beside spot it does not."""
+    budget = Decimal(10)
+    wanted = spec(budget={"max_usd": "10"}, policy={"expected_work": "30m", "deadline": "40m"})
+    history = History(budget_usd=budget, deadline_at=START + timedelta(minutes=40))
+    launch = history.write(replace(_intent(History(budget_usd=budget), budget), time_to_live_s=35_000.0))
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    history.after(60)
+    (drain,) = events_of(decided(history, wanted, [seen(history, launch)]))
+    assert isinstance(drain, ev.DrainRequested)
+    assert drain.reason == ONE_AT_A_TIME
 
 
 def test_a_replacement_is_ready_at_the_notice_where_the_rest_will_do() -> None:

@@ -40,34 +40,28 @@ LAST_MINUTES = timedelta(minutes=3)
 HANDOVER_BEFORE_END = timedelta(minutes=15)
 """So long before an instance's time-to-live a standby is launched for it."""
 
+ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 
 def intend(
     state: RunState, spec: RunSpec, world: World, now: datetime, offering: Offering, reason: str
 ) -> Iterator[Action]:
-    on_demand = on_demand_price(offering, world.offerings)
-    ceiling = price_ceiling(offering, on_demand, spec.resources.max_price)
-    life = time_to_live(state, spec, world, ceiling, now)
+    """Ask for an instance of `offering`, as far as the budget allows; for what else is to be done where it does not."""
+    life = life_of(offering, state, spec, world, now)
     if life is None:
-        yield from _out_of_budget(state)
+        yield from _for_want_of_money(offering, state, spec, world, now)
         return
     intent = ev.LaunchIntended(
         offering=offering,
         time_to_live_s=life.total_seconds(),
-        price_ceiling_usd_per_hour=ceiling,
-        on_demand_usd_per_hour=on_demand,
+        price_ceiling_usd_per_hour=_ceiling(offering, spec, world),
+        on_demand_usd_per_hour=on_demand_price(offering, world.offerings),
         not_after=now + INTENT_LIFETIME,
         reason=reason,
         standby_for=state.current_attempt,
     )
     yield Append(event=intent)
-
-
-def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> timedelta | None:
-    """How long an instance of it could live if it were asked for now; None where there is no money for one."""
-    ceiling = price_ceiling(offering, on_demand_price(offering, world.offerings), spec.resources.max_price)
-    return time_to_live(state, spec, world, ceiling, now)
 
 
 def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.BudgetNearlySpent | None:
@@ -92,35 +86,47 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
     return max_price if max_price is not None else max(on_demand, offering.price_usd_per_hour)
 
 
-def time_to_live(state: RunState, spec: RunSpec, world: World, ceiling: Decimal, now: datetime) -> timedelta | None:
+def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> timedelta | None:
     """
     How long a new instance may live, or None where the budget allows too little to be worth a boot.
 
     With a budget, half of what is left is kept for its standby where the other half is enough to do the work that is
-    left. Else it gets everything, for each change of instances costs money that the work may need. Where not even that
-    does all the work, it is asked for only when the instance before it is gone, and with it what was reserved for it:
-    standing still costs nothing.
+    left; on demand always, so that there is something to return to spot with. Else it gets everything, for each change
+    of instances costs money that the work may need. Where not even that does all the work, it is asked for only when
+    the instance before it is gone, and with it what was reserved for it: standing still costs nothing.
     """
     assert state.created is not None
-    life = TIME_TO_LIVE
+    life, least, ceiling = TIME_TO_LIVE, TIME_TO_LIVE_MIN, _ceiling(offering, spec, world)
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
-    least, budget = TIME_TO_LIVE_MIN, state.created.budget_usd
-    if budget is not None and ceiling > 0:
-        whole, needed = affordable_life(state, spec, budget, ceiling), life_needed(state, spec, world, now)
-        if needed is not None and whole < needed and _money_comes_back(state):
+    if state.created.budget_usd is not None and ceiling > 0:
+        whole, needed = affordable_life(state, spec, ceiling), life_needed(state, spec, world, now)
+        if needed is not None and whole < needed and _money_comes_back(state, offering):
             return None
-        life = min(life, whole / 2 if whole / 2 >= (needed or NEEDED_ASSUMED) else whole)
+        half_is_enough = whole / 2 >= (_useful(offering, spec) or needed or NEEDED_ASSUMED)
+        life = min(life, whole / 2 if half_is_enough else whole)
         least = least if needed is None else min(least, needed)
     return life if life >= least else None
 
 
-def affordable_life(state: RunState, spec: RunSpec, budget: Decimal, ceiling: Decimal) -> timedelta:
-    """What is neither spent nor reserved, less what storage and requests may take, at that price."""
+def _ceiling(offering: Offering, spec: RunSpec, world: World) -> Decimal:
+    return price_ceiling(offering, on_demand_price(offering, world.offerings), spec.resources.max_price)
+
+
+def _useful(offering: Offering, spec: RunSpec) -> timedelta | None:
+    """What is enough of an instance that is to be left for spot again; None for one that is to do all the work."""
+    passing = offering.capacity_type is CapacityType.ON_DEMAND and spec.resources.spot_policy == "auto"
+    return 3 * TIME_TO_LIVE_MIN if passing else None
+
+
+def affordable_life(state: RunState, spec: RunSpec, ceiling: Decimal, freed_usd: Decimal = ZERO) -> timedelta:
+    """At that price, what is neither spent nor reserved buys, and `freed_usd`; storage and requests come off first."""
     assert state.created is not None
+    budget = state.created.budget_usd
+    assert budget is not None
     upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
     usd_per_hour = ceiling + state.created.billing.attached_usd_per_hour + requests_usd_per_hour(state)
-    hours = (budget - state.reserved_usd() - upkeep) / usd_per_hour
+    hours = (budget - state.reserved_usd() + freed_usd - upkeep) / usd_per_hour
     return timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
 
 
@@ -135,14 +141,20 @@ def life_needed(state: RunState, spec: RunSpec, world: World, now: datetime) -> 
 def pays_for_all(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
     """Whether the budget allows to do all the work that is left there; where either is unknown it does."""
     assert state.created is not None
-    budget, needed = state.created.budget_usd, life_needed(state, spec, world, now)
-    if budget is None or needed is None or offering.price_usd_per_hour <= 0:
+    needed, price = life_needed(state, spec, world, now), offering.price_usd_per_hour
+    if state.created.budget_usd is None or needed is None or price <= 0:
         return True
-    return affordable_life(state, spec, budget, offering.price_usd_per_hour) >= needed
+    return affordable_life(state, spec, price) >= needed
 
 
-def _money_comes_back(state: RunState) -> bool:
-    """An instance that has trained, or still does, is not gone: then more will be left than now."""
+def _money_comes_back(state: RunState, offering: Offering) -> bool:
+    """
+    An instance that has trained, or still does, is not gone: then more will be left than now. Not soon, where what
+    trains on demand is to be left for spot.
+    """
+    current, spot = state.current, offering.capacity_type is CapacityType.SPOT
+    if spot and current is not None and not current.leaving and _on_demand(state, current):
+        return False
     return any(launch.gone is None and launch.attempt is not None for launch in state.launches.values())
 
 
@@ -188,6 +200,34 @@ def requests_usd_per_hour(state: RunState) -> Decimal:
     puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects
     each = (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
     return each * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds())
+
+
+def _on_demand(state: RunState, attempt: Attempt) -> bool:
+    return state.launch_of(attempt).intent.offering.capacity_type is CapacityType.ON_DEMAND
+
+
+def _for_want_of_money(
+    offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime
+) -> Iterator[Action]:
+    """Where the deadline wants on-demand and that would pay for all the work by itself, spot makes way for it."""
+    current = state.current
+    if current is not None and _makes_way(current, offering, state, spec, world, now):
+        yield Append(event=ev.DrainRequested(attempt=current.number, reason=ONE_AT_A_TIME))
+    else:
+        yield from _out_of_budget(state)
+
+
+def _makes_way(
+    current: Attempt, offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime
+) -> bool:
+    assert state.created is not None
+    hurried = state.created.deadline_at is not None and offering.capacity_type is CapacityType.ON_DEMAND
+    if not hurried or current.leaving or nearly_over(state, current, now) or _on_demand(state, current):
+        return False
+    launch, rule = state.launch_of(current), state.created.billing
+    freed_usd = launch.reserved_usd(rule) - launch.meter(rule).cost_until(now)
+    needed = life_needed(state, spec, world, now)
+    return needed is not None and affordable_life(state, spec, offering.price_usd_per_hour, freed_usd) >= needed
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:
