@@ -1,4 +1,4 @@
-"""A real training that is recommended to leave, on the local cloud: it commits, trains on, and hands over to a standby."""
+"""A real training that is recommended to leave, on the local cloud: it commits, trains on, and then hands over."""
 
 from __future__ import annotations
 
