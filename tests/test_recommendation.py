@@ -22,8 +22,8 @@ from tests.test_policy import asked, events_of, instance, spec
 
 MARKET = (
     offering(SPOT, "0.30", "local-a"),
-    offering(SPOT, "0.31", "local-b"),
-    offering(SPOT, "0.31", "local-c"),
+    offering(SPOT, "0.302", "local-b"),
+    offering(SPOT, "0.302", "local-c"),
     offering(ON_DEMAND, "1.00", "local-a"),
 )
 QUARTER_S = FOLLOWS_WITHIN.total_seconds()
