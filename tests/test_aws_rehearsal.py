@@ -45,6 +45,7 @@ class Aws(Site):
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
         account.furnish()
         kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+        account.tools = {"aws": f'#!/bin/bash\nexec "{sys.executable}" -m awscli "$@"\n'}
         account.image = {name: os.environ[name] for name in kept} | {
             "PATH": f"{BIN}:{os.defpath}",
             "AWS_EC2_METADATA_DISABLED": "true",
@@ -83,7 +84,7 @@ class Aws(Site):
     def aws(self, *words: str) -> str:
         """What a client says that is not ours."""
         return subprocess.run(
-            [BIN / "aws", *words, "--output", "text"], check=True, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "awscli", *words, "--output", "text"], check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
 

@@ -111,7 +111,7 @@ def test_a_ledger_whose_entries_may_not_be_deleted_is_protected(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers("s3").reach(monkeypatch)
-    client, bucket = boto3.client("s3"), "doctor-protected"
+    client, bucket = boto3.Session().client("s3"), "doctor-protected"
     client.create_bucket(Bucket=bucket)
     rule = {
         "Effect": "Deny",
@@ -151,7 +151,7 @@ def test_rules_of_a_real_bucket_that_delete_are_refused_and_versions_are_told(
     s3: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.reach(monkeypatch)
-    client, bucket = boto3.client("s3"), "doctor-rules"
+    client, bucket = boto3.Session().client("s3"), "doctor-rules"
     client.create_bucket(Bucket=bucket)
     rule = {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "runs/"}, "Expiration": {"Days": 7}}
     client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})

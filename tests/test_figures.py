@@ -100,7 +100,7 @@ def test_figures_are_in_every_logger_once_a_step_and_change_nothing_else(zygote:
 
 def test_a_real_run_logs_what_it_costs_through_an_interruption(site: Site) -> None:
     logs = site.folder / "logs"
-    path = site.job("logged", program="logged.py", script="{when: epoch 3 at 30%, then: interrupt, notice: 120s}")
+    path = site.job("logged", program="logged.py", script="{when: epoch 3 at 30%, then: interrupt, notice: none}")
     path.write_text(path.read_text().replace("envs: {", f"envs: {{LOGS: '{logs}', "))
     site.call("launch", path, "-y")
     (table,) = logs.rglob("metrics.csv")
