@@ -84,7 +84,11 @@ class Aws(Site):
     def aws(self, *words: str) -> str:
         """What a client says that is not ours."""
         return subprocess.run(
-            [sys.executable, "-m", "awscli", *words, "--output", "text"], check=True, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "awscli", *words, "--output", "text"],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
         ).stdout
 
 

@@ -99,12 +99,12 @@ class LocalCloud:
     def describe(self, instance_id: str) -> Instance | None:
         with _as_unavailable():
             folder = self._places.record_folder(instance_id)
-            record = None if folder is None else self._settled(folder)
+            record = None if folder is None else self._shown(folder)
             return None if folder is None or record is None else _as_seen(folder, record)
 
     def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
         with _as_unavailable():
-            known = [(folder, self._settled(folder)) for folder in self._places.record_folders()]
+            known = [(folder, self._shown(folder)) for folder in self._places.record_folders()]
             seen = [_as_seen(folder, record) for folder, record in known if record is not None]
             return [instance for instance in seen if run_uid is None or instance.run_uid == run_uid]
 
@@ -304,6 +304,17 @@ class LocalCloud:
         return _as_seen(self._folder(instance.instance_id), record)
 
     # -- looking and ending ----------------------------------------------------------------------------------
+
+    def _shown(self, folder: RecordFolder) -> Record | None:
+        """
+        The record, unless its launch was cut short before anything ran: as long as that could be repeated there is no
+        instance, and nobody may wait for one.
+        """
+        record = self._settled(folder)
+        if record is None or not _was_cut_short(record) or (lock := folder.try_lock()) is None:
+            return record
+        os.close(lock)
+        return None
 
     def _settled(self, folder: RecordFolder) -> Record | None:
         """The record; the instance's end is recorded first where its supervisor has died."""
