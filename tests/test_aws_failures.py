@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from msgspec.structs import replace
 
 from spotrun.clock import ManualClock
-from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S
+from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
 from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
@@ -196,6 +196,16 @@ def test_p26_expired_credentials_are_blindness_that_passes(account: GuardedAccou
         cloud.list()
     assert "log in anew" in str(raised.value.hint)
     assert [each.alive for each in cloud.list()] == [True]
+
+
+def test_p26_no_client_outlives_its_credentials(account: GuardedAccount) -> None:
+    region = Region(REGION, ManualClock(datetime.now(UTC)))
+    names = ("ec2", "ssm", "sts", "quotas", "scheduler", "pricing")
+    before = {name: getattr(region, name) for name in names}
+    account.refuse("DescribeInstances", "ExpiredToken", 400, times=ATTEMPTS_MAX)
+    with pytest.raises(CredentialsExpired):
+        region.ask("look", lambda: region.ec2.describe_instances())
+    assert [name for name in names if getattr(region, name) is before[name]] == []
 
 
 def test_p26_credentials_that_were_renewed_meanwhile_are_used(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, TypeVar
 
 import boto3
@@ -49,6 +48,7 @@ class Region:
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
+        self._clients: dict[str, Any] = {}
         self._retrying = Retrying(
             retry=retry_if_exception_type(CloudUnavailable),
             wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
@@ -57,34 +57,40 @@ class Region:
             reraise=True,
         )
 
-    @cached_property
+    @property
     def ec2(self) -> Any:
-        return boto3.Session().client("ec2", region_name=self.name, config=CONFIG)
+        return self._client("ec2", self.name)
 
-    @cached_property
+    @property
     def ssm(self) -> Any:
-        return boto3.Session().client("ssm", region_name=self.name, config=CONFIG)
+        return self._client("ssm", self.name)
 
-    @cached_property
+    @property
     def sts(self) -> Any:
-        return boto3.Session().client("sts", region_name=self.name, config=CONFIG)
+        return self._client("sts", self.name)
 
-    @cached_property
+    @property
     def quotas(self) -> Any:
-        return boto3.Session().client("service-quotas", region_name=self.name, config=CONFIG)
+        return self._client("service-quotas", self.name)
 
-    @cached_property
+    @property
     def scheduler(self) -> Any:
-        return boto3.Session().client("scheduler", region_name=self.name, config=CONFIG)
+        return self._client("scheduler", self.name)
 
     @property
     def partition(self) -> str:
         """`aws`, or that of China's or of the government's regions; part of every ARN."""
         return str(boto3.Session().get_partition_for_region(self.name))
 
-    @cached_property
+    @property
     def pricing(self) -> Any:
-        return boto3.Session().client("pricing", region_name=PRICING_REGION, config=CONFIG)
+        return self._client("pricing", PRICING_REGION)
+
+    def _client(self, service: str, region: str) -> Any:
+        client = self._clients.get(service)
+        if client is None:
+            client = self._clients[service] = boto3.Session().client(service, region_name=region, config=CONFIG)
+        return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
         """
@@ -99,15 +105,11 @@ class Region:
                 with translated(action):
                     return call()
             except CredentialsExpired:
-                self._forget_clients()
+                # a client keeps the credentials that it was made with, whatever its user has logged in with since
+                self._clients.clear()
                 raise
 
         return self._retrying(once)
-
-    def _forget_clients(self) -> None:
-        """A client goes on with the credentials that it was made with, whatever its user has logged in with since."""
-        for name in ("ec2", "ssm", "quotas", "pricing"):
-            self.__dict__.pop(name, None)
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
         """All items under `of` on all pages of an operation."""
