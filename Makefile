@@ -6,6 +6,7 @@
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (a minute)
+# make picture   the picture of a report that the README shows, from a demo run
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -24,15 +25,17 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos planned interruptions checkpoint-benchmark downtime install dev lint types clean moved
+.PHONY: demo test torture chaos planned interruptions checkpoint-benchmark downtime picture browser install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
 
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/expected_skips.txt is a failure.
+# The tests start a thousand Pythons: they begin sooner where they find their bytecode.
+test chaos torture planned: export PYTHONDONTWRITEBYTECODE :=
 test: export OMP_NUM_THREADS ?= 1
-test: .venv/.installed-dev
+test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
 	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/expected_skips.py .pytest-results.xml)
@@ -46,6 +49,31 @@ planned: .venv/.installed-dev
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos
+
+# What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
+# as package-lock.json pins them. Without npm those tests are skipped.
+BROWSER := $(addprefix tests/browser/,package.json package-lock.json unpack.mjs)
+CHROMIUM := $(shell for p in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$p && break; done)
+
+browser: .browser/.installed
+
+.browser/.installed: $(BROWSER)
+ifeq ($(shell command -v npm),)
+	@echo "npm was not found: the tests that look at reports in a browser are skipped"
+else
+	@rm -rf .browser
+	@mkdir .browser
+	@cp $(BROWSER) .browser
+	@cd .browser && npm ci --loglevel=error --no-audit --no-fund --ignore-scripts $(if $(CHROMIUM),--omit=optional)
+	@$(if $(CHROMIUM),,cd .browser && node unpack.mjs && rm -r node_modules/@sparticuz)
+	@touch $@
+endif
+
+# Trains the demo's job in a store of its own (five minutes), and takes the picture of its report.
+picture: .venv/.installed-dev .browser/.installed
+	rm -rf build/picture
+	.venv/bin/spotrun launch examples/resnet50.yaml -y --store build/picture
+	.venv/bin/python -m tests.picture build/picture docs
 
 # Peers go into a folder of their own: s3fs holds back boto3.
 .peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev
@@ -94,5 +122,5 @@ dev: .venv/.installed-dev
 	@touch .venv/.installed $@
 
 clean:
-	rm -rf .venv .peers build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from spotrun.billing import ZERO
-from spotrun.books import NOTHING, Bill, Books, baseline_usd_per_hour
+from spotrun.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
+from spotrun.books import NOTHING, Bill, Books, baseline_in_words
+from spotrun.events import SetUp
+from spotrun.interruptions import Interruption, interruptions
 from spotrun.outcome import durable_epochs, outcome
 from spotrun.state import Launch, RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, spent, timeline
@@ -27,7 +29,9 @@ class Account:
     One stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None).
 
     `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
-    with one start (the run's first boot, setup and restore, where it falls).
+    with one start (the run's first boot, setup and restore, where it falls); what it would have stood still for its
+    checkpoints is left out. `paid` is the billed time of all instances: two that overlap count twice, and what the
+    cloud forgives counts nothing.
     """
 
     epoch: int | None
@@ -37,6 +41,7 @@ class Account:
     requests_usd: Decimal
     egress_usd: Decimal
     counterfactual_usd: Decimal
+    paid: timedelta
     times: Mapping[Kind, timedelta]
     interruptions: int
     steps_redone: int
@@ -65,6 +70,18 @@ class Account:
             return None
         return float(1 - self.cost_usd / self.counterfactual_usd)
 
+    @property
+    def goodput(self) -> float | None:
+        """Productive over paid seconds; above 1 where the cloud has forgiven some. None where nothing was paid."""
+        return self.productive / self.paid if self.paid else None
+
+    @property
+    def usd_per_productive_hour(self) -> Decimal | None:
+        """All dollars over the hours of training that they bought, to the nano-dollar; None where there were none."""
+        if not self.productive:
+            return None
+        return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
+
 
 @dataclass(frozen=True)
 class RunSummary:
@@ -72,7 +89,8 @@ class RunSummary:
     What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
     name of its folder.
 
-    `assumptions` says in a line what the figures rest on.
+    `setups` are those of the user's `setup`, by the attempts that they made an instance ready for; `assumptions` says
+    in a line what the figures rest on.
     """
 
     run: str
@@ -83,6 +101,8 @@ class RunSummary:
     epochs: tuple[Account, ...]
     unfinished: Account
     total: Account
+    interruptions: tuple[Interruption, ...]
+    setups: Mapping[int, SetUp]
     simulated: bool
     assumptions: str
 
@@ -116,6 +136,8 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         epochs=tuple(epochs),
         unfinished=unfinished,
         total=_account(bills[-1], None, spent(spans)),
+        interruptions=interruptions(state),
+        setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         simulated=created.simulated,
         assumptions=assumptions(state),
     )
@@ -143,8 +165,9 @@ def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> 
         on_demand_usd=bill.on_demand_usd,
         storage_usd=bill.storage_usd,
         requests_usd=bill.requests_usd,
-        egress_usd=ZERO,
+        egress_usd=bill.egress_usd,
         counterfactual_usd=bill.counterfactual_usd,
+        paid=bill.paid,
         times=times,
         interruptions=bill.interruptions,
         steps_redone=bill.steps_redone,
@@ -158,15 +181,13 @@ def assumptions(state: RunState) -> str:
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
     unpriced = sum(1 for launch in state.launches.values() if _unpriced(launch))
-    baseline = baseline_usd_per_hour(state)
-    compared = "the on-demand price of the same type" if baseline is None else f"${baseline} an hour (report.baseline)"
     parts = [
         prices,
         f"instances: {created.billing.source}",
         f"storage and requests: {created.storage.source}",
         "what is stored: the checkpoints, from commit to removal or the run's end",
-        "egress: none (same region)",
-        f"all on demand: the productive time and one start, at {compared}",
+        _egress(state),
+        f"all on demand: the productive time and one start, at {baseline_in_words(state)}",
     ]
     lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
     if lists:
@@ -180,6 +201,22 @@ def assumptions(state: RunState) -> str:
     if created.time_scale != 1:
         parts.append(f"times are run time, {created.time_scale:g} x as fast as the wall clock")
     return "; ".join(parts)
+
+
+def _egress(state: RunState) -> str:
+    assert state.created is not None
+    storage = state.created.storage
+    if not storage.region:
+        return "egress: none counted (the store is a folder, or names no region)"
+    regions = {launch.intent.offering.region for launch in state.launches.values()}
+    crossed = sorted(region for region in regions if storage.crosses(region))
+    if not crossed:
+        return "egress: none (same region)"
+    rates = (
+        f"{region} ${storage.read_usd_per_gb(region)} a GB read, ${storage.write_usd_per_gb(region)} written"
+        for region in crossed
+    )
+    return f"egress between the bucket in {storage.region} and {'; '.join(rates)}"
 
 
 def _unpriced(launch: Launch) -> bool:

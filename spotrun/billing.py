@@ -6,7 +6,7 @@ Cumulative costs are rounded once and then only subtracted, so parts always sum 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from spotrun.events import BillingRule
 from spotrun.instance import EndedBy, PriceSegment
+from spotrun.volume_prices import ADDRESS_USD_PER_HOUR, AS_OF, volume_price
 
 NANO_DOLLAR = Decimal("1e-9")
 SECONDS_PER_HOUR = 3600
@@ -30,23 +31,6 @@ EC2_RULE = BillingRule(
     source="EC2, Linux: per second, 60 s minimum (aws.amazon.com/ec2/pricing/on-demand); spot that EC2 takes in its "
     "first hour is free (docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html)",
 )
-AWS_RULE = replace(
-    EC2_RULE,
-    volume_gib=100,
-    volume_usd_per_gib_month=Decimal("0.08"),
-    address_usd_per_hour=Decimal("0.005"),
-    source="EC2 Linux as documented on 2026-11-22: per second, 60 s minimum, spot at the price in effect and free if "
-    "EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of us-east-1",
-)
-"""
-EC2 with what hangs on an instance. Who ended a spot instance decides: "no charge" in the first hour where EC2 did,
-"charged for the seconds used" where you did, and the volume is charged either way:
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
-Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html), but EC2 does
-not tell when that began: the seconds of `pending` are counted too. The spot price is the one in effect
-(https://aws.amazon.com/ec2/spot/pricing); volumes: https://aws.amazon.com/ebs/pricing; addresses, billed since February
-2024: https://aws.amazon.com/vpc/pricing. SUSE, which is billed by the hour, is not covered.
-"""
 COMPUTE_ENGINE_RULE = BillingRule(
     minimum_s=60,
     free_if_interrupted_within_s=60,
@@ -55,9 +39,32 @@ COMPUTE_ENGINE_RULE = BillingRule(
 )
 
 
-def rule_of(cloud: str, volume_gib: int) -> BillingRule:
+def rule_of(cloud: str, volume_gib: int, regions: Collection[str]) -> BillingRule:
     """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where disks are billed."""
-    return LOCAL_RULE if cloud == "local" else replace(AWS_RULE, volume_gib=volume_gib)
+    return LOCAL_RULE if cloud == "local" else aws_rule(volume_gib, regions)
+
+
+def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
+    """
+    EC2 with what hangs on an instance, in any of `regions`.
+
+    Who ended a spot instance decides: "no charge" in the first hour where EC2 did, "charged for the seconds used" where
+    you did, and the volume is charged either way:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html.
+    Only `running` is billed (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-lifecycle.html). EC2 does
+    not tell when that began: seconds of `pending` in which nobody looked are counted too. The spot price is the one in
+    effect (https://aws.amazon.com/ec2/spot/pricing). SUSE, which is billed by the hour, is not covered.
+    """
+    volume = volume_price(regions)
+    return replace(
+        EC2_RULE,
+        volume_gib=volume_gib,
+        volume_usd_per_gib_month=volume.usd_per_gib_month,
+        address_usd_per_hour=ADDRESS_USD_PER_HOUR,
+        source=f"EC2 Linux as documented on {AS_OF}: per second, 60 s minimum, spot at the price in effect and free if "
+        "EC2 interrupts it in its first hour; with a gp3 volume and a public IPv4 address at the prices of "
+        f"{volume.where}",
+    )
 
 
 def machine_alone(rule: BillingRule) -> BillingRule:
@@ -116,8 +123,19 @@ class Meter:
         """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
         if self._from is None or moment <= self._from:
             return ZERO
-        if self._ended_at is not None and moment >= self._ended_at:
-            minimum_end = self._from + timedelta(seconds=self._rule.minimum_s)
-            moment = max(self._ended_at, minimum_end)
-        attached = hourly(self._rule.attached_usd_per_hour, moment - self._from)
-        return attached if self._free else attached + metered(self._prices, self._from, moment)
+        until = self._metered_until(moment)
+        attached = hourly(self._rule.attached_usd_per_hour, until - self._from)
+        return attached if self._free else attached + metered(self._prices, self._from, until)
+
+    def time_until(self, moment: datetime) -> timedelta:
+        """For how long the machine itself is billed by `moment`: nothing where the cloud forgives it."""
+        if self._from is None or moment <= self._from or self._free:
+            return timedelta(0)
+        return self._metered_until(moment) - self._from
+
+    def _metered_until(self, moment: datetime) -> datetime:
+        """Where the meter stands: at `moment`, or where it stopped, which the minimum may put off."""
+        assert self._from is not None
+        if self._ended_at is None or moment < self._ended_at:
+            return moment
+        return max(self._ended_at, self._from + timedelta(seconds=self._rule.minimum_s))

@@ -12,15 +12,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
-from spotrun.billing import ZERO, to_nano
+from spotrun import egress
+from spotrun.billing import NANO_DOLLAR, ZERO, to_nano
+from spotrun.egress import BYTES_PER_GB
 from spotrun.offering import CapacityType
 from spotrun.outcome import interrupted
-from spotrun.spec_values import ON_DEMAND
+from spotrun.spec_values import ON_DEMAND, is_instance_type
 from spotrun.state import RunState
 from spotrun.timeline import Kind, Span, account_end
 
-BYTES_PER_GB = 10**9
 HOURS_PER_MONTH = 730
 MICROSECONDS_PER_HOUR = 3_600_000_000
 _MICROSECOND = timedelta(microseconds=1)
@@ -29,19 +31,21 @@ _CHANGEOVER = (Kind.BOOT, Kind.SETUP, Kind.RESTORE)
 
 @dataclass(frozen=True)
 class Bill:
-    """What has accrued by some moment, or between two."""
+    """What has accrued by some moment, or between two. `paid` is the billed time of all instances, overlap twice."""
 
     spot_usd: Decimal
     on_demand_usd: Decimal
     storage_usd: Decimal
     requests_usd: Decimal
+    egress_usd: Decimal
     counterfactual_usd: Decimal
+    paid: timedelta
     interruptions: int
     steps_redone: int
 
     @property
     def cost_usd(self) -> Decimal:
-        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd
+        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
 
     def __sub__(self, other: Bill) -> Bill:
         return Bill(
@@ -49,13 +53,15 @@ class Bill:
             on_demand_usd=self.on_demand_usd - other.on_demand_usd,
             storage_usd=self.storage_usd - other.storage_usd,
             requests_usd=self.requests_usd - other.requests_usd,
+            egress_usd=self.egress_usd - other.egress_usd,
             counterfactual_usd=self.counterfactual_usd - other.counterfactual_usd,
+            paid=self.paid - other.paid,
             interruptions=self.interruptions - other.interruptions,
             steps_redone=self.steps_redone - other.steps_redone,
         )
 
 
-NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, 0, 0)
+NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
 
 
 class Tally:
@@ -127,6 +133,7 @@ class Books:
             + [(written_at, 1) for written_at in state.entry_times]
         )
         self._gets = Tally([*((commit.at, commit.event.objects) for commit in state.commits), *state.restores])
+        self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in egress.crossings(state))
         self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
         self._interruptions = Tally(
             (attempt.end.known_at, 1)
@@ -141,7 +148,9 @@ class Books:
             on_demand_usd=self._instances(CapacityType.ON_DEMAND, moment),
             storage_usd=self._storage(moment),
             requests_usd=self._requests(moment),
+            egress_usd=self._egress_nano.until(moment) * NANO_DOLLAR,
             counterfactual_usd=to_nano(self._on_demand_bill.until(moment) / MICROSECONDS_PER_HOUR),
+            paid=sum((meter.time_until(moment) for _, meter in self._meters), timedelta(0)),
             interruptions=self._interruptions.until(moment),
             steps_redone=self._steps_redone.until(moment),
         )
@@ -161,10 +170,31 @@ class Books:
 
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:
-    """What the job names as the price that it is compared with (`report.baseline`)."""
-    assert state.created is not None
-    found = (state.created.spec.get("report") or {}).get("baseline", ON_DEMAND)
+    """
+    The price that the job is compared with (`report.baseline`); None for that of the type that trained.
+
+    None too where it names a type whose price nobody has looked up, as in a rehearsal; the assumptions say it.
+    """
+    report = _report(state)
+    found = report.get("baseline", ON_DEMAND)
+    if is_instance_type(found):
+        found = report.get("baseline_usd_per_hour") or ON_DEMAND
     return None if found == ON_DEMAND else Decimal(found)
+
+
+def baseline_in_words(state: RunState) -> str:
+    """`the on-demand price of the same type`, or what the job compares with instead."""
+    named, usd_per_hour = _report(state).get("baseline", ON_DEMAND), baseline_usd_per_hour(state)
+    if usd_per_hour is not None:
+        kind = f", {named} on demand" if is_instance_type(named) else ""
+        return f"${usd_per_hour} an hour{kind} (report.baseline)"
+    unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
+    return f"the on-demand price of the same type{unpriced}"
+
+
+def _report(state: RunState) -> dict[str, Any]:
+    assert state.created is not None
+    return state.created.spec.get("report") or {}
 
 
 def _counterfactual(

@@ -18,10 +18,10 @@ from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_en
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.race import race
 from spotrun.retrying import persist
-from spotrun.spec import RunSpec
+from spotrun.spec import RunSpec, regions_of
 from spotrun.state import RunState
 from spotrun.storage_prices import storage_prices
-from spotrun.store import Store, open_store
+from spotrun.store import Located, Store, open_store
 
 TRIAL = "trial"
 """What is tried out in a new run's folder, and deleted again."""
@@ -51,7 +51,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     clock = clock_of(spec)
     if spec.resources.cloud != "local":
         boot.upload(store)
-    event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock)
+    event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).append(lambda _: event)
@@ -81,14 +81,20 @@ def _try_out(store: Store) -> None:
     persist(lambda: store.delete(TRIAL))
 
 
-def newborn(spec: RunSpec, clock: ScaledClock) -> RunState:
-    """The state in which a run of `spec` begins; nothing is written anywhere."""
-    event = run_created(spec, "unborn", "", clock)
+def region_of(store: Store) -> str:
+    """Where a bucket is, for the price of what leaves it; "" for a folder, and where the store does not tell."""
+    found = store.region() if isinstance(store, Located) else ""
+    return found if isinstance(found, str) else ""
+
+
+def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
+    """The state in which a run of `spec` begins, with its bucket in `region`; nothing is written anywhere."""
+    event = run_created(spec, "unborn", "", clock, region)
     return fold.apply(RunState(), Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 
-def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock) -> RunCreated:
-    """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`."""
+def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
+    """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`."""
     return RunCreated(
         uid=uid,
         name=spec.name,
@@ -100,8 +106,8 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
-        storage=storage_prices(spec.checkpoint.uri),
-        billing=rule_of(spec.resources.cloud, spec.aws.volume_gb),
+        storage=storage_prices(spec.checkpoint.uri, region),
+        billing=rule_of(spec.resources.cloud, spec.aws.volume_gb, regions_of(spec.resources, spec.aws)),
         simulated=spec.resources.cloud == "local",
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )

@@ -7,6 +7,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
+    │   │   └── LoginExpired         until somebody logs in anew: wait for it, but do not ask at once again
     │   ├── ObjectMissing            no object of that name
     │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
@@ -64,6 +65,10 @@ class StoreError(SpotrunError):
 
 
 class StoreUnavailable(StoreError):
+    pass
+
+
+class LoginExpired(StoreUnavailable):
     pass
 
 

@@ -86,17 +86,42 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
-    """What an object store charges. `source` says where the figures were read, and when."""
+    """
+    What an object store charges. `source` says where the figures were read, and when.
+
+    `region` is where the bucket is, "" where that is not known or a folder: then nothing is counted to cross regions.
+    Who sends pays: `egress_usd_per_gb` for what leaves one region for another, or what `egress_elsewhere` has for the
+    region that it leaves.
+    """
 
     usd_per_gb_month: Decimal
     usd_per_1000_puts: Decimal
     usd_per_1000_gets: Decimal
     egress_usd_per_gb: Decimal
     source: str
+    region: str = ""
+    egress_elsewhere: dict[str, Decimal] = {}
 
     def __post_init__(self) -> None:
         for amount in (self.usd_per_gb_month, self.usd_per_1000_puts, self.usd_per_1000_gets, self.egress_usd_per_gb):
             require_amount(amount)
+        for amount in self.egress_elsewhere.values():
+            require_amount(amount)
+
+    def crosses(self, region: str) -> bool:
+        """Whether what an instance there reads and writes leaves the one region for the other."""
+        return self.region not in ("", region)
+
+    def read_usd_per_gb(self, region: str) -> Decimal:
+        """What a GB costs that an instance in `region` reads."""
+        return self._leaving(self.region) if self.crosses(region) else Decimal(0)
+
+    def write_usd_per_gb(self, region: str) -> Decimal:
+        """What a GB costs that an instance in `region` writes."""
+        return self._leaving(region) if self.crosses(region) else Decimal(0)
+
+    def _leaving(self, region: str) -> Decimal:
+        return self.egress_elsewhere.get(region, self.egress_usd_per_gb)
 
 
 class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,8 +173,9 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     """
     One instance will be asked for, with exactly this request, until `not_after`; later it may only be looked up.
 
-    It reserves `time_to_live_s` at `price_ceiling_usd_per_hour`. `standby_for` names the attempt that it will replace.
-    `on_demand_usd_per_hour` is what the same type costs on demand there: the bill that spot is compared with.
+    It reserves `time_to_live_s` at `price_ceiling_usd_per_hour`, and `egress_usd` for what crosses regions meanwhile.
+    `standby_for` names the attempt that it will replace. `on_demand_usd_per_hour` is what the same type costs on demand
+    there: the bill that spot is compared with.
     """
 
     offering: Offering
@@ -159,19 +185,26 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     not_after: Moment
     reason: str
     standby_for: int | None = None
+    egress_usd: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
+        require_amount(self.egress_usd)
         require_amount(self.price_ceiling_usd_per_hour)
         require_amount(self.on_demand_usd_per_hour)
 
 
 class LaunchRecorded(Event, frozen=True, kw_only=True):
-    """The instance of a launch exists, and from `billed_from` on its meter runs."""
+    """
+    The instance of a launch exists, and from `billed_from` on its meter runs.
+
+    `unguarded` is why nothing in the cloud would end it if its own timer did not (protocol 11); None: something would.
+    """
 
     launch: int
     instance_id: str
     billed_from: Moment
     prices: tuple[PriceSegment, ...]
+    unguarded: str | None = None
 
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
@@ -255,11 +288,28 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
-    """The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code."""
+    """
+    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code;
+    `setup` is None where the set-up has failed.
+    """
 
     launch: int
     instance_id: str
     booted_at: Moment
+    setup: SetUp | None = None
+
+
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How an instance was made ready in so many `seconds`, the fetching of the work folder included.
+
+    `how`: the command was "run"; what it made on an earlier instance was "unpacked"; there is "none". `packed_bytes` is
+    the size of what was unpacked, or packed for the next instance.
+    """
+
+    seconds: float
+    how: str
+    packed_bytes: Count = 0
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
@@ -291,6 +341,13 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
     attempt: int
     kind: str
     deadline_at: Moment | None
+
+
+class NoticesUnseen(Event, frozen=True, kw_only=True):
+    """The cloud's notices cannot be seen on this attempt's instance: it may be taken without a word. Told once."""
+
+    attempt: int
+    detail: str
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
@@ -414,6 +471,7 @@ AnyEvent = (
     | ResumedFrom
     | TrainingStarted
     | NoticeSeen
+    | NoticesUnseen
     | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRetired

@@ -10,6 +10,9 @@ import msgspec
 
 from spotrun.offering import Moment, Offering, require_amount
 
+VOLUME_GIB = 100
+"""The root volume, unless a job says otherwise."""
+
 
 class InstanceState(StrEnum):
     PENDING = "pending"
@@ -48,7 +51,8 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     Everything a driver needs to start one instance; nothing is looked up later.
 
     `token` makes it idempotent and tags the instance together with `run_uid`. `time_to_live` counts on the instance's
-    monotonic clock from its start and ends it whatever else has died.
+    monotonic clock from its start and ends it whatever else has died. `price_cap_usd_per_hour` is the most that its
+    user will pay for spot; None, which is what most want: a cap means more interruptions and never a smaller bill.
     """
 
     token: str
@@ -57,6 +61,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     launch: int
     offering: Offering
     time_to_live: timedelta
+    price_cap_usd_per_hour: Decimal | None = None
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,13 +21,15 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     One offering with the course of its price, oldest first.
 
     `on_demand_usd_per_hour` is what its type costs on demand there, None where nobody knows. `room` is how many more of
-    them the account's quota allows, None where it could not be read.
+    them the account's quota allows, None where it could not be read. `interruption_band` is the share of such spot
+    instances that were taken in the month before, as the cloud tells it; None where it does not.
     """
 
     offering: Offering
     history: tuple[PriceSegment, ...]
     on_demand_usd_per_hour: Decimal | None
     room: int | None = None
+    interruption_band: str | None = None
 
     def over(self, window: timedelta, now: datetime) -> PriceRange | None:
         return price_range(self.history, now - window, now)

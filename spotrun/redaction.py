@@ -37,7 +37,7 @@ class Redactor:
     """Hides the secrets that it was made with."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {form for secret in secrets for form in _forms(secret)}
+        known = {form for secret in secrets for form in forms_of(secret)}
         whole = {each for each in known if len(each) < PIECE or each.startswith("/")}  # paths have much in common
         self._pieces = {form[i : i + PIECE] for form in known - whole for i in range(len(form) - PIECE + 1)}
         longest_first = sorted(whole, key=len, reverse=True)
@@ -71,7 +71,7 @@ class Redactor:
         return "".join(kept)
 
 
-def _forms(secret: str) -> Iterable[str]:
+def forms_of(secret: str) -> Iterable[str]:
     """As it is, line by line, and as others write it down: quoted in a URL, in JSON, in base64."""
     for line in {secret, *secret.splitlines()}:
         if len(line.strip()) >= SECRET_MIN:

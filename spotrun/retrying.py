@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 from tenacity.stop import stop_base
 
-from spotrun.errors import StoreUnavailable
+from spotrun.errors import LoginExpired, StoreUnavailable
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
@@ -31,9 +31,14 @@ def persist(act: Callable[[], T]) -> T:
     return _until(stop_after_attempt(TRIES))(act)
 
 
+def _passes(error: BaseException) -> bool:
+    """By itself, and soon: a person who has to log in anew is told at once."""
+    return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired)
+
+
 def _until(stop: stop_base) -> Retrying:
     return Retrying(
-        retry=retry_if_exception_type(StoreUnavailable),
+        retry=retry_if_exception(_passes),
         wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
         stop=stop,
         reraise=True,

@@ -7,8 +7,9 @@ any other: what was intended is in the ledger before it is done.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from spotrun import events as ev
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.guards import Guard, Guards, NoGuards
 from spotrun.errors import (
     AccessDenied,
     CloudError,
@@ -74,8 +76,12 @@ class Runner:
         spec: RunSpec,
         uri: str,
         market: MarketRecord | None = None,
+        guards: Guards | None = None,
     ) -> None:
-        """`market` is what runs tell one another of the market; without it a run knows only what it saw itself."""
+        """
+        `market` is what runs tell one another of the market; without it a run knows only what it saw itself. `guards`
+        end instances of clouds that do not do so themselves.
+        """
         self._ledger = ledger
         self._store = store
         self._driver = driver
@@ -86,6 +92,7 @@ class Runner:
         self._message = ""
         self._hints: dict[int, AgentHint | None] = {}
         self._market = market
+        self._guards = guards or NoGuards()
         self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
@@ -223,10 +230,38 @@ class Runner:
         decided_at = self._ledger.state.next_number
         if isinstance(event, ev.InstanceGone):
             event = self._with_last_step(event)
+        if isinstance(event, ev.LaunchRecorded):
+            event = self._guarded(event)
         try:
-            return self._ledger.append(lambda state: event if state.next_number == decided_at else None) is not None
+            entry = self._ledger.append(lambda state: event if state.next_number == decided_at else None)
         except EntryRefused:
             return False
+        if entry is not None and isinstance(event, ev.InstanceGone):
+            self._disarm(event.launch)
+        return entry is not None
+
+    def _guarded(self, found: ev.LaunchRecorded) -> ev.LaunchRecorded:
+        """
+        The guard comes before the entry: a runner that dies after its launch leaves an instance without one, and
+        whoever finds that has no entry to tell it that there is nothing left to do.
+        """
+        return replace(found, unguarded=self._arm(found.launch, found.instance_id, found.billed_from))
+
+    def _arm(self, number: int, instance_id: str, since: datetime) -> str | None:
+        """Why it has no guard. The instance's own timer stands all the same, so that the run goes on."""
+        request = self._request(number)
+        ends_at = since + request.time_to_live
+        region = request.offering.region
+        try:
+            self._guards.arm(Guard(token=request.token, region=region, instance_id=instance_id, ends_at=ends_at))
+        except CloudError as error:
+            return error.message
+        return None
+
+    def _disarm(self, number: int) -> None:
+        request = self._request(number)
+        with contextlib.suppress(CloudError):  # it goes by itself when its time comes
+            self._guards.disarm(request.token, request.offering.region)
 
     def _with_last_step(self, gone: ev.InstanceGone) -> ev.InstanceGone:
         hint = self._hint(gone.launch)
@@ -236,7 +271,7 @@ class Runner:
         if self._clock.now() >= self._ledger.state.launches[number].intent.not_after:
             return  # this process slept between the decision and here (protocol 8)
         try:
-            self._driver.launch(self._request(number))
+            instance = self._driver.launch(self._request(number))
         except InsufficientCapacity as error:
             self._close(number, Cause.CAPACITY, error.message)
         except QuotaExceeded as error:
@@ -249,6 +284,8 @@ class Runner:
             raise  # nobody knows whether it was launched: the next pass asks again with the same token
         except CloudError as error:
             self._close(number, Cause.EXTERNAL, str(error))
+        else:
+            self._arm(number, instance.instance_id, instance.launched_at)
 
     def _close(self, number: int, cause: Cause, detail: str, *, refused: bool = True) -> None:
         self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=refused))
@@ -264,4 +301,5 @@ class Runner:
             launch=number,
             offering=intent.offering,
             time_to_live=timedelta(seconds=intent.time_to_live_s),
+            price_cap_usd_per_hour=state.created.price_cap_usd_per_hour,
         )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import time, timedelta
 from decimal import Decimal
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -33,10 +34,13 @@ from pydantic.json_schema import GenerateJsonSchema
 from spotrun.address import DEFAULT_STORE
 from spotrun.condition import EXAMPLE, FIGURE_NAMES
 from spotrun.errors import SpecInvalid
+from spotrun.instance import VOLUME_GIB
 from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
+from spotrun.secret_reference import ENVIRONMENT, REFERENCE_PATTERN, Reference, resolved
 from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
     IMAGE_PARAMETER_PATTERN,
+    INSTANCE_TYPE_PATTERN,
     NAME_PATTERN,
     NEWS_KINDS,
     ON_DEMAND,
@@ -48,6 +52,7 @@ from spotrun.spec_values import (
     VARIABLE_PATTERN,
     Accelerators,
     clean_text,
+    is_instance_type,
     matching,
     one_of,
     read_accelerators,
@@ -57,12 +62,14 @@ from spotrun.spec_values import (
     read_deadline,
     read_envs,
     read_every,
+    read_gigabytes,
     read_name,
     read_notice,
     read_notify_command,
     read_num_nodes,
     read_positive_duration,
     read_script,
+    read_secrets,
     read_share,
     read_steps,
     read_time_scale,
@@ -265,6 +272,20 @@ class CheckpointSpec(Model):
     )
 
 
+class DataSpec(Model):
+    """What a training reads beside its checkpoint, where that lies in the region of checkpoint.uri."""
+
+    gb: Annotated[
+        float,
+        PlainValidator(read_gigabytes),
+        WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1_000_000}),
+    ] = Field(
+        default=0.0,
+        description="How many GB each instance reads when it starts: in another region than the bucket's they are paid "
+        "for, which counts in the choice of a region.",
+    )
+
+
 class PolicySpec(Model):
     """When to leave spot, when to come back, and when a silent trainer counts as hung."""
 
@@ -323,12 +344,28 @@ class ReportSpec(Model):
     baseline: Annotated[
         str,
         PlainValidator(read_baseline),
-        WithJsonSchema({"anyOf": [{"const": ON_DEMAND}, {"type": "number", "exclusiveMinimum": 0}]}),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"const": ON_DEMAND},
+                    {"type": "number", "exclusiveMinimum": 0},
+                    {"type": "string", "pattern": f"^{INSTANCE_TYPE_PATTERN}$"},
+                ]
+            }
+        ),
     ] = Field(
         default=ON_DEMAND,
-        description="What savings are told against: the on-demand price of the instance type that trained, or so many "
-        "US dollars per hour of a machine that would have been rented instead.",
+        description="What savings are told against: the on-demand price of the instance type that trained, or what "
+        "would have been rented instead: another instance type, or a machine at so many US dollars per hour.",
     )
+    baseline_usd_per_hour: Usd | None = Field(
+        default=None, description="What an hour of that other instance type costs on demand; `launch` looks it up."
+    )
+
+    @property
+    def baseline_type(self) -> str | None:
+        """The instance type that savings are told against, where it is not the one that trained."""
+        return self.baseline if is_instance_type(self.baseline) else None
 
 
 class NotifySpec(Model):
@@ -442,6 +479,12 @@ class LocalMarketSpec(Model):
         return self
 
 
+def regions_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
+    """Where EC2 is asked for capacity; a place named under resources is the only one to look at."""
+    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
+    return aws.regions if region is None else (region,)
+
+
 class AwsSpec(Model):
     """Amazon EC2: where to look for capacity, and what is around an instance. Counts with `cloud: aws` alone."""
 
@@ -455,7 +498,7 @@ class AwsSpec(Model):
     image_parameter: ImageParameter = Field(
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
     )
-    volume_gb: StrictInt = Field(default=100, ge=8, le=16_000, description="The root volume, in GiB.")
+    volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The root volume, in GiB.")
     security_group: Place = Field(default="spotrun-node", description="Its name; in its network the subnets are found.")
     instance_profile: Place = Field(default="spotrun-node", description="The role of an instance: its run's folder.")
 
@@ -477,6 +520,11 @@ class RunSpec(Model):
     )
     train: TrainSpec = Field(description="What to run: script and args, or run.")
     setup: Command | None = Field(default=None, description="Shell command that runs on each instance before training.")
+    pack_setup: StrictBool = Field(
+        default=True,
+        description="Pack what setup has changed in its environment and in the work folder, and unpack it on the next "
+        "instance instead of running setup again. false: it also does what no files show, like sysctl.",
+    )
     envs: Annotated[
         Mapping[str, str],
         PlainValidator(read_envs),
@@ -485,8 +533,31 @@ class RunSpec(Model):
         default={},
         description="Environment of setup and training. Numbers and booleans become text as in SkyPilot.",
     )
+    secrets: Annotated[
+        Mapping[str, str],
+        PlainValidator(read_secrets),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "array", "items": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}},
+                    {
+                        "type": "object",
+                        "additionalProperties": {
+                            "anyOf": [{"type": "string", "pattern": REFERENCE_PATTERN}, {"const": ""}]
+                        },
+                    },
+                ]
+            }
+        ),
+    ] = Field(
+        default={},
+        description="Variables of the training alone, by name: their values are read on the instance and are nowhere "
+        "else. On aws from the SecureString /spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on "
+        "the local cloud from the variable NAME of whoever launches, or {NAME: env:OTHER}.",
+    )
     resources: ResourcesSpec = Field(default=ResourcesSpec(), description="Where to train, and what may be rented.")
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
+    data: DataSpec = Field(default=DataSpec(), description="What each instance reads when it starts.")
     policy: PolicySpec = Field(default=PolicySpec(), description="When to leave spot and when to come back.")
     max_duration: PositiveDuration | None = Field(
         default=None, description="Stop the run after this long, whatever it does."
@@ -507,6 +578,21 @@ class RunSpec(Model):
     def boot(self) -> timedelta:
         """What passes from a launch to a booted instance, as far as that is known before the first one."""
         return self.local.boot if self.resources.cloud == "local" else EC2_BOOT
+
+    @property
+    def secret_references(self) -> dict[str, Reference]:
+        """Where the value of each secret is, by the name of its variable."""
+        return {name: resolved(name, text, self.resources.cloud) for name, text in self.secrets.items()}
+
+    @model_validator(mode="after")
+    def _secrets_can_be_had_and_are_nowhere_else(self) -> RunSpec:
+        for name, reference in self.secret_references.items():
+            if name in self.envs:
+                raise Unreadable("is among envs too", "remove it there", at=("secrets", name))
+            if reference.kind == ENVIRONMENT and self.resources.cloud != "local":
+                advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
+                raise Unreadable("a variable of this machine is not on an instance", advice, at=("secrets", name))
+        return self
 
     @model_validator(mode="after")
     def _instances_can_reach_the_store(self) -> RunSpec:

@@ -18,6 +18,7 @@ from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.spec import RunSpec
 from spotrun.spec_problems import Key, Problem, dotted, problems_of
+from spotrun.spec_secrets import plain_secrets
 from spotrun.spec_values import clean_text, kind_of, name_from, read_script
 from spotrun.spec_yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
@@ -69,6 +70,8 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default
         apply_overrides(draft, overrides or {})
         resolve_paths(draft, default_store)
         spec = _validated(draft)
+        for problem in () if spec is None else plain_secrets(spec.envs, spec.resources.cloud):
+            draft.add_found(problem)
         if spec is not None and not draft.problems:
             return spec
     raise SpecFileInvalid(path, draft.placed())

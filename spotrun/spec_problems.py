@@ -17,7 +17,7 @@ from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
     {
-        *("secrets", "file_mounts", "schedule", "labels", "job_recovery"),
+        *("file_mounts", "schedule", "labels", "job_recovery"),
         *("resources.labels", "resources.image_id", "resources.disk_size"),
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }

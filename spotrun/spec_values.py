@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from spotrun import address, condition
+from spotrun import address, condition, secret_reference
 from spotrun.credentials import holds_credential
 from spotrun.errors import StoreError
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
@@ -152,6 +152,30 @@ def read_envs(value: object) -> dict[str, str]:
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
 
 
+def read_secrets(value: object) -> dict[str, str]:
+    """Names, or names with where their values are: "" where that follows from the name. No message quotes a value."""
+    if isinstance(value, list | tuple):
+        return {_listed_secret(index, item): "" for index, item in enumerate(value)}
+    if not isinstance(value, dict):
+        raise Unreadable("must be names of variables", "write [WANDB_API_KEY], or {WANDB_API_KEY: ssm:/spotrun/wandb}")
+    return {_env_name(name): _reference(name, item) for name, item in value.items()}
+
+
+def _listed_secret(index: int, name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+        raise Unreadable("is not a variable name", "write the name; its value does not belong here", at=(index,))
+    return _env_name(name)
+
+
+def _reference(name: str, value: object) -> str:
+    if value is None or value == "":
+        return ""
+    try:
+        return str(secret_reference.parse(value))
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(name,)) from error
+
+
 def _env_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
         raise Unreadable("is not a variable name", "use letters, digits and _, and start with no digit", at=(name,))
@@ -260,14 +284,22 @@ ON_DEMAND = "on-demand"
 """The baseline of a report unless another price is named."""
 
 
+INSTANCE_TYPE_PATTERN = r"[a-z][a-z0-9]*[.-][a-z0-9.-]{0,60}[a-z0-9]"
+"""`g5.xlarge`, `a2-highgpu-1g`."""
+
+
 def read_baseline(value: object) -> str:
-    """`on-demand`, or US dollars per hour."""
-    if value == ON_DEMAND:
-        return ON_DEMAND
+    """`on-demand`, the name of an instance type, or US dollars per hour."""
+    if isinstance(value, str) and (value == ON_DEMAND or is_instance_type(value)):
+        return value
     try:
         return f"{parse_usd(value):f}"
     except Unreadable as error:
-        raise Unreadable(error.message, f"{error.suggestion}, or on-demand") from error
+        raise Unreadable(error.message, f"{error.suggestion}, an instance type, or on-demand") from error
+
+
+def is_instance_type(baseline: str) -> bool:
+    return baseline != ON_DEMAND and re.fullmatch(INSTANCE_TYPE_PATTERN, baseline, re.ASCII) is not None
 
 
 def read_webhook(value: object) -> str:
@@ -286,11 +318,23 @@ def read_notice(value: object) -> timedelta | None:
 
 
 def read_time_scale(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unreadable(f"must be a number, not {kind_of(value)}", "write it like 60")
-    if not 1 <= value <= 100_000:
+    number = _number(value, "a number", "write it like 60")
+    if not 1 <= number <= 100_000:
         raise Unreadable(f"must be 1 to 100000, not {shown(value)}", "write 1 for real time")
-    return float(value)
+    return float(number)
+
+
+def read_gigabytes(value: object) -> float:
+    number = _number(value, "a number of GB", "write it like 40")
+    if not 0 <= number <= 1_000_000:
+        raise Unreadable(f"must be 0 to 1000000 GB, not {shown(value)}", "write it like 40")
+    return float(number)
+
+
+def _number(value: object, what: str, fix: str) -> int | float | Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Unreadable(f"must be {what}, not {kind_of(value)}", fix)
+    return value
 
 
 @dataclass(frozen=True)

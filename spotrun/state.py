@@ -107,8 +107,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str
     booted_at: datetime
     started_at: datetime
+    setup: ev.SetUp | None = None
     trainers: tuple[Trainer, ...] = ()
     notice: ev.NoticeSeen | None = None
+    unseen: ev.NoticesUnseen | None = None
     notice_at: datetime | None = None
     rebalance_at: datetime | None = None
     drain: ev.DrainRequested | None = None
@@ -219,6 +221,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 
+    @property
+    def unguarded(self) -> list[ev.LaunchRecorded]:
+        """The instances that nothing in their cloud would end if their own timers did not (protocol 11)."""
+        found = [launch.recorded for launch in self.launches.values() if launch.gone is None]
+        return [recorded for recorded in found if recorded is not None and recorded.unguarded]
+
     def restore_candidates(self) -> list[Commit]:
         """What may be resumed from, newest entry first (protocol 22)."""
         return [commit for commit in reversed(self.commits) if commit.usable]
@@ -244,6 +252,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
-    """The most that this launch can cost: its whole time-to-live at its price ceiling, with disk and address."""
+    """The most that this launch can cost: its whole time-to-live at its price ceiling, disk, address and egress."""
     ceiling = intent.price_ceiling_usd_per_hour + rule.attached_usd_per_hour
-    return hourly(ceiling, timedelta(seconds=intent.time_to_live_s))
+    return hourly(ceiling, timedelta(seconds=intent.time_to_live_s)) + intent.egress_usd

@@ -8,6 +8,7 @@ port; `spotrun.stores` has a module for each kind of address.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -128,6 +129,17 @@ def checked_key(key: str) -> str:
     return key
 
 
+@runtime_checkable
+class InPieces(Protocol):
+    """A store that hands on what it reads while it reads."""
+
+    def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        """
+        The first `size_bytes` of an object, or all it has, in order. What has come by the time of an error may be
+        anything.
+        """
+
+
 class Unsaid(msgspec.Struct, frozen=True):
     """A store does not tell, or this account may not ask."""
 
@@ -149,6 +161,17 @@ class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     versioned: bool | Unsaid
     older_versions_days: int | None = None
     free_bytes: int | None = None
+
+
+@runtime_checkable
+class Located(Protocol):
+    """A store that is in some region of a cloud."""
+
+    def region(self) -> str | Unsaid:
+        """
+        Raises:
+            StoreError: the store itself cannot be used.
+        """
 
 
 @runtime_checkable

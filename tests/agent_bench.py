@@ -46,6 +46,7 @@ class AgentRun:
         *,
         runs_uri: str | None = None,
         scale: float = SCALE,
+        billing: ev.BillingRule = LOCAL_RULE,
         **spec: Any,
     ) -> None:
         self.folder = folder
@@ -76,7 +77,7 @@ class AgentRun:
                 price_cap_usd_per_hour=None,
                 budget_usd=None,
                 storage=FREE_STORAGE,
-                billing=LOCAL_RULE,
+                billing=billing,
                 simulated=True,
             )
         )

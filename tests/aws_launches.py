@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+
+import pytest
 
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
@@ -16,6 +19,19 @@ CONFIG = AwsConfig(
     instance_types=tuple(ec2_server.TYPES),
     image_parameter=ec2_server.IMAGE_PARAMETER,
 )
+
+
+class Login:
+    """The credentials file of a person, who logs in now and then."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._file = folder / "credentials"
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(self._file))
+
+    def __call__(self, key: str, secret: str = "secret") -> None:
+        self._file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
 
 
 def request(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# moto makes each of its 1,300 images anew whenever it is reset; two are enough.
+os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("ec2_images.json"))
 
 SERVERS = {"s3": SeaweedFS, "gs": FakeGcs}
 

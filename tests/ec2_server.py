@@ -55,11 +55,18 @@ class Life(NamedTuple):
     spot: bool
     since: datetime
     until: datetime | None
-    taken: bool
+    reason: str
+
+    @property
+    def taken(self) -> bool:
+        return self.reason == INTERRUPTED
 
 
 class Ec2Account:
-    """`calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them."""
+    """
+    `calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them. Keys in
+    `expired` are told so, whatever they ask.
+    """
 
     def __init__(self, clock: ScaledClock) -> None:
         self.clock = clock
@@ -73,9 +80,11 @@ class Ec2Account:
         self._folder = tempfile.TemporaryDirectory()
         self.calls: list[tuple[str, dict[str, str]]] = []
         self.keys: list[str] = []
+        self.expired: set[str] = set()
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
+        self.page_size = 1000
         self.prices = PriceFeed(clock, TYPES, ZONES)
         self.quotas: dict[str, float] = {}
         self.spot_requests = SpotRequests()
@@ -110,7 +119,7 @@ class Ec2Account:
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
-        image = next(iter(ec2_backends[ACCOUNT][REGION].amis))  # asking for them all takes three seconds
+        image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
         ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
         iam.create_instance_profile(InstanceProfileName="spotrun-node")
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
@@ -137,11 +146,12 @@ class Ec2Account:
             self._end(instance_id, reason)
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
-        """Take a spot instance back, with so much notice or at once."""
+        """Take a spot instance back, with so much notice, and the recommendation that EC2 gives with it, or at once."""
         machine = self._machines[instance_id]
         if notice is None:
             self.end(instance_id, INTERRUPTED)
             return
+        machine.metadata.recommend_rebalance(self.clock.now())
         machine.metadata.give_notice(self.clock.now() + notice)
         machine.after(notice.total_seconds(), lambda: self.end(instance_id, INTERRUPTED))
 
@@ -157,7 +167,7 @@ class Ec2Account:
                     spot=facts.get("InstanceMarketOptions.MarketType") == "spot",
                     since=self.row(instance_id).launch_time.replace(tzinfo=UTC),
                     until=None if ended is None else datetime.fromisoformat(f"{ended[1]}+00:00"),
-                    taken=reason == INTERRUPTED,
+                    reason=reason,
                 )
             )
         return found
@@ -190,6 +200,8 @@ class Ec2Account:
         body = request.get_data(cache=True)
         signed = re.search(r"Credential=(\w+)/", request.headers.get("Authorization", ""))
         self.keys.append("" if signed is None else signed[1])
+        if self.keys[-1] in self.expired:
+            return _error("ExpiredToken", 400)(environ, start_response)
         operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         if operation in ("GetProducts", "GetServiceQuota"):
             return self._json(operation, body)(environ, start_response)
@@ -197,11 +209,15 @@ class Ec2Account:
         action = asked.get("Action", "")
         with self._lock:
             self.calls.append((action, asked))
-            answer = self._own_answer(action, asked, lambda: self._motos(environ, body))
+            answer = self._own_answer(action, asked, lambda: self._motos(environ, self._paged(action, body)))
             if action in self._lost:
                 self._lost.remove(action)
                 answer = _error("Unavailable", 503)
         return answer(environ, start_response)
+
+    def _paged(self, action: str, body: bytes) -> bytes:
+        """EC2 tells so many instances at once and no more."""
+        return body + f"&MaxResults={self.page_size}".encode() if action == "DescribeInstances" else body
 
     def _motos(self, environ: dict[str, Any], body: bytes) -> Response:
         environ = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}

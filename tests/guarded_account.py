@@ -20,6 +20,9 @@ from tests.iam_calls import Call, Known, asked_by, read_call
 
 TEMPLATE = Template("account")
 RUNNER: Sequence[Document] = (TEMPLATE.documents()["spotrun-runner"],)
+NODE: Sequence[Document] = (TEMPLATE.documents()["spotrun-node/runs"],)
+INSTANCE = {"AWS_SDK_UA_APP_ID": "instance"}
+"""In the environment of an instance: its calls are made with the role of instances, whoever the caller is."""
 
 
 class GuardedAccount(Ec2Account):
@@ -61,7 +64,8 @@ class GuardedAccount(Ec2Account):
         body = request.get_data()
         environ["wsgi.input"] = io.BytesIO(body)
         call = read_call(request.method, request.url, dict(request.headers), body)
-        denied = self._denied(call, self.policies)
+        by_instance = f"app/{INSTANCE['AWS_SDK_UA_APP_ID']}" in request.headers.get("User-Agent", "")
+        denied = self._denied(call, NODE if by_instance else self.policies)
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)

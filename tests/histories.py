@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from spotrun import events as ev
 from spotrun import fold
-from spotrun.billing import LOCAL_RULE
+from spotrun.billing import LOCAL_RULE, aws_rule
 from spotrun.events import Cause, Entry
-from spotrun.instance import EndedBy, PriceSegment
+from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering
 from spotrun.state import RunState
 from tests.commits import committed
@@ -36,6 +36,7 @@ FREE_STORAGE = ev.StoragePrices(
     egress_usd_per_gb=Decimal(0),
     source="free",
 )
+AWS_RULE = aws_rule(VOLUME_GIB, ["us-east-1"])
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 
 

@@ -61,18 +61,26 @@ def read_call(method: str, url: str, headers: Mapping[str, str], body: bytes) ->
     if service == "scheduler":
         return _read_scheduler(method, url, body)
     if target:
-        parameters = {name: value for name, value in json.loads(body).items() if isinstance(value, str)}
-        return Call(service, target.rpartition(".")[2], parameters)
+        return Call(service, target.rpartition(".")[2], dict(_plain(json.loads(body))))
     asked = {name: values[0] for name, values in parse_qs(body.decode()).items()}
     return Call(service, asked.get("Action", ""), asked)
+
+
+def _plain(body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Texts, and lists of them as EC2's own protocol has them: Names.1, Names.2."""
+    for name, value in body.items():
+        if isinstance(value, str):
+            yield name, value
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            yield from ((f"{name}.{number}", each) for number, each in enumerate(value, 1))
 
 
 def _read_scheduler(method: str, url: str, body: bytes) -> Call:
     """https://docs.aws.amazon.com/scheduler/latest/APIReference/API_CreateSchedule.html"""
     name = urlsplit(url).path.removeprefix("/schedules/")
-    if method == "GET":
+    if method in ("GET", "DELETE"):
         (group,) = parse_qs(urlsplit(url).query)["groupName"]
-        return Call("scheduler", "GetSchedule", {"Name": name, "GroupName": group})
+        return Call("scheduler", f"{method.capitalize()}Schedule", {"Name": name, "GroupName": group})
     if method != "POST":
         raise NotImplementedError(f"scheduler {method}")
     asked = json.loads(body)
@@ -95,6 +103,11 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             name = call.parameters["Name"]
             owner = "" if name.startswith("/aws/service/") else ACCOUNT
             yield Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{owner}:parameter{name}")
+        case "ssm", "GetParameters":
+            for name in _numbered(call.parameters, "Names"):
+                yield Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter{name}")
+        case "ssm", "DescribeParameters":
+            yield Asked("ssm:DescribeParameters")
         case "scheduler", action:
             name = f"{call.parameters['GroupName']}/{call.parameters['Name']}"
             yield Asked(f"scheduler:{action}", f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule/{name}")

@@ -143,6 +143,40 @@ def test_the_overlap_with_a_standby_is_cost_and_not_downtime():
     assert summary.total.spot_usd == Decimal("0.0001") * (first_s + second_s)
 
 
+def test_goodput_is_training_over_what_was_paid_and_an_overlap_is_paid_twice():
+    history = History(FREE_STORAGE)
+    first = history.running()  # billed from 10, trains from 100
+    second = history.after(200).launch()
+    history.after(10).record(second)  # billed from 310
+    final = history.after(90).commit(final=True)  # at 400
+    history.drained(final)
+    history.start(second, booted_at=at(350))
+    history.resume()
+    history.training()
+    history.after(50).gone(first, EndedBy.USER)  # at 450
+    history.after(150)
+
+    total = summary_of(history).total
+
+    assert total.productive == timedelta(seconds=300 + 200)
+    assert total.paid == timedelta(seconds=440 + 290)
+    assert total.goodput == 500 / 730
+    assert total.usd_per_productive_hour == Decimal("0.0001") * 730 * 3600 / 500
+
+
+def test_nothing_is_paid_for_what_is_forgiven_and_a_minute_for_what_we_ended_at_once():
+    history = History(FREE_STORAGE)
+    forgiven = history.launch()
+    history.record(forgiven)
+    history.after(59).gone(forgiven, EndedBy.CLOUD)
+    assert (summary_of(history).total.paid, summary_of(history).total.goodput) == (timedelta(0), None)
+    ended = history.launch()
+    history.record(ended)
+    history.after(5).gone(ended, EndedBy.USER)
+    assert summary_of(history).total.paid == timedelta(seconds=60)
+    assert summary_of(history).total.usd_per_productive_hour is None
+
+
 def test_the_first_minute_of_what_the_cloud_takes_back_is_free():
     history = History(FREE_STORAGE)
     launch = history.launch()
@@ -368,6 +402,8 @@ def check_sums(summary: RunSummary) -> None:
         values = [getattr(part, figure) for part in parts]
         assert all(value >= 0 for value in values), (figure, values)
         assert sum(values) == getattr(summary.total, figure), figure
+    assert sum((part.paid for part in parts), timedelta(0)) == summary.total.paid
+    assert all(part.paid >= timedelta(0) for part in parts)
     for kind in Kind:
         assert sum((part.times[kind] for part in parts), timedelta(0)) == summary.total.times[kind], kind
     assert sum((part.wall for part in parts), timedelta(0)) == summary.total.wall

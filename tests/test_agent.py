@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from spotrun import events as ev
+from spotrun.billing import EC2_RULE
 from spotrun.clouds.local import processes
 from spotrun.events import Cause
 from tests import fault_proxy as faults
@@ -284,6 +285,17 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
     assert ended.cause is Cause.INTERRUPTED
     assert "to save a final snapshot takes" in ended.detail
     assert f"step {newest.step:,} survives" in ended.detail
+
+
+def test_n10_what_had_no_time_for_a_final_snapshot_is_left_for_the_cloud_too(start: Start):
+    """Its first hour is free only where the cloud ends it."""
+    run = start({"steps": 100_000, "epoch_steps": 100_000}, scale=30.0, billing=EC2_RULE)
+    node = run.launch()
+    run.wait_for(ev.TrainingStarted)
+    node.notice(2)
+    assert run.wait_for(ev.AttemptEnded).cause is Cause.INTERRUPTED
+    eventually(lambda: node.status().get("phase") == "idle")
+    node.powers_off()  # nobody came within three minutes
 
 
 def test_a_standby_takes_over_only_after_its_predecessor_has_drained(start: Start):

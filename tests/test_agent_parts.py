@@ -1,8 +1,9 @@
-"""The agent's parts: pure decisions in tables, checkpoints on a store that fails, notices of a real server."""
+"""The agent's parts: pure decisions in tables, checkpoints on a store that fails."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -19,27 +20,23 @@ from spotrun import events as ev
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
-from spotrun.agent.inbox import Inbox, NoticeHeard
 from spotrun.agent.logs import Console, LogShipper
-from spotrun.agent.notices import NoticeWatcher, parse_action, remaining_s
 from spotrun.agent.pace import Pace
+from spotrun.agent.saver import Snapshot, Stalls
 from spotrun.checkpoint import retention
 from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
-from spotrun.clock import ManualClock, ScaledClock
-from spotrun.clouds.local.metadata import MetadataService
+from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.events import Cause
-from spotrun.instance import Instance, InstanceState
-from spotrun.intervals import auto_interval, checkpoint_interval, drain_moment
+from spotrun.intervals import STALL_SHARE_MAX, auto_interval, checkpoint_interval, drain_moment
 from spotrun.spec import CheckpointSpec, KeepBestSpec
 from spotrun.state import Commit, Prune, RunState
 from spotrun.stores.local import LocalStore
-from spotrun.trainer_link import Progress
+from spotrun.trainer_link import Progress, SnapshotTaken
 from spotrun.units import Steps
 from tests.commits import committed, saved
-from tests.eventually import eventually
-from tests.histories import History, offering
+from tests.histories import History
 
 # -- decisions -----------------------------------------------------------------------------------------------
 
@@ -105,6 +102,38 @@ def test_a_hang_is_ten_steps_but_at_least_what_the_spec_says():
     assert decisions.hang_limit_s(60, five, 30, training=True) == 600
     assert decisions.hang_limit_s(None, five, 1800, training=True) == 1800
     assert decisions.hang_limit_s(None, five, 30, training=False) == 900
+
+
+def test_each_stall_is_accounted_for_once_whatever_becomes_of_its_snapshot():
+    """The second came while the first was being sent, and the third displaced it; then another trainer began."""
+    arenas, stalls, told_s = Arenas(), Stalls(), []
+    [arena, _] = arenas.grant(1)
+    taken = SnapshotTaken(
+        arena=0, size_bytes=1, epoch=0, batch=1, step=1, stall_s=1.0, finite=True, final=False, epoch_ended=False
+    )
+    for incarnation, stalled_s in [(0, 1.0), (0, 7.0), (0, 7.5), (1, 2.0)]:
+        kept = Snapshot(2, incarnation, 0, arena, taken, datetime.now(UTC), 0.0, stalled_s, "interval")
+        told_s.append(stalls.since(kept))
+        stalls.accounted(kept)
+    arenas.close()
+    assert told_s == [1.0, 6.0, 0.5, 2.0]
+
+
+@pytest.mark.parametrize("stall_s", [0.004, 0.1, 2.0, 20.0])
+@pytest.mark.parametrize("step_s", [0.005, 5.0])
+def test_training_stands_still_for_a_bounded_share_whether_steps_are_short_or_long(step_s: float, stall_s: float):
+    pace, now_s, stalled_s, snapshots = Pace("auto", committed_s=0.0), 0.0, 0.0, 0
+    while now_s < 6 * 3600:
+        now_s += 0.1  # a turn of the agent
+        if pace.snapshot_due(now_s) is None:
+            continue
+        taken_s = math.ceil(now_s / step_s) * step_s  # at the end of the step that is under way
+        now_s = taken_s + stall_s
+        stalled_s, snapshots = stalled_s + stall_s, snapshots + 1
+        pace.snapshot(snapshots, stall_s, now_s)
+        pace.committed(10.0, now_s)
+    assert snapshots >= 6 * 3600 / (10 * 60 + 30), "no interval is above ten minutes"
+    assert stalled_s <= STALL_SHARE_MAX * now_s + stall_s, "the first one is taken before its stall was measured"
 
 
 def test_the_pace_is_measured_per_step_and_an_ended_epoch_is_due_until_it_is_snapshot():
@@ -217,12 +246,24 @@ class Shaky(LocalStore):
         return super().get(key, start, size) if wrong is None else wrong
 
 
+class ShakyInPieces(Shaky):
+    """It breaks, or lies, in the middle of an object."""
+
+    def pieces(self, key, size_bytes):
+        whole = LocalStore.get(self, key, 0, size_bytes)
+        yield whole[:100]
+        wrong = self.fault("get", key)
+        rest = whole[100:] if wrong is None else wrong
+        yield from (rest[start : start + 99_999] for start in range(0, len(rest), 99_999))
+
+
 IMAGE = os.urandom(5 << 20)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Shaky:
-    return Shaky(tmp_path)
+@pytest.fixture(params=[Shaky, ShakyInPieces], ids=["whole objects", "in pieces"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Shaky:
+    kind: type[Shaky] = request.param
+    return kind(tmp_path)
 
 
 def read(fd: int) -> bytes:
@@ -412,7 +453,7 @@ def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
         (10, 20, 11, False, False),
     ],
 )
-def test_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fastest_s, uploading, fits):
+def test_n16_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fastest_s, uploading, fits):
     assert decisions.final_snapshot_fits(left_s, save_s, fastest_s, uploading=uploading) is fits
 
 
@@ -468,89 +509,6 @@ def test_one_checkpoint_stays_of_each_so_many_steps():
 def test_a_request_to_prune_is_about_the_checkpoints_before_it(asked_at, keep, source, retired):
     state = run_with(*[{}] * 6, prune=Prune(number=asked_at, keep=keep))
     assert retention.to_retire(state, CheckpointSpec(keep_last=100), source) == retired
-
-
-# -- notices -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b"\xff\xfe",
-        b'"terminate"',
-        b'{"action": "terminate"}',
-        b'{"action": "terminate", "time": "soon"}',
-        b'{"action": "terminate", "time": 5}',
-        b'{"action": "dance", "time": "2026-01-01T00:00:00Z"}',
-        b'{"action": ["terminate"], "time": "2026-01-01T00:00:00Z"}',
-        b"<html>captive portal</html>",
-        b"[" * 100_000,
-    ],
-)
-def test_what_is_not_a_notice_is_none(body: bytes):
-    assert parse_action(body) is None
-
-
-def test_time_left_is_read_off_the_service_s_clock():
-    deadline = datetime(2026, 1, 1, 12, 2, tzinfo=UTC)
-    wrong = datetime(2026, 1, 1, 18, tzinfo=UTC)
-    assert remaining_s(deadline, "Thu, 01 Jan 2026 12:00:30 GMT", wrong) == 90
-    assert remaining_s(deadline, "nonsense", deadline - timedelta(seconds=7)) == 7
-    assert remaining_s(deadline, None, deadline - timedelta(seconds=7)) == 7
-
-
-@pytest.fixture
-def service() -> Iterator[MetadataService]:
-    clock = ScaledClock(datetime.now(UTC), 60)
-    instance = Instance(
-        instance_id="i",
-        token="t",
-        run_uid="u",
-        launch=1,
-        offering=offering(),
-        state=InstanceState.RUNNING,
-        launched_at=clock.now(),
-    )
-    service = MetadataService(instance, clock)
-    service.start()
-    yield service
-    service._server.shutdown()
-    service._server.server_close()
-
-
-def test_a_notice_is_told_once_even_when_the_token_has_expired(service: MetadataService):
-    inbox, notes = Inbox(), []
-    watcher = NoticeWatcher(service.endpoint, service.clock, inbox, notes.append)
-    watcher.start()
-    eventually(lambda: service._tokens)
-    service._tokens.clear()
-    deadline = service.clock.now() + timedelta(seconds=120)
-    service.recommend_rebalance(service.clock.now())
-    service.give_notice(deadline)
-    heard = [inbox.get(timeout=60), inbox.get(timeout=60)]
-    kinds = {notice.kind: notice for notice in heard if isinstance(notice, NoticeHeard)}
-    assert set(kinds) == {"termination", "rebalance"}
-    left_s = kinds["termination"].deadline_s - service.clock.monotonic()
-    assert 60 < left_s <= 121
-    service._tokens.clear()
-    eventually(lambda: service._tokens)
-    assert inbox.empty()
-    watcher.stop()
-    assert notes == []
-
-
-def test_a_service_that_does_not_answer_is_noted_once():
-    notes: list[str] = []
-    watcher = NoticeWatcher("http://127.0.0.1:1/", ManualClock(), Inbox(), notes.append)
-    watcher._every_s = 0.001
-    watcher.start()
-    eventually(lambda: watcher._failures > 10)
-    watcher.stop()
-    assert len(notes) == 1
 
 
 # -- memory and logs -----------------------------------------------------------------------------------------

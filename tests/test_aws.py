@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from decimal import Decimal
 
-import boto3
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.bootstrap import USER_DATA_MAX_BYTES, user_data
@@ -17,8 +18,6 @@ from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from tests.aws_launches import CONFIG, launches, request
 from tests.ec2_server import Ec2Account
-from tests.guarded_account import GuardedAccount
-from tests.iam import Document
 
 
 def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -29,6 +28,7 @@ def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None
     assert asked["MetadataOptions.HttpTokens"] == "required"
     assert asked["MetadataOptions.HttpPutResponseHopLimit"] == "1"
     assert asked["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
+    assert asked["InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior"] == "terminate"
     assert (
         asked["BlockDeviceMapping.1.Ebs.Encrypted"] == asked["BlockDeviceMapping.1.Ebs.DeleteOnTermination"] == "true"
     )
@@ -36,6 +36,14 @@ def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None
     tagged = [text for name, text in asked.items() if name.endswith("ResourceType")]
     assert set(tagged) == {"instance", "volume", "spot-instances-request"}
     assert not [action for action, _ in account.calls if action == "CreateTags"]
+
+
+@pytest.mark.parametrize(("capacity_type", "asked"), [(CapacityType.SPOT, "0.25"), (CapacityType.ON_DEMAND, None)])
+def test_a_price_cap_that_the_user_asked_for_is_ec2s_too(
+    account: Ec2Account, cloud: AwsCloud, capacity_type: CapacityType, asked: str | None
+) -> None:
+    cloud.launch(replace(request(cloud, capacity_type), price_cap_usd_per_hour=Decimal("0.25")))
+    assert launches(account)[0].get("InstanceMarketOptions.SpotOptions.MaxPrice") == asked
 
 
 def test_on_demand_asks_for_no_spot(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -119,6 +127,14 @@ def test_p15_one_describe_serves_all_runs_that_ask_together(account: Ec2Account,
     assert [action for action, _ in account.calls].count("DescribeInstances") == 1
 
 
+def test_p15_all_instances_are_read_page_by_page(account: Ec2Account, cloud: AwsCloud) -> None:
+    launched = {cloud.launch(request(cloud, token=f"0123456789-{number}")).instance_id for number in range(3)}
+    account.page_size = 2
+    account.calls.clear()
+    assert {each.instance_id for each in cloud.list()} == launched
+    assert [action for action, _ in account.calls].count("DescribeInstances") == 2
+
+
 def test_p15_looking_again_does_not_read_the_price_history_again(account: Ec2Account) -> None:
     clock = ManualClock(datetime.now(UTC))
     cloud = AwsCloud(CONFIG, clock)
@@ -148,30 +164,3 @@ def test_who_ended_an_instance_comes_from_its_state_reason(
     seen = cloud.describe(instance.instance_id)
     assert seen is not None
     assert (seen.state, seen.ended_by) == (InstanceState.TERMINATED, ended_by)
-
-
-def test_each_launch_has_a_guard_that_ends_it_when_its_time_is_over(account: GuardedAccount, cloud: AwsCloud) -> None:
-    asked = request(cloud)
-    instance = cloud.launch(asked)
-    cloud.launch(asked)  # as a second runner would
-    assert cloud.unguarded == ""
-    with account.as_administrator():
-        schedule = boto3.client("scheduler").get_schedule(GroupName="spotrun", Name=asked.token)
-    at = datetime.fromisoformat(schedule["ScheduleExpression"][3:-1] + "+00:00")
-    assert timedelta() <= at - (instance.launched_at + asked.time_to_live) <= timedelta(minutes=5)
-    assert instance.instance_id in schedule["Target"]["Input"]
-    assert schedule["Target"]["RoleArn"].endswith(":role/spotrun-guard")
-    assert schedule["ActionAfterCompletion"] == "DELETE"
-
-
-def test_an_account_without_guards_launches_all_the_same_and_says_so(account: GuardedAccount, cloud: AwsCloud) -> None:
-    asked = request(cloud)
-    account.policies = [without(policy, "ArmTheGuard") for policy in account.policies or ()]
-    assert cloud.launch(asked).alive
-    assert "AccessDeniedException" in cloud.unguarded
-    assert {each.action for each in account.denied} == {"scheduler:CreateSchedule"}
-    account.denied.clear()
-
-
-def without(policy: Document, sid: str) -> Document:
-    return {**policy, "Statement": [each for each in policy["Statement"] if each["Sid"] != sid]}

@@ -14,11 +14,12 @@ from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
 from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
-from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
+from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, LoginExpired, QuotaExceeded
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from tests import aws_launches
-from tests.aws_launches import count, launches, request
+from tests.attended import Attended
+from tests.aws_launches import Login, count, launches, request
 from tests.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, ZONES
 from tests.guarded_account import GuardedAccount
 
@@ -74,7 +75,7 @@ def test_p5_after_five_minutes_a_quota_is_final(account: GuardedAccount) -> None
     clock = ManualClock(datetime.now(UTC))
     cloud = driver(clock)
     cloud.terminate(cloud.launch(request(cloud)).instance_id)
-    for waited, error in ((timedelta(0), CloudUnavailable), (QUOTA_HELD_FOR + timedelta(seconds=5), QuotaExceeded)):
+    for waited, error in ((timedelta(0), CloudUnavailable), (QUOTA_HELD_FOR + timedelta(minutes=5), QuotaExceeded)):
         clock.advance(waited.total_seconds())
         account.refuse("RunInstances", "MaxSpotInstanceCountExceeded", 400)
         with pytest.raises(error):
@@ -191,7 +192,7 @@ def test_p19_p20_no_spot_request_outlives_its_launch(account: GuardedAccount, cl
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "ExpiredTokenException"])
 def test_p26_expired_credentials_are_blindness_that_passes(account: GuardedAccount, cloud: AwsCloud, code: str) -> None:
     cloud.launch(request(cloud))
-    account.refuse("DescribeInstances", code, 400, times=ATTEMPTS_MAX)
+    account.refuse("DescribeInstances", code, 400)
     with pytest.raises(CredentialsExpired) as raised:
         cloud.list()
     assert "log in anew" in str(raised.value.hint)
@@ -202,7 +203,7 @@ def test_p26_no_client_outlives_its_credentials(account: GuardedAccount) -> None
     region = Region(REGION, ManualClock(datetime.now(UTC)))
     names = ("ec2", "ssm", "sts", "quotas", "scheduler", "pricing")
     before = {name: getattr(region, name) for name in names}
-    account.refuse("DescribeInstances", "ExpiredToken", 400, times=ATTEMPTS_MAX)
+    account.refuse("DescribeInstances", "ExpiredToken", 400)
     with pytest.raises(CredentialsExpired):
         region.ask("look", lambda: region.ec2.describe_instances())
     assert [name for name in names if getattr(region, name) is before[name]] == []
@@ -211,26 +212,48 @@ def test_p26_no_client_outlives_its_credentials(account: GuardedAccount) -> None
 def test_p26_credentials_that_were_renewed_meanwhile_are_used(
     account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    log_in = Login(tmp_path, monkeypatch)
     clock = ManualClock(datetime.now(UTC))
     cloud = driver(clock)
-    _log_in(tmp_path, "FIRST")
+    log_in("FIRST")
     cloud.list()
-    account.refuse("DescribeInstances", "ExpiredToken", 400, times=ATTEMPTS_MAX)
+    account.expired = {"FIRST"}
     clock.advance(60)
     with pytest.raises(CredentialsExpired):
         cloud.list()
     assert account.keys[-1] == "FIRST"
-    _log_in(tmp_path, "SECOND")
+    log_in("SECOND")
     cloud.list()
     assert account.keys[-1] == "SECOND"
 
 
-def _log_in(folder: Path, key: str) -> None:
-    text = f"[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n"
-    (folder / "credentials").write_text(text)
+def test_p26_a_day_of_expired_credentials_kills_nothing(
+    account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it the store is out of reach too; then it is elsewhere, and only the cloud cannot be asked."""
+    monkeypatch.setattr("spotrun.policy.money.TIME_TO_LIVE", timedelta(days=2))  # which ends an instance all the same
+    log_in = Login(tmp_path, monkeypatch)
+    log_in("FIRST")
+    run = Attended(account)
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    agent = run.agent()
+    account.expired = {"FIRST"}
+    for hour in range(24):
+        run.store_says = LoginExpired("S3 answered 400 ExpiredToken") if hour < 12 else None
+        assert "ExpiredToken" in (runner.tick().blind or "")
+        run.clock.advance(3600)
+        agent.trains_on()
+    run.store_says = None
+    log_in("SECOND")
+    seen = runner.tick()
+    assert (seen.blind, seen.actions) == (None, ())
+    assert [each.alive for each in seen.instances] == [True]
+    assert seen.state.current_attempt == agent.attempt
+    assert seen.state.commits[-1].event.step == 24
+    assert count(account, "TerminateInstances") == 0
+    assert len(launches(account)) == 1
 
 
 # -- what became of an instance ----------------------------------------------------------------------------------------
@@ -242,6 +265,25 @@ def test_an_instance_that_is_pending_is_not_billed_yet(account: GuardedAccount, 
     seen = driver().describe(instance.instance_id)
     assert seen is not None
     assert (seen.state, seen.billed_from, seen.prices, seen.alive) == (InstanceState.PENDING, None, (), True)
+
+
+def test_the_meter_runs_from_when_an_instance_was_last_seen_pending(account: GuardedAccount) -> None:
+    clock = ManualClock(datetime.now(UTC).replace(microsecond=0))
+    cloud = driver(clock)
+    launched = cloud.launch(request(cloud))
+    row = account.row(launched.instance_id)
+    row._state.name = "pending"
+    for _ in range(3):
+        clock.advance(5)
+        cloud.list()
+    row._state.name = "running"
+    clock.advance(5)
+    seen, elsewhere = cloud.describe(launched.instance_id), driver(clock).describe(launched.instance_id)
+    assert seen is not None
+    assert elsewhere is not None
+    assert seen.billed_from == clock.now() - timedelta(seconds=5)
+    assert seen.prices[0].since == seen.billed_from
+    assert elsewhere.billed_from == launched.launched_at, "who has not seen it counts from the launch"
 
 
 def test_what_ended_during_its_launch_was_never_billed(account: GuardedAccount, cloud: AwsCloud) -> None:

@@ -16,27 +16,32 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import boto3
 import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.events import Cause
 from spotrun.offering import CapacityType
 from tests import ec2_prices, ec2_server
-from tests.ec2_server import Ec2Account, Life
+from tests.ec2_server import Life
 from tests.eventually import eventually
-from tests.local_runs import JOBS, WITHIN_S, Site, final_tensors
+from tests.guarded_account import INSTANCE, GuardedAccount
+from tests.local_runs import JOBS, WITHIN_S, Site, environment_of, final_tensors, processes_now
 from tests.object_stores import RunningServer
 
 SCALE = 30
 EPOCHS = 40
 """Enough that a machine that has to install everything is there before the end."""
 BIN = Path(sys.executable).parent
+SECRET = "cNry7vB2mK9pL4-of-the-rehearsal"
 
 
 class Aws(Site):
     """An account with a bucket, and a shell to call spotrun from."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, account: Ec2Account, s3: RunningServer) -> None:
+    def __init__(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, account: GuardedAccount, s3: RunningServer
+    ) -> None:
         super().__init__(folder, monkeypatch, s3.new_prefix())
         self.account = account
         clock = account.clock.environment()
@@ -50,7 +55,12 @@ class Aws(Site):
             "PATH": f"{BIN}:{os.defpath}",
             "AWS_EC2_METADATA_DISABLED": "true",
             "OMP_NUM_THREADS": "1",
+            "HOME": str(folder / "home"),
+            **INSTANCE,
         }
+        (folder / "home").mkdir()
+        with account.as_administrator():
+            boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value=SECRET, Type="SecureString")
 
     def job_on_aws(self, name: str, arguments: str) -> Path:
         path = self.folder / f"{name}.yaml"
@@ -59,6 +69,7 @@ class Aws(Site):
             f"envs: {{TRACE: '{self.trace}'}}\n"
             f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             "resources: {cloud: aws}\n"
+            "setup: date +%s%N > $VIRTUAL_ENV/made-at\nsecrets: [WORD]\n"
             f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}}}\n"
             "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n"
         )
@@ -104,19 +115,21 @@ def dollars(life: Life) -> Fraction:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
-    with Ec2Account(ScaledClock(datetime.now(UTC), SCALE)) as account:
+    with GuardedAccount(ScaledClock(datetime.now(UTC), SCALE)) as account:
         site = Aws(tmp_path, monkeypatch, account, servers("s3"))
         yield site
         site.close()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(site: Aws) -> None:
     site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
     site.trace.rename(site.trace.with_suffix(".calm"))
     runner = site.start("launch", site.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
 
     first = site.trains_on(runner)
+    assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
     site.account.interrupt(first)
     second = site.trains_on(runner, before=first)
     site.account.spot_is_gone = True
@@ -131,8 +144,21 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
     capacity = [state.launch_of(attempt).intent.offering.capacity_type for attempt in attempts]
     causes = [attempt.end.cause for attempt in attempts if attempt.end is not None]
     assert causes[:2] == [Cause.INTERRUPTED] * 2
+    assert attempts[0].rebalance
+    assert attempts[0].notice is not None
     assert CapacityType.ON_DEMAND in capacity
     assert capacity[0] is capacity[-1] is CapacityType.SPOT
+
+    ready: set[str] = set()
+    for attempt in attempts:
+        accelerators = state.launch_of(attempt).intent.offering.accelerators
+        assert attempt.setup is not None
+        assert attempt.setup.how == ("unpacked" if accelerators in ready else "run")
+        ready.add(accelerators)
+    assert len(attempts) > len(ready), "set-up was paid once, and used again"
+    store = site.run("stormy").store
+    assert [each.key for each in store.list("") if SECRET.encode() in store.get(each.key)] == []
+    assert SECRET not in output
 
     quiet = dict(line.split(" ", 1) for line in site.trace.with_suffix(".calm").read_text().splitlines())
     assert {str(step): lines for step, lines in site.trace_by_step().items()} == {
@@ -142,15 +168,18 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
 
     lives = site.account.lives()
     assert all(life.until is not None for life in lives)
-    assert lives[0].taken, "it was left for EC2 to take, which makes its first hour free"
+    assert lives[0].taken, f"it was to be left for EC2 to take, which makes its first hour free: {lives[0]}"
     bill = site.call_json("report", "stormy")
     charged = Decimal(bill["total"]["spot_usd"]) + Decimal(bill["total"]["on_demand_usd"])
     assert abs(sum(map(dollars, lives)) - Fraction(charged)) < Fraction(1, 10**6)
     parts = [*bill["epochs"], bill["unfinished"]]
     assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
 
+    assert site.account.denied == [], "the policy that we ship allows all that a run asks for"
+    site.account.policies = None
     alive = "Name=instance-state-name,Values=pending,running,stopping,shutting-down,stopped"
     assert site.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
     assert site.aws("ec2", "describe-volumes").strip() == ""
+    assert site.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
     bucket = site.uri.split("/")[2]
     assert "Uploads" not in site.aws("s3api", "list-multipart-uploads", "--bucket", bucket)

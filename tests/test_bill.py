@@ -19,8 +19,8 @@ from spotrun.accounting import summarise
 from spotrun.bill import aws, gcp
 from spotrun.bill.charge import Record
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, reconcile, wanted_of
-from spotrun.bill.rows import column_name
-from spotrun.billing import AWS_RULE, EC2_RULE, LOCAL_RULE
+from spotrun.bill.rows import column_name, files_of
+from spotrun.billing import EC2_RULE, LOCAL_RULE
 from spotrun.errors import SpotrunError
 from spotrun.events import encode_entry
 from spotrun.instance import EndedBy
@@ -41,7 +41,7 @@ from tests.bills import (
     write_json_lines,
     write_parquet,
 )
-from tests.histories import ON_DEMAND, START, History, random_runs
+from tests.histories import AWS_RULE, ON_DEMAND, START, History, random_runs
 from tests.local_runs import Site
 
 
@@ -70,7 +70,7 @@ def against(history: History, record: Record) -> Reconciliation:
 
 def by_report(history: History, lines: list[Billed], folder: Path, tagged: bool = True) -> Reconciliation:
     path = write_csv(folder / "cur.csv", cost_and_usage_rows(lines, tagged))
-    return against(history, aws.read_cost_and_usage_report(path, wanted_of(history.state)))
+    return against(history, aws.read_cost_and_usage_report([path], wanted_of(history.state)))
 
 
 def line_of(found: Reconciliation, resource: str) -> Line:
@@ -113,11 +113,49 @@ def test_every_form_of_the_report_says_the_same(tmp_path: Path, kind: str) -> No
         write_csv(path, rows)
     if kind == "gzip":
         path.write_bytes(gzip.compress(path.read_bytes()))
-    found = against(history, aws.read_cost_and_usage_report(path, wanted_of(history.state)))
+    found = against(history, aws.read_cost_and_usage_report([path], wanted_of(history.state)))
     expected = by_report(history, billed(history), tmp_path)
     assert found.unexplained == ()
     assert abs(found.theirs_usd - expected.theirs_usd) < Decimal("1e-8")
     assert [len(line.charges) for line in found.lines] == [len(line.charges) for line in expected.lines]
+
+
+def in_parts(rows: list[dict[str, str]], folder: Path) -> Path:
+    """A report in one file for each three lines, as large ones come."""
+    folder.mkdir()
+    for number in range(0, len(rows), 3):
+        path = write_csv(folder / f"cur-{number}.csv", rows[number : number + 3])
+        path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    return folder
+
+
+def test_a_month_in_several_files_is_one_bill_and_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    history = stormy()
+    lines = billed(history)
+    folder = in_parts(cost_and_usage_rows(lines), tmp_path / "month")
+    first = folder / "cur-0.csv.gz"
+    paths = files_of([str(folder / "*.gz"), str(first)])
+    assert len(paths) == len(list(folder.iterdir())) > 2
+    found = against(history, aws.read_cost_and_usage_report(paths, wanted_of(history.state)))
+    whole = by_report(history, lines, tmp_path)
+    assert (found.theirs_usd, found.parts) == (whole.theirs_usd, whole.parts)
+    assert {charge.path for line in found.lines for charge in line.charges} == set(map(str, paths))
+
+
+def test_two_versions_of_a_report_are_not_added_up(tmp_path: Path) -> None:
+    rows = cost_and_usage_rows(billed(stormy()))
+    old, new = write_csv(tmp_path / "old.csv", rows[:4]), write_csv(tmp_path / "new.csv", rows)
+    with pytest.raises(SpotrunError, match=r"new\.csv:2: has the same line as .*old\.csv") as caught:
+        aws.read_cost_and_usage_report([old, new], wanted_of(stormy().state))
+    assert caught.value.hint == "name the files of its newest version only, each once"
+
+
+@pytest.mark.parametrize("pattern", ["no/such.csv", "*.parquet", "."])
+def test_a_pattern_that_names_no_file_is_refused(pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpotrunError, match="there is no such file"):
+        files_of([pattern])
 
 
 def test_what_is_not_the_instance_itself_is_named_for_what_it_is(tmp_path: Path) -> None:
@@ -159,9 +197,17 @@ def test_disks_and_addresses_are_one_line_that_the_ledger_counts_at_list_prices(
     assert Reason.REFUND not in reasons(found)
     feed = tmp_path / "feed.tsv"
     feed.write_text(spot_data_feed(billed(history)))
-    by_feed = against(history, aws.read_spot_data_feed(feed, wanted_of(history.state)))
+    by_feed = against(history, aws.read_spot_data_feed([feed], wanted_of(history.state)))
     assert by_feed.unexplained == ()
     assert set(reasons(by_feed)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
+
+
+def test_a_disk_that_outlived_its_instance_is_not_explained(tmp_path: Path) -> None:
+    history = stormy(billing=AWS_RULE)
+    lines = billed(history)
+    lines.append(beside(lines[0], "vol-0123", "Usage", "USE2-EBS:VolumeUsage.gp3", "8.0000000000"))
+    (found,) = by_report(history, lines, tmp_path).unexplained
+    assert found.why == "disks cost more than 3 times what the ledger says: one may have outlived its instance"
 
 
 def test_minimum_and_first_hour_come_from_the_clouds_rule_where_the_ledger_had_another(tmp_path: Path) -> None:
@@ -294,13 +340,13 @@ def test_the_spot_data_feed_knows_spot_only_and_its_own_rounding(tmp_path: Path,
     history = stormy()
     path = tmp_path / "111122223333.2026-03-01-12.001.b959dbc6.gz"
     path.write_bytes(gzip.compress(spot_data_feed(billed(history), places).encode()))
-    found = against(history, aws.read_spot_data_feed(path, wanted_of(history.state)))
+    found = against(history, aws.read_spot_data_feed([path], wanted_of(history.state)))
     assert found.unexplained == ()
     assert set(reasons(found)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
     third = found.lines[-1]
     assert (third.theirs_usd, third.explained_usd) == (0, -third.ours_usd)
     path.write_text(spot_data_feed([replace(line, seconds=line.seconds * 2) for line in billed(history)]))
-    changed = against(history, aws.read_spot_data_feed(path, wanted_of(history.state)))
+    changed = against(history, aws.read_spot_data_feed([path], wanted_of(history.state)))
     assert [line.why for line in changed.unexplained] == ["another amount for its hours"]
 
 
@@ -323,7 +369,7 @@ def test_the_export_of_google_cloud_in_each_of_its_forms(tmp_path: Path, kind: s
         path.write_text(json.dumps(rows, indent=1))
     else:
         write_json_lines(path, rows)
-    found = against(history, gcp.read_billing_export(path, wanted_of(history.state)))
+    found = against(history, gcp.read_billing_export([path], wanted_of(history.state)))
     assert found.unexplained == ()
     told = reasons(found)
     assert (told[Reason.VOLUME], told[Reason.CREDIT]) == ("0.002500", "-0.010000")
@@ -342,7 +388,7 @@ def damaged(path: Path) -> str:
         "gcp": gcp.read_billing_export,
     }[path.stem]
     with pytest.raises(SpotrunError) as caught:
-        read(path, wanted_of(history.state))
+        read([path], wanted_of(history.state))
     assert caught.value.exit_code == 2
     assert caught.value.hint
     return caught.value.message.replace(str(path), path.name)
@@ -389,7 +435,7 @@ def test_a_parquet_file_without_pyarrow_says_what_to_install(tmp_path: Path, mon
     path = write_parquet(tmp_path / "cur.parquet", second_generation(cost_and_usage_rows(billed(history))))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SpotrunError, match="pyarrow is not installed") as caught:
-        aws.read_cost_and_usage_report(path, wanted_of(history.state))
+        aws.read_cost_and_usage_report([path], wanted_of(history.state))
     assert caught.value.hint == "pip install 'spotrun[parquet]'"
 
 
@@ -442,10 +488,12 @@ def test_the_command_compares_a_run_in_a_store_and_ends_with_12_where_something_
     assert found["total"]["unexplained_usd"] == "0.000000000"
     theirs = sum(Decimal(line["amount_usd"]) for each in found["instances"] for line in each["lines"])
     assert theirs == Decimal(found["total"]["theirs_usd"]) == sum(Decimal(f"{line.usd:.10f}") for line in lines)
+    folder = in_parts(cost_and_usage_rows(lines), site.folder / "month")
+    assert json.loads(site.call("bill", "demo", "--cur", f"{folder}/*", "--json"))["total"] == found["total"]
     report = site.call_json("report", "demo")["total"]
     assert Decimal(found["total"]["ours_usd"]) == Decimal(report["spot_usd"]) + Decimal(report["on_demand_usd"])
 
     write_csv(cur, cost_and_usage_rows([*lines, replace(lines[0], resource="i-0ff")]))
     output = site.call("bill", "demo", "--cur", cur, code=12)
     assert "1 of 4 lines are not explained" in output
-    assert "one bill is compared at a time, and 0 were given" in site.call("bill", "demo", code=2)
+    assert "one kind of bill is compared at a time, and 0 were given" in site.call("bill", "demo", code=2)

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.accounting import summarise
-from spotrun.billing import AWS_RULE, LOCAL_RULE, Meter, rule_of
+from spotrun.billing import LOCAL_RULE, Meter, rule_of
+from spotrun.clock import system_clock
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.creation import run_created
 from spotrun.events import BillingRule
-from spotrun.instance import EndedBy, PriceSegment
-from tests.histories import FREE_STORAGE, ON_DEMAND, START, History
+from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
+from spotrun.spec import AwsSpec, RunSpec
+from tests.histories import AWS_RULE, FREE_STORAGE, ON_DEMAND, START, History
 
 ATTACHED_USD_PER_HOUR = Fraction(100 * 8, 100 * 720) + Fraction(5, 1000)
 """100 GiB at $0.08 a month of 30 days, and an address at half a cent an hour."""
@@ -137,5 +141,30 @@ def test_a_rule_says_where_it_is_from(rule: BillingRule) -> None:
 
 
 def test_the_disk_is_the_one_that_is_asked_for() -> None:
-    assert rule_of("aws", 250).volume_gib == 250
-    assert rule_of("local", 100) is LOCAL_RULE
+    assert rule_of("aws", 250, ["us-east-1"]).volume_gib == 250
+    assert rule_of("local", 100, ["us-east-1"]) is LOCAL_RULE
+    assert AwsSpec().volume_gb == AwsConfig(regions=()).volume_gib == VOLUME_GIB
+
+
+@pytest.mark.parametrize(
+    ("regions", "usd", "where"),
+    [
+        (["us-east-1"], "0.08", "us-east-1"),
+        (["eu-central-1"], "0.0952", "eu-central-1"),
+        (["us-east-1", "eu-west-1", "us-west-2"], "0.088", "eu-west-1"),
+        (["us-east-1", "mx-central-1"], "0.152", "sa-east-1, the dearest known, for want of mx-central-1"),
+    ],
+)
+def test_a_disk_costs_what_the_dearest_of_the_runs_regions_asks(regions: list[str], usd: str, where: str) -> None:
+    rule = rule_of("aws", 100, regions)
+    assert rule.volume_usd_per_gib_month == Decimal(usd)
+    assert rule.source.endswith(f"at the prices of {where}")
+
+
+def test_a_run_is_billed_by_where_it_looks() -> None:
+    resources, store = {"cloud": "aws", "zone": "eu-central-1b"}, {"uri": "s3://bucket/runs"}
+    spec = RunSpec.model_validate(
+        {"name": "a", "workdir": "/tmp", "train": {"run": "true"}, "resources": resources, "checkpoint": store}
+    )
+    billing = run_created(spec, "0123456789", "0" * 64, system_clock()).billing
+    assert billing.volume_usd_per_gib_month == Decimal("0.0952")

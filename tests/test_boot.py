@@ -23,6 +23,7 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.stores.local import LocalStore
 from tests.ec2_machines import ENDS_A_MACHINE, Machine
+from tests.own_namespaces import ENDING_PATHS, permitted
 
 BIN = Path(sys.executable).parent
 AT_ONCE = {"sleep": "#!/bin/bash\n"}
@@ -112,6 +113,35 @@ def test_instances_install_the_versions_that_are_installed_here() -> None:
 @pytest.mark.parametrize("command", [*ENDS_A_MACHINE, "shutdown -h now", "systemctl poweroff"])
 def test_what_would_end_the_host_ends_the_machine_alone(bench: Bench, command: str) -> None:
     bench.run(f"#!/bin/bash\n{command}\nexec sleep 1000\n".encode())
+
+
+def test_the_host_and_its_init_are_out_of_reach(bench: Bench) -> None:
+    if not permitted():
+        pytest.skip("namespaces take root: here only names without a path are shimmed, and metadata is on 127.0.0.1")
+    paths = [path for path in ENDING_PATHS if Path(path).exists()]
+    said = bench.run(
+        f"""#!/bin/bash
+for path in {" ".join(paths)}; do cmp "$path" tools/systemctl && echo "$path is ours"; done
+kill -INT 1
+kill -KILL 1
+{{ echo b >/proc/sysrq-trigger; }} 2>/dev/null && echo "somebody reads sysrq-trigger"
+echo "below /run: $(find /run -type s -o -type p | xargs)"
+echo "namespaces: $(readlink /proc/1/ns/pid /proc/1/ns/net /proc/1/ns/mnt | xargs)"
+echo "addresses: $(ip -brief address | xargs)"
+curl -sS -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 9" http://169.254.169.254/latest/api/token | wc -c
+exec {paths[0] if paths else ""} poweroff
+""".encode()
+    )
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("is ours")] == paths
+    assert "somebody reads" not in said
+    assert "below /run: " in lines, "sockets and pipes of an init"
+    outside = {os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "mnt")}
+    (inside,) = (line.split()[1:] for line in lines if line.startswith("namespaces: "))
+    assert len(inside) == 3
+    assert outside.isdisjoint(inside)
+    assert "addresses: lo UNKNOWN 127.0.0.1/8 169.254.169.254/32 ::1/128" in lines
+    assert int(lines[-1]) > 20, "a session token, from where EC2 has them"
 
 
 def test_a_machine_that_cannot_arm_its_time_to_live_powers_off(bench: Bench) -> None:

@@ -15,6 +15,8 @@ from tests.object_stores import RunningServer
 from tests.strikes import Uploads
 
 RUNS = 20
+SIDE_BY_SIDE = 2
+"""A training waits for a third of its time: for boots, and for the moments of its kills."""
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +27,9 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> chaos.Straight:
 
 @pytest.mark.slow
 @pytest.mark.timeout(chaos.RUN_WITHIN_S)
-@pytest.mark.parametrize("seed", range(1, RUNS + 1))
-def test_a_training_through_kills_is_the_one_without(
-    seed: int,
+@pytest.mark.parametrize("first", range(1, RUNS + 1, SIDE_BY_SIDE))
+def test_trainings_through_kills_are_the_one_without(
+    first: int,
     wanted: chaos.Straight,
     servers: Callable[[str], RunningServer],
     tmp_path: Path,
@@ -35,8 +37,10 @@ def test_a_training_through_kills_is_the_one_without(
 ) -> None:
     server = servers("s3")
     server.reach(monkeypatch)
-    outcome = chaos.one(tmp_path / "site", server.new_prefix(), seed, wanted)
-    assert outcome.wrong == ()
+    seeds = range(first, first + SIDE_BY_SIDE)
+    trainings = (partial(chaos.one, tmp_path / str(seed), server.new_prefix(), seed, wanted) for seed in seeds)
+    outcomes = chaos.side_by_side(SIDE_BY_SIDE, trainings)
+    assert {outcome.seed: outcome.wrong for outcome in outcomes} == dict.fromkeys(seeds, ())
 
 
 def test_half_of_the_kills_wait_for_an_upload() -> None:

@@ -26,7 +26,7 @@ from tests.local_runs import Site
 
 def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: Site) -> None:
     path = site.folder / "bad.yaml"
-    path.write_text("name: Bad Name\ntrain: {script: nope.py}\nresources: {acelerators: V100}\nsecrets: []\n")
+    path.write_text("name: Bad Name\ntrain: {script: nope.py}\nresources: {acelerators: V100}\nschedule: []\n")
     output = site.call("launch", path, "-y", code=2)
     assert "bad.yaml:1" in output
     assert "bad.yaml:3" in output

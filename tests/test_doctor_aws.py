@@ -337,7 +337,11 @@ def job(site: Site, store: str, regions: str = REGION) -> Path:
 
 def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, site: Site) -> None:
     examined_job = job(site, make_bucket(account))
+    examined_job.write_text(f"{examined_job.read_text()}secrets: [WORD]\n")
+    with account.as_administrator():
+        boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value="w", Type="SecureString")
     told = site.call("doctor", "aws", examined_job)
+    assert "secret WORD: /spotrun/WORD, a SecureString\n" in told
     assert f"zone {ZONES[0]}: g4dn.xlarge\n" in told
     told = site.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
     assert f"zone {ZONES[0]}: g5.xlarge\n" in told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import EpochEnded, Figures, Hello
 from tests.histories import History
 from tests.local_runs import Site
-
-sys.path.append(str(Path(__file__).parent))
-from lightning_harness import Agent, Zygote
+from tests.trainings.agent import Agent
+from tests.trainings.trainers import Zygote
 
 NAMES = {"cost_usd", "usd_per_epoch", "lost_s", "attempt"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from spotrun.accounting import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import newborn
+from spotrun.instance import PriceSegment
 from spotrun.market import World
 from spotrun.policy.capacity import patience
 from spotrun.policy.considered import considered
@@ -25,6 +27,7 @@ from spotrun.simulation.generator import generate, shape
 from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
 from spotrun.simulation.measured import measured
 from spotrun.simulation.plan import Plan, plan
+from spotrun.simulation.price_replay import Replayed
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
 from spotrun.strategies.catalogue import STRATEGIES
@@ -33,8 +36,9 @@ from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.local_runs import Site
+from tests.report_samples import HOSTILE
 from tests.test_policy import spec
-from tests.test_report_html import HOSTILE, Page
+from tests.test_report_html import Page
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 HOUR = timedelta(hours=1)
@@ -96,6 +100,21 @@ def test_the_prices_of_a_record_move_those_of_now() -> None:
     record = Recorded("test", Windows(up, price, ("a",), 60.0, "1 = available"))
     ticks = lifetime(Market("1", ("x",), ("r",), (3.0,)), 400, 60.0, 1, record)
     assert {round(tick["x"], 6) for tick in ticks} == {2.0, 4.0}
+
+
+def test_the_prices_of_a_history_come_again_with_all_pools_at_the_same_moments() -> None:
+    def history(*usd: str) -> tuple[PriceSegment, ...]:
+        return tuple(PriceSegment(since=START + n * HOUR, usd_per_hour=Decimal(each)) for n, each in enumerate(usd))
+
+    source = Replayed({"x": history("1", "2", "4"), "y": history("4", "2", "1")}, START + 3 * HOUR)
+    three = Market("3", ("x", "y", "z"), ("r",) * 3, (4.0, 1.0, 7.0))
+    seen = set()
+    for seed in range(3):
+        drawn = source.draw(three, 6 * 60, 60.0, seed)
+        seen |= {tuple(row) for row in drawn.usd.tolist()}
+        assert (drawn.up == Generated().draw(three, 6 * 60, 60.0, seed).up).all()
+    assert seen == {(1.0, 4.0, 7.0), (2.0, 2.0, 7.0), (4.0, 1.0, 7.0)}
+    assert "in the last 3h" in source.words
 
 
 def test_more_of_a_market_begins_as_less_of_it_does() -> None:
@@ -384,3 +403,21 @@ def test_the_command_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
     assert "no market windows" in site.call(
         "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
     )
+    both = ("--traces", tmp_path / "none.npz", "--price-history")
+    assert "prices of its own" in site.call("plan", job, "--work", "4h", *both, code=2)
+
+
+def test_the_command_lets_prices_move_as_they_did(site: Site) -> None:
+    job = site.job("later", extra="  market: generated\n")
+    facts = site.call_json("plan", job, "--work", "4h", "--lifetimes", "5", "--price-history")
+    assert "prices move as they did in the last 2d" in facts["assumed"]
+
+
+def test_the_command_takes_any_record_for_its_market(site: Site) -> None:
+    record = site.folder / "never.json"
+    record.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1] * 200}))
+    few = ("--deadline", "8h", "--work", "4h", "--lifetimes", "5", "--traces", record)
+    for published_as, least in (("skypilot", 0.0), ("adrs", 0.99)):
+        facts = site.call_json("plan", site.job("later"), *few, "--published-as", published_as)
+        cost = {row["strategy"]: row["cost_mean_usd"] for row in facts["forecasts"]}
+        assert least < cost["ours"] / cost["on_demand_only"] < least + 0.6

@@ -53,6 +53,9 @@ ALLOWED = [
     ("node", Asked("s3:DeleteObject", f"{RUN}/checkpoints/1/0/part-0", TLS)),
     ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66/7/000000", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/environments/5feceb66.json", TLS)),
     ("node", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
     *(
         ("node", Asked(f"ssmmessages:{verb}{kind}Channel"))
@@ -65,6 +68,7 @@ ALLOWED = [
     ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
     ("runner", Asked("ec2:DescribeInstances")),
     ("runner", Asked("servicequotas:GetServiceQuota")),
+    ("runner", Asked("ssm:DescribeParameters")),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
@@ -93,6 +97,7 @@ ALLOWED = [
 ]
 
 DENIED = [
+    ("node", Asked("s3:PutObject", f"{BUCKET}/environments/5feceb66.json", CREATING)),
     ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/ledger/00000001.json", TLS)),
     ("node", Asked("s3:DeleteObjectVersion", f"{RUN}/checkpoints/1/0/part-0", TLS)),
@@ -102,6 +107,10 @@ DENIED = [
     ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", {"aws:SecureTransport": "false"})),
     ("node", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
     ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/database/password")),
+    ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrunner/wandb")),
+    ("node", Asked("ssm:GetParametersByPath", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/")),
+    ("node", Asked("ssm:PutParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("ssm:DescribeParameters")),
     ("node", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("node", Asked("ec2:RunInstances", INSTANCE, OURS)),
     ("node", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
@@ -123,6 +132,7 @@ DENIED = [
     ("runner", Asked("iam:CreateServiceLinkedRole", f"{ROLE}/aws-service-role/spot.amazonaws.com/x")),
     ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/default/x")),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("runner", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:DeleteObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:DeleteObjectVersion", f"{RUN}/ledger/00000000.json", TLS)),

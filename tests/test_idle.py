@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spotrun.agent.idle import idle_until
-from spotrun.billing import AWS_RULE, LOCAL_RULE
+from spotrun.billing import LOCAL_RULE
 from spotrun.events import BillingRule
+from tests.histories import AWS_RULE
 
 BORN = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -23,7 +24,7 @@ BORN = datetime(2026, 11, 22, tzinfo=UTC)
         (LOCAL_RULE, 2, False),
     ],
 )
-def test_it_waits_where_being_taken_is_free(rule: BillingRule, taken_after_min: float, waits: bool) -> None:
+def test_n10_it_waits_where_being_taken_is_free(rule: BillingRule, taken_after_min: float, waits: bool) -> None:
     deadline_at = BORN + timedelta(minutes=taken_after_min)
     assert idle_until(rule, BORN, deadline_at) == (deadline_at + timedelta(minutes=3) if waits else None)
 

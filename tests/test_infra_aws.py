@@ -9,21 +9,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 
-from spotrun.clock import ScaledClock, system_clock
+from spotrun.clock import system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.request import RUN
 from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
 from tests import ec2_server
 from tests.aws_templates import NAMES, Template, path_of
-from tests.ec2_server import ACCOUNT, REGION, Ec2Account
+from tests.ec2_server import ACCOUNT, REGION
+from tests.guarded_account import GuardedAccount
 from tests.iam import listed
 
 MOTO_CANNOT_DEPLOY = {"AWS::S3::BucketPolicy", "AWS::Scheduler::ScheduleGroup"}
@@ -34,14 +34,12 @@ BUCKET = f"spotrun-{ACCOUNT}-{REGION}"
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
-    with Ec2Account(ScaledClock(datetime.now(UTC), 1.0)) as account:
-        for name, text in account.environment.items():
-            monkeypatch.setenv(name, text)
-        account.furnish()
+def bare(account: GuardedAccount) -> Iterator[None]:
+    """An account in which nothing of ours is yet, and whose administrator we are."""
+    with account.as_administrator():
         boto3.client("ec2").delete_security_group(GroupName="spotrun-node")
         boto3.client("iam").delete_instance_profile(InstanceProfileName="spotrun-node")
-        yield account
+        yield
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -99,7 +97,8 @@ def network() -> str:
 
 
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_what_is_deployed_is_what_the_other_tests_read(account: Ec2Account) -> None:
+@pytest.mark.usefixtures("bare")
+def test_what_is_deployed_is_what_the_other_tests_read() -> None:
     deploy("account", SessionManager="enabled")
     iam = boto3.client("iam")
     found = {}
@@ -124,7 +123,8 @@ def test_what_is_deployed_is_what_the_other_tests_read(account: Ec2Account) -> N
 
 
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs(account: Ec2Account) -> None:
+@pytest.mark.usefixtures("bare")
+def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs() -> None:
     boto3.client("iam").create_user(UserName="trainer")
     set_up()
     attached = boto3.client("iam").list_attached_user_policies(UserName="trainer")["AttachedPolicies"]
@@ -164,7 +164,8 @@ def test_the_bucket_is_private_versioned_and_stays() -> None:
     assert Template("account").body["Resources"]["Bucket"]["DeletionPolicy"] == "Retain"
 
 
-def test_no_rule_of_the_bucket_expires_what_is_current_and_unfinished_uploads_end(account: Ec2Account) -> None:
+@pytest.mark.usefixtures("bare")
+def test_no_rule_of_the_bucket_expires_what_is_current_and_unfinished_uploads_end() -> None:
     rules = Template("account").properties("Bucket")["LifecycleConfiguration"]["Rules"]
     assert all("ExpirationInDays" not in rule and "Transitions" not in rule for rule in rules)
     as_s3_tells_them = in_words_of_the_api(rules)
@@ -193,7 +194,7 @@ def in_words_of_the_api(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 DOCUMENTS = Template("account", SessionManager="enabled").documents()
 WITHOUT_RESOURCES = {
     *("ec2:Describe", "pricing:", "servicequotas:"),
-    *("ssm:UpdateInstanceInformation", "ssmmessages:"),
+    *("ssm:DescribeParameters", "ssm:UpdateInstanceInformation", "ssmmessages:"),
 }
 
 

@@ -12,12 +12,12 @@ import spotrun
 
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
-    """errors units address condition credentials redaction spec spec_file spec_problems spec_values spec_yaml
-    market_script offering instance events""",
-    """billing storage_prices state fold timeline outcome books accounting market policy hazard intervals trace
-    exactness strategies sightings spending accelerators price_history quotes""",
-    """clock store stores retrying race ledger hints trainer_link trace_file workdir start_file creation boot clouds
-    checkpoint lightning market_record""",
+    """errors units address condition credentials redaction secret_reference spec spec_file spec_problems
+    spec_secrets spec_values spec_yaml market_script offering instance events""",
+    """billing storage_prices volume_prices state fold timeline outcome books accounting market policy hazard intervals
+    trace exactness egress interruptions strategies sightings spending accelerators price_history quotes""",
+    """clock proc store stores retrying race ledger hints trainer_link trace_file workdir start_file packs vault
+    creation boot clouds checkpoint lightning market_record""",
     "runner heartbeats agent verify report notify doctor simulation bill",
     "cli __main__",
 )
@@ -34,14 +34,14 @@ BLOCKING = {
 ONLY_IN = {
     "pytorch_lightning": ("lightning/",),
     "lightning": ("lightning/",),
-    "torch": ("lightning/", "checkpoint/snapshot.py", "checkpoint/staging.py"),
+    "torch": ("lightning/", "checkpoint/snapshot.py", "checkpoint/staging.py", "checkpoint/accelerator.py"),
     "pydantic": ("spec",),
     "yaml": ("spec",),
     "typer": ("cli/",),
     "rich": ("cli/", "report/"),
     "pyarrow": ("bill/",),
-    "boto3": ("stores/s3", "clouds/aws/"),
-    "botocore": ("stores/s3", "clouds/aws/"),
+    "boto3": ("stores/s3", "clouds/aws/", "vault/parameter_store.py"),
+    "botocore": ("stores/s3", "clouds/aws/", "vault/parameter_store.py"),
     "google": ("stores/gcs.py",),
     "google_crc32c": ("stores/gcs.py",),
 }

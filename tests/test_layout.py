@@ -105,6 +105,12 @@ states = st.recursive(
 )
 
 
+def test_a_name_that_is_no_unicode_comes_back() -> None:
+    """As the operating system gives that of a file: https://peps.python.org/pep-0383/."""
+    state = {"files": ["runs/caf\udce9", 1.5, 2**70, torch.arange(3)]}
+    assert same(round_trip(state), state)
+
+
 @settings(max_examples=300, deadline=None)
 @given(states)
 def test_a_state_comes_back_bit_for_bit(state):

@@ -1,7 +1,7 @@
 """
 A training that is killed and resumed ends as the one that was not: the same bits in weights, optimizer, learning
 rates, losses, metrics and sample order (promise I11). Trainers are real processes, and die by a real SIGKILL. See
-lightning_harness.py.
+tests/trainings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,8 @@ import pytest
 import spotrun.lightning
 from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
-
-sys.path.append(str(Path(__file__).parent))
-from lightning_harness import Agent, Spawner, Zygote
+from tests.trainings.agent import Agent
+from tests.trainings.trainers import Spawner, Zygote
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +282,24 @@ def test_logs_of_a_training_that_was_killed_before_its_first_snapshot_are_not_do
     killed = agent.run(["batch:1:3", "start:2:0"])
     assert {message.final for message in agent.told(SnapshotTaken)} == {True}, "only the one at the end"
     assert_same(straight, killed)
+
+
+@pytest.mark.parametrize("every_steps", [1, None], ids=["after its snapshots", "before its first snapshot"])
+def test_an_mlflow_server_has_one_run_with_each_step_once(zygote, tmp_path, every_steps):
+    job = {"loggers": ["MLFlowLogger"], "mlflow_by_client": True, "trainer": {"val_check_interval": 0.5}}
+    straight = Agent(zygote, job, tmp_path / "straight").run()["logs"]
+    killed = Agent(zygote, job, tmp_path / "killed", every_steps=every_steps).run(["batch:1:3", "start:2:0"])["logs"]
+    assert killed.keys() == straight.keys()
+    for name, lines in straight.items():
+        assert_once(lines, killed[name])
+    stages = [path.read_text() for path in (tmp_path / "killed" / "logs" / "MLFlowLogger").glob("*/*/meta.yaml")]
+    assert sorted("lifecycle_stage: active" in text for text in stages) == [False, False, True]
+
+
+def assert_once(expected, found):
+    """All of them in order, none more often. Lightning itself logs some twice, which once is enough for."""
+    assert list(dict.fromkeys(map(tuple, found))) == list(dict.fromkeys(map(tuple, expected)))
+    assert not Counter(map(tuple, found)) - Counter(map(tuple, expected))
 
 
 def test_logs_go_along_to_a_machine_that_never_had_them(zygote, tmp_path):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +20,20 @@ from typer.testing import CliRunner
 
 from spotrun.accelerators import peak_tflops
 from spotrun.cli.app import app
+from spotrun.cli.wiring import quotes_of
+from spotrun.clock import ManualClock
+from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.room import Room
+from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.price_history import price_course, price_range
 from spotrun.quotes import Quote
 from spotrun.report.quotes import ordered
 from spotrun.report.sparkline import bars
+from spotrun.spec import RunSpec
 from tests.aws_launches import request
 from tests.ec2_prices import SpotRow
 from tests.ec2_server import TYPES, ZONES, Ec2Account
@@ -99,6 +107,18 @@ def test_compute_is_the_peak_of_all_accelerators(accelerators: str, tflops: floa
     assert peak_tflops(accelerators) == tflops
 
 
+def test_a_forecast_is_given_the_history_of_what_suits_its_job(account: Ec2Account, cloud: AwsCloud) -> None:
+    dear = SpotRow("g5.xlarge", "us-east-1a", "0.5", datetime.now(UTC) - timedelta(days=45))
+    account.prices.rows.append(dear)
+    wanted = {"resources": {"cloud": "aws", "accelerators": "A10G:1"}, "checkpoint": {"uri": "s3://bucket/runs"}}
+    job = RunSpec.model_validate({"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, **wanted})
+    offerings = [each for each in cloud.offerings() if each.instance_type == "g5.xlarge"]
+    found = {(quote.offering.zone, quote.offering.capacity_type): quote for quote in quotes_of(job, offerings).quotes}
+    assert {quote.offering.instance_type for quote in found.values()} == {"g5.xlarge"}
+    assert dear.usd in [str(each.usd_per_hour) for each in found["us-east-1a", SPOT].history]
+    assert len(found["us-east-1a", SPOT].history) > 1
+
+
 def test_what_costs_more_may_be_cheaper_by_its_compute() -> None:
     slow = replace(offering(price="1"), accelerators="T4:1", instance_type="slow")
     fast = replace(offering(price="2"), accelerators="L40S:1", instance_type="fast")
@@ -141,7 +161,8 @@ def told(*args: str) -> dict[str, Any]:
 KEYS = """
     cloud region zone instance_type capacity_type accelerators cpus memory_gib
     usd_per_hour last_30_days last_90_days course_90_days
-    on_demand_usd_per_hour below_on_demand usd_per_pflops_hour cheapest_zone quota_room price_list simulated
+    on_demand_usd_per_hour below_on_demand usd_per_pflops_hour interruption_band cheapest_zone quota_room
+    price_list simulated
 """
 
 
@@ -163,6 +184,53 @@ def test_offers_on_aws_need_nothing_of_ours_there(account: Ec2Account) -> None:
     assert spot["us-east-1a"]["below_on_demand"] == round(1 - 0.5 / 1.006, 4)
     assert spot["us-east-1a"]["quota_room"] == 2
     assert not [action for action, _ in account.calls if action == "DescribeSecurityGroups"]
+
+
+LINUX, WINDOWS = {"g5.xlarge": {"s": 61, "r": 4}}, {"g4dn.xlarge": {"s": 1, "r": 0}}
+ADVICE = json.dumps(
+    {
+        "global_rate": "<10%",
+        "instance_types": {"g5.xlarge": {"cores": 4, "ram_gb": 16.0}},
+        "ranges": [{"index": 0, "label": "<5%", "max": 5}, {"index": 4, "label": ">20%", "max": 100}],
+        "spot_advisor": {"us-east-1": {"Linux": LINUX, "Windows": WINDOWS}},
+    }
+).encode()
+
+
+def test_how_often_spot_is_taken_is_told_where_the_advisor_knows(account: Ec2Account, tmp_path: Path) -> None:
+    (tmp_path / "advice.json").write_bytes(ADVICE)
+    asked = ("--advisor", str(tmp_path / "advice.json"), *(f"--instance-type={kind}" for kind in TYPES))
+    bands = {(row["instance_type"], row["capacity_type"]): row["interruption_band"] for row in told(*asked)["offers"]}
+    assert bands.pop(("g5.xlarge", "spot")) == ">20%"
+    assert set(bands.values()) == {None}
+    assert "taken in" in offers(*asked)
+    assert "taken in" not in offers(*asked[2:])
+
+
+def test_an_advisor_far_away_is_asked_once_a_day(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Far(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(ADVICE if len(asked) > 1 else b"<html>come back later</html>")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Far) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url, clock = f"http://127.0.0.1:{server.server_port}/advice.json", ManualClock(datetime.now(UTC))
+        with pytest.raises(CloudError, match="cannot be read"):
+            read_advice(url, clock, tmp_path)
+        for _ in range(2):
+            assert read_advice(url, clock, tmp_path).band("us-east-1", "g5.xlarge") == ">20%"
+        clock.advance(KEPT_FOR_S + 60)
+        read_advice(url, clock, tmp_path)
+        server.shutdown()
+    assert len(asked) == 3
 
 
 def test_a_running_instance_takes_room(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -210,7 +278,7 @@ def test_what_nobody_rents_out_is_an_error(accelerators: str, words: str) -> Non
 
 
 def test_without_its_sdk_aws_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "botocore.config", None)
     monkeypatch.delitem(sys.modules, "spotrun.clouds.aws.calls", raising=False)
     answer = CliRunner().invoke(app, ["offers", "--region", "us-east-1"])
     assert "pip install 'spotrun[aws]'" in str(answer.exception)

@@ -7,7 +7,6 @@ That the results are the same bits is shown for every training of test_lightning
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,9 +21,8 @@ from spotrun.checkpoint.staging import Stager
 from spotrun.lightning import overlap
 from spotrun.lightning.overlap import Overlap
 from spotrun.trainer_link import SnapshotTaken
-
-sys.path.append(str(Path(__file__).parent))
-from lightning_harness import Agent, Zygote
+from tests.trainings.agent import Agent
+from tests.trainings.trainers import Zygote
 
 PATIENT = {"patient": True}
 """From the second step on there is always a free arena."""
@@ -143,12 +141,38 @@ def _image(stager: Stager, arena: int) -> dict[str, Tensor]:
     return dict(state)
 
 
+def test_a_copy_begins_when_the_model_is_about_to_compute_and_not_before(stager: Stager) -> None:
+    tensor = torch.randn(5000)
+    plan, later = _planned(tensor)
+    staged = stager.stage(plan, later)
+    stager._copier.submit(int).result(60)  # the thread has nothing left to do
+    assert not staged.done()
+    assert not _image(stager, staged.arena)["x"].any()
+    staged.begin()
+    stager._copier.submit(int).result(60)
+    assert staged.done()
+    assert torch.equal(_image(stager, staged.arena)["x"], tensor)
+
+
+def test_memory_that_an_arena_may_grow_by_is_none_until_it_does() -> None:
+    fd = os.memfd_create("arena")
+    os.ftruncate(fd, 64 << 20)
+    stager = Stager()
+    stager.adopt([os.dup(fd)], 64 << 20, 0, used_bytes=1 << 20)
+    try:
+        assert 1 << 20 <= os.fstat(fd).st_blocks * 512 < 4 << 20
+    finally:
+        stager.close()
+        os.close(fd)
+
+
 def test_what_is_left_for_later_is_there_after_the_wait(stager: Stager) -> None:
     tensor, may_copy = torch.randn(5000), threading.Event()
     plan, later = _planned(tensor)
     stager._copier.submit(may_copy.wait, 60)  # the thread is busy for as long as we like
     try:
         staged = stager.stage(plan, later)
+        staged.begin()
         assert not staged.done()
         early = _image(stager, staged.arena)
     finally:

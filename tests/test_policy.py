@@ -9,14 +9,14 @@ from decimal import Decimal
 from msgspec.structs import replace
 
 from spotrun import events as ev
-from spotrun.billing import AWS_RULE, LOCAL_RULE
+from spotrun.billing import LOCAL_RULE
 from spotrun.events import Cause
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.spec import RunSpec
-from tests.histories import ON_DEMAND, SPOT, History, offering
+from tests.histories import AWS_RULE, ON_DEMAND, SPOT, History, offering
 
 MARKET = (
     offering(SPOT, "0.30", "local-a"),

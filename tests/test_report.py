@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from spotrun.accounting import RunSummary, summarise
-from spotrun.events import Cause, RunFailed, RunStopped, StopRequested
+from spotrun.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
 from spotrun.instance import EndedBy
 from spotrun.outcome import status_word
 from spotrun.report import compare, machine, terminal
@@ -24,7 +25,11 @@ from tests.histories import ON_DEMAND, SPOT, History, random_runs
 
 KEYS = {
     "epoch", "cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd", "wall_s",
-    "productive_s", "downtime_s", "interruptions", "steps_redone", "counterfactual_usd",
+    "productive_s", "downtime_s", "interruptions", "steps_redone", "counterfactual_usd", "paid_s", "goodput",
+    "usd_per_productive_hour",
+}  # fmt: skip
+INTERRUPTION_KEYS = {
+    "attempt", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost", "to_first_step_s",
 }  # fmt: skip
 CAUSES = {"detect", "wait", "boot", "setup", "restore", "rework", "stall"}
 DOLLARS = sorted(key for key in KEYS if key.endswith("_usd"))
@@ -70,12 +75,23 @@ def printed(show: object, width: int = 80, **options: object) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_set_up_is_told_where_there_was_any():
+    seconds = {2: SetUp(seconds=41.0, how="run", packed_bytes=312_000_000), 9: SetUp(seconds=3.1, how="unpacked")}
+    summary = replace(stormy(), setups=seconds)
+    assert "Set-up: attempt 2 run in 41s (312.0 MB), attempt 9 unpacked in 3.1s." in printed(summary)
+    assert "Set-up" not in printed(stormy())
+    first, later = machine.report(summary)["setups"]
+    assert first == {"attempt": 2, "how": "run", "seconds": 41.0, "packed_bytes": 312_000_000}
+    assert (later["how"], later["seconds"]) == ("unpacked", 3.1)
+
+
 # -- for machines ------------------------------------------------------------------------------------------------------
 
 
 def test_the_report_for_machines_has_the_promised_keys():
     figures = machine.report(stormy())
-    assert set(figures) == {"run", "state", "epochs", "unfinished", "total", "assumptions"}
+    wanted = {"run", "state", "epochs", "unfinished", "total", "interruptions", "setups", "assumptions"}
+    assert set(figures) == wanted
     assert (figures["run"], figures["state"]) == ("demo-0123456789", "completed")
     assert [epoch["epoch"] for epoch in figures["epochs"]] == [1, 2, 3]
     for account in [*figures["epochs"], figures["unfinished"]]:
@@ -83,6 +99,7 @@ def test_the_report_for_machines_has_the_promised_keys():
         assert set(account["downtime_s"]) == CAUSES
     assert set(figures["total"]) == KEYS | {"savings"}
     assert 0 < figures["total"]["savings"] < 1
+    assert [set(each) for each in figures["interruptions"]] == [INTERRUPTION_KEYS] * 2
 
 
 @quickly

@@ -11,19 +11,18 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spotrun import events as ev
 from spotrun.accounting import summarise
 from spotrun.errors import SpecInvalid
-from spotrun.events import Cause
 from spotrun.report import compare, machine
-from spotrun.report.html.comparison import RUNS_MAX, comparison_page
+from spotrun.report.html.comparison import RUNS_MAX
 from spotrun.report.html.course import overlaps
+from spotrun.report.html.listings import COSTS
 from spotrun.report.html.metric import points
-from spotrun.report.html.page import POINTS, page
-from tests.histories import ON_DEMAND, START, History, random_runs
+from spotrun.report.html.page import POINTS
+from tests.histories import START, History, random_runs
+from tests.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
 
 SIZE_MAX = 1_500_000
-HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\u202e\u200f</title>--><img src=//evil.example/x onerror=a>"
 VOID = {"meta"}
 
 
@@ -61,28 +60,8 @@ class Page(HTMLParser):
             self.cells[-1].append(data)
 
 
-def rendered(history: History) -> str:
-    return page(history.state, history.entries, history.now)
-
-
-def stormy(**created: object) -> History:
-    """Three epochs; a notice and a loss after each but the last, which is trained on demand."""
-    history = History(**created)
-    launch = history.running()
-    for epoch in range(3):
-        history.step += 100
-        history.after(900).epoch(epoch)
-        history.after(5).commit(taken_s_ago=5, stall_s=0.5)
-        if epoch < 2:
-            history.notice()
-            history.after(60).gone(launch, ended_at=history.now - timedelta(seconds=9))
-            launch = history.after(20).running(ON_DEMAND, "3.6") if epoch else history.after(20).running()
-    history.completed(history.commit(final=True))
-    return history
-
-
 def test_it_is_well_formed_and_asks_for_nothing():
-    parsed = Page(rendered(stormy()))
+    parsed = Page(report_page(stormy()))
     for tag, attributes in parsed.tags:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
         assert not {"src", "href", "action", "style"} & set(attributes)
@@ -90,7 +69,7 @@ def test_it_is_well_formed_and_asks_for_nothing():
 
 
 def test_its_policy_lets_in_its_own_style_and_script_and_nothing_else():
-    parsed = Page(rendered(stormy()))
+    parsed = Page(report_page(stormy()))
     policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert len(policies) == 1
     policy = policies[0] or ""
@@ -102,7 +81,7 @@ def test_its_policy_lets_in_its_own_style_and_script_and_nothing_else():
 
 
 def test_every_drawing_says_what_it_shows_and_every_column_is_named():
-    parsed = Page(rendered(stormy()))
+    parsed = Page(report_page(stormy()))
     drawings = [a for tag, a in parsed.tags if tag == "svg" and "aria-hidden" not in a]
     assert len(drawings) == 4
     assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
@@ -112,16 +91,25 @@ def test_every_drawing_says_what_it_shows_and_every_column_is_named():
 def test_the_table_of_epochs_sums_to_the_json_report():
     history = stormy()
     told = machine.report(summarise(history.state, history.now))
-    figures = [row for row in Page(rendered(history)).rows if row and row[0].get("data-value")]
+    figures = [row for row in Page(report_page(history)).rows if row and row[0].get("data-value")]
     by_name = {row[0]["data-value"]: Decimal(row[1]["data-value"] or "") for row in figures}
     assert list(by_name) == ["1", "2", "3", "unfinished", "total"]
     assert by_name.pop("total") == Decimal(told["total"]["cost_usd"]) == sum(by_name.values())
     assert [by_name[str(e["epoch"])] for e in told["epochs"]] == [Decimal(e["cost_usd"]) for e in told["epochs"]]
 
 
+def test_each_row_of_epochs_has_all_parts_of_its_cost():
+    rows = [row for row in Page(report_page(stormy())).rows if row and row[0].get("data-value")]
+    assert len(rows) == 5
+    assert (COSTS[0], COSTS[-1]) == ("cost", "all on demand")
+    for row in rows:
+        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : len(COSTS)])
+        assert cost == sum(parts) >= 0
+
+
 def test_every_attempt_is_listed():
     history = stormy()
-    cells = Page(rendered(history)).cells
+    cells = Page(report_page(history)).cells
     first = next(number for number, row in enumerate(cells) if row[:1] == ["attempt"]) + 1
     listed = [(row[0], row[4]) for row in cells[first : first + 3]]
     kinds = ("spot", "spot", "on-demand")
@@ -129,53 +117,15 @@ def test_every_attempt_is_listed():
 
 
 def test_a_line_is_drawn_from_its_first_point_to_its_last():
-    for tag, attributes in Page(rendered(stormy())).tags:
+    for tag, attributes in Page(report_page(stormy())).tags:
         if tag == "polyline":
             points = [tuple(map(float, pair.split(","))) for pair in (attributes["points"] or "").split()]
             assert len(points) == POINTS
             assert points == sorted(points)
 
 
-def hostile() -> History:
-    history = History(name=HOSTILE)
-    launch = history.launch()
-    offered = history.state.launches[launch].intent.offering
-    history.close(launch)
-    history.write(
-        ev.LaunchIntended(
-            offering=type(offered)(
-                cloud="local",
-                region="local",
-                zone=HOSTILE,
-                instance_type=HOSTILE,
-                capacity_type=offered.capacity_type,
-                price_usd_per_hour=Decimal(1),
-                simulated=True,
-            ),
-            time_to_live_s=86_400,
-            price_ceiling_usd_per_hour=Decimal(2),
-            on_demand_usd_per_hour=Decimal(2),
-            not_after=history.now + timedelta(minutes=10),
-            reason=HOSTILE,
-            standby_for=None,
-        )
-    )
-    launch = history.state.next_number - 1
-    history.after(5).record(launch)
-    history.after(5).start(launch)
-    history.resume()
-    history.after(5).training()
-    history.step = 10
-    history.write(
-        ev.EpochCompleted(attempt=history.attempt, epoch=0, step=10, ended_at=history.now, metrics={HOSTILE: 0.5})
-    )
-    history.commit()
-    history.write(ev.AttemptEnded(attempt=history.attempt, cause=Cause.USER_ERROR, last_step=10, detail=HOSTILE))
-    return history
-
-
 def test_hostile_names_are_shown_and_do_nothing():
-    text = rendered(hostile())
+    text = report_page(hostile())
     parsed = Page(text)
     assert [tag for tag, _ in parsed.tags].count("script") == 1
     assert "img" not in [tag for tag, _ in parsed.tags]
@@ -187,8 +137,8 @@ def test_hostile_names_are_shown_and_do_nothing():
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs(skewed=True))
 def test_any_run_at_any_moment_has_a_page(history: History):
-    assert len(rendered(history).encode()) <= SIZE_MAX
-    Page(rendered(history))
+    assert len(report_page(history).encode()) <= SIZE_MAX
+    Page(report_page(history))
 
 
 def test_a_long_run_stays_small_and_says_what_it_leaves_out():
@@ -198,30 +148,12 @@ def test_a_long_run_stays_small_and_says_what_it_leaves_out():
         history.step += 10
         history.after(60).epoch(epoch)
         history.commit()
-    text = rendered(history)
+    text = report_page(history)
     assert len(text.encode()) <= SIZE_MAX
     assert "the last 500 of 1500" in text
 
 
 # -- a metric over dollars ---------------------------------------------------------------------------------------------
-
-
-def learning(name: str = "val_loss") -> History:
-    """Three epochs with a metric, the first of them after an interruption."""
-    history = History()
-    launch = history.running()
-    history.after(300).gone(launch)
-    history.running()
-    for epoch, value in enumerate((0.9, 0.4, 0.3)):
-        history.step += 100
-        ended = history.after(600).now
-        history.write(
-            ev.EpochCompleted(
-                attempt=history.attempt, epoch=epoch, step=history.step, ended_at=ended, metrics={name: value}
-            )
-        )
-        history.after(1).commit()
-    return history
 
 
 def test_a_metric_is_drawn_over_what_had_been_paid_when_it_was_reached():
@@ -232,7 +164,7 @@ def test_a_metric_is_drawn_over_what_had_been_paid_when_it_was_reached():
     first, second, third = (paid for paid, _ in found)
     assert second - first == pytest.approx(0.36 * 601 / 3600, rel=0.01)
     assert first < second < third < float(summarise(history.state, history.now).total.cost_usd)
-    text = page(history.state, history.entries, history.now, "val_loss")
+    text = report_page(history, "val_loss")
     (line,) = [a["points"] for tag, a in Page(text).tags if tag == "polyline" and (a["points"] or "").count(",") == 3]
     across = [float(pair.split(",")[0]) for pair in (line or "").split()]
     assert across == sorted(across)
@@ -242,23 +174,19 @@ def test_a_metric_is_drawn_over_what_had_been_paid_when_it_was_reached():
 def test_a_metric_that_no_epoch_told_is_refused_with_those_that_are_known():
     history = learning()
     with pytest.raises(SpecInvalid) as caught:
-        page(history.state, history.entries, history.now, "val_los")
+        report_page(history, "val_los")
     assert caught.value.hint == "did you mean val_loss?"
     with pytest.raises(SpecInvalid, match="no epoch has told"):
-        page(stormy().state, stormy().entries, stormy().now, "val_loss")
+        report_page(stormy(), "val_loss")
 
 
 def test_a_hostile_metric_is_a_name_only():
     history = learning(HOSTILE)
-    parsed = Page(page(history.state, history.entries, history.now, HOSTILE))
+    parsed = Page(report_page(history, HOSTILE))
     assert [tag for tag, _ in parsed.tags].count("script") == 1
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------
-
-
-def compared(*histories: History, with_trend: bool = False) -> str:
-    return comparison_page([summarise(each.state, each.now) for each in histories], with_trend=with_trend)
 
 
 def test_the_page_of_several_runs_has_the_figures_of_the_comparison_and_asks_for_nothing():

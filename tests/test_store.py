@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.simulation.world.faults import LossyStore
-from spotrun.store import Store, open_store
+from spotrun.store import InPieces, Store, open_store
 from spotrun.stores.memory import MemoryStore
 from tests.object_stores import RunningServer
 
@@ -88,6 +89,20 @@ def test_a_part_of_an_object_can_be_read(store: Store) -> None:
     assert store.get("x", 8, 100) == b"89"
     assert store.get("x", 10) == b""
     assert store.get("x", 100, 5) == b""
+
+
+def test_an_object_comes_in_pieces_where_a_store_can_do_that(store: Store) -> None:
+    if not isinstance(store, InPieces):
+        return
+    data = os.urandom(1_000_003)
+    store.put("large", data)
+    store.put("empty", b"")
+    assert b"".join(store.pieces("large", 2_000_000)) == data
+    assert b"".join(store.pieces("large", 500_001)) == data[:500_001]
+    assert b"".join(store.pieces("empty", 10)) == b""
+    assert next(iter(store.pieces("large", 2_000_000)))  # the rest is not wanted
+    with pytest.raises(ObjectMissing):
+        list(store.pieces("absent", 10))
 
 
 def test_an_absent_object_is_missing_and_deleting_it_is_harmless(store: Store) -> None:

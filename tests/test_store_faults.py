@@ -22,13 +22,15 @@ from spotrun.checkpoint.restore import fetch
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.creation import first_entry
-from spotrun.errors import LedgerDamaged, ObjectMissing, StoreError, StoreUnavailable
+from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable
 from spotrun.events import encode_entry
 from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
+from spotrun.retrying import persist
 from spotrun.state import Commit, RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
+from tests.aws_launches import Login
 from tests.commits import saved
 from tests.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.histories import History
@@ -215,7 +217,6 @@ def test_a_run_is_found_through_a_fault_that_passes(bench: Bench) -> None:
 FATAL: dict[str, dict[str, Fault]] = {
     "s3": {
         "AccessDenied": faults.refused(faults.S3_DENIED),
-        "ExpiredToken": faults.refused(faults.S3_EXPIRED),
         "InvalidAccessKeyId": faults.refused(faults.S3_UNKNOWN_KEY),
         "SignatureDoesNotMatch": faults.refused(faults.S3_BAD_SIGNATURE),
         "RequestTimeTooSkewed": faults.refused(faults.S3_SKEWED),
@@ -263,6 +264,33 @@ def test_a_fault_that_does_not_pass_is_told_at_once_with_a_way_out(name: str, be
     assert [found.key for found in bench.near.list("")] == before
     bench.line.fate = lambda _: faults.none
     assert ledger.append(notice) in bench.there().entries
+
+
+def test_an_expired_login_is_told_at_once_and_a_new_one_is_used(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, line = start("s3")
+    server.reach(monkeypatch, line.url)
+    line.fate = lambda request: (
+        faults.refused(faults.S3_EXPIRED) if "Credential=OLD/" in request.headers["Authorization"] else faults.none
+    )
+    good = [server.environment[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    log_in = Login(tmp_path, monkeypatch)
+    log_in("OLD")
+    history = History()
+    far = open_store(server.new_prefix())
+    ledger = Ledger(far, history.uid, "test", ManualClock())
+    line.seen.clear()
+    for act in (ledger.refresh, lambda: persist(lambda: far.list("")), lambda: far.put_if_absent("x", b"")):
+        with pytest.raises(LoginExpired) as refused:
+            act()
+        assert "log in anew" in str(refused.value.hint)
+    assert line.count() == 3
+    log_in(*good)
+    with pytest.raises(LoginExpired):
+        far.list("")  # what it says makes the store look for a newer login
+    far.put(key_of(0), encode_entry(history.entries[0]))
+    assert ledger.refresh().created is not None
 
 
 @each_of(FATAL)

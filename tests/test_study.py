@@ -7,11 +7,12 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from spotrun.errors import SpotrunError
 from spotrun.report.study import as_csv, for_machines
-from spotrun.simulation.study import Options, records_in, study
+from spotrun.simulation.study import Options, Row, records_in, study
 from tests.local_runs import Site
 
 HOUR_S = 3600.0
@@ -56,6 +57,16 @@ def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces:
     other = Options(STRATEGIES, (2 * HOUR_S,), (3 * HOUR_S, 4 * HOUR_S), (720.0,))
     digests = [study(records_in(traces), options).digest for options in (OPTIONS, OPTIONS, other)]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) -> None:
+    options = msgspec.structs.replace(OPTIONS, strategies=("ours", "greedy", "optimum"))
+    costs: dict[float, dict[str, Row]] = {}
+    for row in study(records_in(traces), options).rows:
+        costs.setdefault(row.case.deadline_s, {})[row.strategy] = row
+    for rows in costs.values():
+        assert rows["optimum"].cost_share <= min(rows["ours"].cost_share, rows["greedy"].cost_share) + 1e-9 < 1
+        assert (rows["optimum"].losses, rows["optimum"].misses) == (None, 0)
 
 
 def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:

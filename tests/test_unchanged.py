@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from spotrun import events as ev
 from spotrun import fold
-from spotrun.checkpoint import layout, retention, upload
+from spotrun.checkpoint import layout, retention, unchanged, upload
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
-from spotrun.checkpoint.restore import fetch, newest_readable, verify
+from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.unchanged import FRUITLESS_MAX, Unchanged
 from spotrun.errors import CheckpointDamaged
 from spotrun.spec import CheckpointSpec, KeepBestSpec
@@ -71,11 +71,29 @@ class Attempt:
 
     def restored(self, commit: Commit) -> bytes:
         verify(self.store, commit)
-        image = fetch(self.store, commit)
-        try:
-            return os.pread(image.fd, image.size_bytes, 0)
-        finally:
-            image.close()
+        whole, in_pieces = (_fetched(store, commit) for store in (self.store, _InPieces(self.store)))
+        assert whole == in_pieces
+        return whole
+
+
+class _InPieces(MemoryStore):
+    """The same objects, of which no piece ends where anything else does."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__()
+        self.objects = store.objects
+
+    def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        whole = self.get(key, 0, size_bytes)
+        yield from (whole[start : start + 99_991] for start in range(0, len(whole), 99_991))
+
+
+def _fetched(store: MemoryStore, commit: Commit) -> bytes:
+    image = fetch(store, commit)
+    try:
+        return os.pread(image.fd, image.size_bytes, 0)
+    finally:
+        image.close()
 
 
 @pytest.mark.parametrize("layers", [1, 24])
@@ -91,6 +109,25 @@ def test_adapters_of_a_frozen_backbone_are_all_that_is_sent(layers: int) -> None
     changed = layers * 40_000
     assert attempt.sent[0] > 24 * MB
     assert max(attempt.sent[1:]) <= 1.1 * changed + MANIFEST_MAX_BYTES
+
+
+@pytest.mark.parametrize("where", [None, 0, MB, -1], ids=["untouched", "header", "backbone", "adapter"])
+def test_an_arena_with_a_commit_that_borrows_is_recognised_by_every_byte(where: int | None) -> None:
+    """So a trainer that is started again downloads nothing (test_agent.py has the same with processes)."""
+    attempt, backbone = Attempt(), random.randbytes(4 * MB)
+    attempt.commit(image_of([backbone, random.randbytes(999)]))
+    image = bytearray(image_of([backbone, random.randbytes(999)]))
+    commit, digest = attempt.commit(bytes(image)), unchanged.digest(memoryview(image))
+    assert commit.event.borrows
+    if where is not None:
+        image[where] ^= 1
+    fd = os.memfd_create("arena")
+    os.write(fd, bytes(image) + b"what an arena has beyond its image")
+    found = recognised(attempt.store, commit, os.dup(fd), digest)
+    assert (found is not None) is (where is None)
+    assert recognised(attempt.store, commit, fd, None) is None, "nobody knows what it was"
+    if found is not None:
+        found.close()
 
 
 def test_what_trains_as_a_whole_is_sent_as_a_whole_and_soon_not_looked_at_any_more() -> None:

@@ -17,17 +17,18 @@ from benchmarks.checkpoint.measurement import TRAINING, Measurement, read
 from benchmarks.checkpoint.memory import PeakMemory
 from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED
 from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
-from spotrun.checkpoint.restore import fetch
+from spotrun.checkpoint.restore import Image, fetch
 from spotrun.events import CheckpointCommitted
 from spotrun.state import Commit
 from spotrun.store import Store
 from spotrun.trainer_link import Resume
 from tests.agent_bench import SCALE, AgentRun, Node
 from tests.eventually import eventually
-from tests.lightning_harness import Agent, Spawner
+from tests.trainings.agent import Agent
+from tests.trainings.trainers import Spawner
 
 SCRIPT = "from benchmarks.checkpoint.training import main\n\nmain()\n"
-NOTICE_SAVES, NOTICE_MIN_S = 3.0, 3.0
+NOTICE_SAVES, NOTICE_MIN_S = 3.0, 6.0
 """A notice leaves time for so many saves, as long as the slowest so far, and so much more."""
 
 
@@ -113,6 +114,7 @@ class Restoring(Agent):
         super().__init__(Spawner(folder), job, folder)
         self._store, self._commit = store, commit
         self.fetch_s = 0.0
+        self.image_sent: Image | None = None
 
     def _send_resume(self) -> None:
         began = time.perf_counter()
@@ -123,7 +125,7 @@ class Restoring(Agent):
             size_bytes=image.size_bytes, epoch=where.epoch, step=where.step, every_steps=None, seed=0, fresh=False
         )
         self.link.send(resume, [image.fd])
-        image.close()
+        self.image_sent = image  # closed once it trains, as by an agent
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,9 @@ def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> R
         if agent.pid:
             agent.kill()
         raise
+    finally:
+        if agent.image_sent is not None:
+            agent.image_sent.close()
     if not (folder / RESTORED).exists():
         raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
     restored = read(folder / RESTORED)

@@ -22,16 +22,18 @@ from spotrun.agent.inbox import (
     LedgerRead,
     Letter,
     NoticeHeard,
+    NoticesLost,
     PowerOff,
     Said,
     SaveAbandoned,
     Saved,
     SaveFailed,
 )
-from spotrun.agent.incarnation import ABORT_GRACE_S, Incarnation, start_trainer
+from spotrun.agent.incarnation import ABORT_GRACE_S, Incarnation, Newest, start_trainer
 from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
+from spotrun.agent.precedence import Precedence
 from spotrun.agent.saver import DETAIL_MAX, Saver, Snapshot
 from spotrun.agent.trainer import Trainer
 from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
@@ -76,10 +78,11 @@ class AttemptLoop:
             node.inbox,
             node.spec.checkpoint,
             self._release,
+            Precedence(),
         )
         self._leave = Leave(node.clock)
         place = node.place
-        self._chronicle = Chronicle(node.recorder, place.launch, place.instance_id, node.booted_at)
+        self._chronicle = Chronicle(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
         self._current: Incarnation | None = None
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
@@ -207,6 +210,9 @@ class AttemptLoop:
                 self._saver.turn(hold=False)
             case NoticeHeard():
                 self._notice(letter)
+            case NoticesLost():
+                self._pace.unwarned()
+                self._chronicle.notices_lost(letter)
             case LedgerRead():
                 self._read(self._state)
             case LedgerLost():
@@ -286,7 +292,7 @@ class AttemptLoop:
     def _saved(self, letter: Saved) -> None:
         snapshot = self._saver.settled()
         assert snapshot is not None
-        self._trainer.committed(snapshot, letter.commit)
+        self._trainer.committed(snapshot, letter.commit, letter.digest)
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
         self._tell_figures()
@@ -353,12 +359,12 @@ class AttemptLoop:
             trainer.terminate(ABORT_GRACE_S if self._leave.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
         self._chronicle.drained(self._newest_commit(), stopped_at, self._leave.reason)
-        self._leave_drained()
+        self._go("drained")
 
     def _end_drained(self, final: Snapshot, commit: int) -> NoReturn:
         final_commit = commit if final.taken.finite else self._newest_commit()
         self._chronicle.drained(final_commit, final.taken_at, self._leave.reason)
-        self._leave_drained()
+        self._go("drained")
 
     def _end_undrained(self) -> NoReturn:
         """Time is up. What was done since the newest commit is lost, and the ledger says so."""
@@ -367,9 +373,7 @@ class AttemptLoop:
         self._end_short("the final snapshot was not durable in time")
 
     def _end_short(self, why: str) -> NoReturn:
-        newest = self._state.latest_commit()
-        survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
-        self._end_with_error(self._leave.cause, f"{self._leave.reason}: {self._leave.too_short or why}; {survives}")
+        self._end_with_error(self._leave.cause, f"{self._leave.reason}: {self._leave.too_short or why}", lossy=True)
 
     def _newest_commit(self) -> int | None:
         newest = self._state.latest_commit()
@@ -422,26 +426,28 @@ class AttemptLoop:
         newest = trainer.take_newest()
         trainer.close()
         self._node.status.change(phase="restore")
-        self._begin(trainer.number + 1, lambda: None if newest is None else self._still_here(*newest))
+        self._begin(trainer.number + 1, lambda: None if newest is None else self._still_here(newest))
 
-    def _still_here(self, number: int, fd: int) -> Image | None:
-        """Commit `number`, if every byte of its arena is still as it was."""
-        commit = self._state.commit(number)
+    def _still_here(self, newest: Newest) -> Image | None:
+        """That commit, if every byte of its arena is still as it was."""
+        commit = self._state.commit(newest.commit)
         assert commit is not None
-        return recognised(self._node.store, commit, fd)
+        return recognised(self._node.store, commit, newest.fd, newest.digest)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
-    def _end_with_error(self, cause: Cause, detail: str) -> NoReturn:
+    def _end_with_error(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
+        """`lossy`: steps were lost, and the ledger adds which one survives."""
         self.close()
         last_step = 0 if self._current is None else self._current.last_step
-        self._chronicle.ended(cause, last_step, detail)
-        self._power_off(f"ended: {cause.value}")
+        self._chronicle.ended(cause, last_step, self._node.console.clean(detail), lossy=lossy)
+        self._go(f"ended: {cause.value}")
 
-    def _leave_drained(self) -> NoReturn:
+    def _go(self, reason: str) -> NoReturn:
+        """Power off, once it is no cheaper to be taken."""
         self.close()
         await_the_cloud(self._node, self._chronicle.attempt)
-        self._power_off("drained")
+        self._power_off(reason)
 
     def _power_off(self, reason: str) -> NoReturn:
         self.close()

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
 
-from spotrun.agent.inbox import NoticeHeard, PowerOff, Said
+from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
 from spotrun.errors import SpotrunError
@@ -21,8 +21,10 @@ from spotrun.events import (
     Entry,
     EpochCompleted,
     NoticeSeen,
+    NoticesUnseen,
     ResumedFrom,
     RunCompleted,
+    SetUp,
     TrainerExited,
     TrainingStarted,
 )
@@ -52,10 +54,12 @@ class Chronicle:
     hears if it was refused.
     """
 
-    def __init__(self, journal: Journal, launch: int, instance_id: str, booted_at: datetime) -> None:
+    def __init__(
+        self, journal: Journal, launch: int, instance_id: str, booted_at: datetime, setup: SetUp | None = None
+    ) -> None:
         self._journal = journal
         self._launch = launch
-        self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at)
+        self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at, setup=setup)
         self.attempt = -1
 
     def take_over(self) -> Attempt:
@@ -96,6 +100,10 @@ class Chronicle:
         event = NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=notice.deadline_at)
         self._append_later(unless(lambda state: self._mine(state).notice is not None, event))
 
+    def notices_lost(self, lost: NoticesLost) -> None:
+        event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX])
+        self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
+
     def trainer_exited(self, incarnation: int, cause: Cause, exit_code: int, step: int, detail: str) -> TrainerExited:
         event = TrainerExited(
             attempt=self.attempt,
@@ -113,9 +121,19 @@ class Chronicle:
     def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
         self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
 
-    def ended(self, cause: Cause, last_step: int, detail: str) -> None:
-        detail = detail[: 2 * DETAIL_MAX]
-        self._end(AttemptEnded(attempt=self.attempt, cause=cause, last_step=last_step, detail=detail))
+    def ended(self, cause: Cause, last_step: int, detail: str, *, lossy: bool = False) -> None:
+        """
+        `lossy` adds which step survives, as the ledger has it when this is written down: the saver may be committing
+        the next one meanwhile.
+        """
+
+        def decide(state: RunState) -> AnyEvent | None:
+            if self._mine(state).end is not None:
+                return None
+            told = f"{detail}; {_survivor(state)}" if lossy else detail
+            return AttemptEnded(attempt=self.attempt, cause=cause, last_step=last_step, detail=told[: 2 * DETAIL_MAX])
+
+        self._append(decide)
 
     def completed(self, final_commit: int | None, step: int) -> None:
         self._end(RunCompleted(attempt=self.attempt, final_commit=final_commit, step=step))
@@ -144,3 +162,8 @@ class Chronicle:
     def _append_later(self, decide: Decide) -> None:
         """Without waiting. If it is refused the inbox will say so."""
         self._journal.append(decide)
+
+
+def _survivor(state: RunState) -> str:
+    newest = state.latest_commit()
+    return "no step survives" if newest is None else f"step {newest.event.step:,} survives"

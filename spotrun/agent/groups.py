@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from spotrun import proc
+
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """In the environment of a trainer and all that it starts; names its instance."""
 GONE_WITHIN_S = 30.0
@@ -29,13 +31,13 @@ class GroupMark(msgspec.Struct, frozen=True):
 
 def mark(pid: int) -> GroupMark | None:
     """The process of that id, dead but unreaped ones included, or None."""
-    fields = _stat(pid)
+    fields = proc.stat(pid)
     return GroupMark(pid, int(fields[19])) if fields else None
 
 
 def cpu_s(group: int) -> float:
     """System seconds that the live processes of the group and the children they have waited for have computed."""
-    found = (_stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    found = (proc.stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     ticks = sum(sum(map(int, fields[11:15])) for fields in found if fields and int(fields[2]) == group)
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -60,7 +62,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
     """
     _end_remembered(path)
     give_up_at = time.monotonic() + GONE_WITHIN_S
-    while found := _carrying(f"{TRAINER_VARIABLE}={instance_id}".encode()):
+    while found := carrying(instance_id):
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -79,23 +81,6 @@ def _end_remembered(path: Path) -> None:
         kill_group(group.pid)
 
 
-def _carrying(wanted: bytes) -> list[int]:
-    """Live processes that were started with `NAME=value` in their environment."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if pid != os.getpid() and wanted in _environment(pid)]
-
-
-def _environment(pid: int) -> list[bytes]:
-    """Empty for a dead process: its memory is gone."""
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _stat(pid: int) -> list[bytes]:
-    """The fields of /proc/PID/stat from the third, `state`, on (proc_pid_stat(5)); empty where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
+def carrying(instance_id: str) -> list[int]:
+    """Live processes of set-up and training on that instance, by the environment that they were started with."""
+    return [pid for pid in proc.started_with(TRAINER_VARIABLE, instance_id) if pid != os.getpid()]

@@ -1,6 +1,7 @@
 """
-After the final commit: an instance that the cloud takes back in its first hour costs nothing, and one that leaves by
-itself is billed (protocol 15; https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
+After an attempt, whether or not its final commit was in time: an instance that the cloud takes back in its first hour
+costs nothing, and one that leaves by itself is billed (protocol 15;
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
 """
 
 from __future__ import annotations
@@ -30,6 +31,6 @@ def await_the_cloud(node: Node, attempt: int) -> None:
     until = idle_until(node.created.billing, billed_from, None if mine.notice is None else mine.notice.deadline_at)
     left_s = 0.0 if until is None else (until - node.clock.now()).total_seconds()
     if left_s > 0:
-        node.note("drained; the instance waits for the cloud to take it, which makes it free")
+        node.note("the instance waits for the cloud to take it, which makes it free")
         node.status.change(phase="idle")
         node.clock.sleep(left_s)

@@ -47,6 +47,13 @@ class NoticeHeard:
 
 
 @dataclass(frozen=True)
+class NoticesLost:
+    """The metadata service gives no answer that means anything: notices cannot be heard."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class LedgerRead:
     """
     Somebody has written to the ledger: the recorder has its newest state.
@@ -64,11 +71,15 @@ class LedgerLost:
 
 @dataclass(frozen=True)
 class Saved:
-    """A snapshot became commit `commit`. To upload, verify and write that down took `took_s` of run time."""
+    """
+    A snapshot became commit `commit`. To upload, verify and write that down took `took_s` of run time. `digest` is of
+    its image (`unchanged.digest`) where that was not sent whole.
+    """
 
     sequence: int
     commit: int
     took_s: float
+    digest: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -83,5 +94,5 @@ class SaveAbandoned:
     sequence: int
 
 
-Letter = Said | Exited | NoticeHeard | LedgerRead | LedgerLost | Saved | SaveFailed | SaveAbandoned
+Letter = Said | Exited | NoticeHeard | NoticesLost | LedgerRead | LedgerLost | Saved | SaveFailed | SaveAbandoned
 Inbox = queue.SimpleQueue[Letter]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from spotrun import trainer_link
 from spotrun.agent import decisions
@@ -38,10 +39,21 @@ ABORT_GRACE_S = 5.0
 KILL_WITHIN_S = 30.0
 
 
+class Newest(NamedTuple):
+    """
+    A commit and the arena that held it, whose image had `digest` where it was not sent whole. The trainer may have
+    begun to write something newer there.
+    """
+
+    commit: int
+    fd: int
+    digest: bytes | None
+
+
 class Incarnation:
     """
     Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the last snapshot and its
-    commit, once that is durable; `unkept_stall_s` the run time of stalls whose snapshots were not kept.
+    commit, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far.
     """
 
     def __init__(self, node: Node, trainer: Trainer) -> None:
@@ -53,17 +65,17 @@ class Incarnation:
         self.final: tuple[Snapshot, int] | None = None
         self.exited: Exited | None = None
         self.hung = False
-        self.unkept_stall_s = 0.0
+        self.stalled_s = 0.0
         self._node = node
         self._trainer = trainer
         self._arenas = Arenas()
         self._sequence = 0
-        self._newest: tuple[int, int] | None = None
+        self._newest: Newest | None = None
         self._resume: Resume | None = None
         self._image: Image | None = None
         self._told_where = False
         self._kill_at_s: float | None = None
-        self._log_start = node.console.size_bytes()
+        self._log_start = trainer.log_start
         self._vigil = Vigil(node.clock, self._signs)
 
     @property
@@ -80,7 +92,11 @@ class Incarnation:
     # -- where to begin ------------------------------------------------------------------------------------------
 
     def begin_at(self, resume: Resume, image: Image | None) -> None:
-        """What is told to the trainer as soon as it says hello. `image` is closed here."""
+        """
+        What is told to the trainer as soon as it says hello.
+
+        `image` is closed once it trains: to give so much memory back takes a while, and then takes it here.
+        """
         self._resume, self._image = resume, image
         self._tell_where()
 
@@ -96,7 +112,6 @@ class Incarnation:
         self._told_where = True
         self._vigil.heard()
         self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
-        self._drop_image()
 
     def _drop_image(self) -> None:
         if self._image is not None:
@@ -123,7 +138,7 @@ class Incarnation:
         return arena
 
     def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
-        self.unkept_stall_s += taken.stall_s * self._node.clock.scale
+        self.stalled_s += taken.stall_s * self._node.clock.scale
         sequence, self._sequence = self._sequence, self._sequence + 1
         self.asked = None
         return Snapshot(
@@ -134,16 +149,15 @@ class Incarnation:
             taken=taken,
             taken_at=said.at,
             taken_s=said.at_s,
-            stall_s=self.unkept_stall_s,
+            stalled_s=self.stalled_s,
             why=why,
         )
 
-    def committed(self, snapshot: Snapshot, commit: int) -> None:
+    def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
         """A snapshot of this trainer became durable."""
-        self.unkept_stall_s -= snapshot.stall_s
         self._forget_newest()
         fd = snapshot.arena.shared()
-        self._newest = None if fd is None else (commit, fd)
+        self._newest = None if fd is None else Newest(commit, fd, digest)
         self._trainer.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
             self.final = snapshot, commit
@@ -152,18 +166,14 @@ class Incarnation:
         if self.makes_snapshots:
             self._trainer.send(figures)
 
-    def take_newest(self) -> tuple[int, int] | None:
-        """
-        The number of the newest commit, and a descriptor of the arena that held it, now the caller's.
-
-        The trainer may have begun to write something newer there.
-        """
+    def take_newest(self) -> Newest | None:
+        """The newest commit, with its descriptor, which is now the caller's."""
         newest, self._newest = self._newest, None
         return newest
 
     def _forget_newest(self) -> None:
         if (newest := self.take_newest()) is not None:
-            os.close(newest[1])
+            os.close(newest.fd)
 
     def release(self, snapshot: Snapshot) -> None:
         """Its arena may be written again."""
@@ -175,6 +185,7 @@ class Incarnation:
     def progressed(self, progress: Progress, at_s: float) -> None:
         self.progress = progress
         self._vigil.heard(at_s)
+        self._drop_image()
 
     def finish(self, finished: Finished, at_s: float) -> None:
         self.finished = finished
@@ -235,11 +246,12 @@ class Incarnation:
 
 
 def start_trainer(node: Node, incarnation: int) -> Trainer:
-    trainer = Trainer(incarnation, node.inbox, node.clock)
+    trainer = Trainer(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
         environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)
-        command = training_command(node.spec)
+        environment |= node.secrets.values
+        command = training_command(node.spec, node.place.folder)
         trainer.start(command, node.place.work, environment, output, node.place.trainer_mark)
     finally:
         os.close(output)

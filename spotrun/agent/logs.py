@@ -3,13 +3,15 @@ The output of set-up and training: a file on the instance, shipped to the store 
 
     logs/LAUNCH/000000.log, 000001.log, …      one after the other they are the file
 
-What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended.
+What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
+after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from pathlib import Path
 
 from spotrun.agent.mask import Mask
@@ -21,8 +23,11 @@ SHIP_EVERY_S = 5.0
 """Run time."""
 SHIP_EVERY_MIN_S = 1.0
 """System time: a chunk costs an fsync."""
+LOOK_EVERY_S = 0.25
+"""System time between two looks at how long the file is."""
 CHUNK_MAX_BYTES = 1 << 20
 TAIL_BYTES = 2000
+LOG_NAME = "training.log"
 
 
 class Console:
@@ -32,7 +37,7 @@ class Console:
     """
 
     def __init__(self, folder: Path, mask: Mask | None = None) -> None:
-        self.path = folder / "training.log"
+        self.path = folder / LOG_NAME
         self._mask = mask or Mask()
         self.path.touch()
 
@@ -51,11 +56,19 @@ class Console:
         is left for the next time.
         """
         before = min(start, self._mask.reach)
-        data = self._raw(start - before, before + size_bytes)
+        data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
         hidden = self._mask.hide(data)
         more = not last or start + size_bytes < self.size_bytes()
         kept = len(hidden) - self._mask.unfinished(hidden) if more else len(hidden)
         return hidden[before:kept]
+
+    def _unsealed(self, data: bytes, start: int) -> bytes:
+        sealed = max(0, min(len(data), self._mask.sealed - start))
+        return b"*" * sealed + data[sealed:]
+
+    def clean(self, text: str) -> str:
+        """A text that did not come from the file, without secrets."""
+        return self._mask.hide(text.encode()).decode(errors="replace")
 
     def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:
@@ -94,14 +107,21 @@ class LogShipper:
 
     def _work(self) -> None:
         place: tuple[int, int] | None = None
+        next_s = 0.0
         while True:
-            stopping = self._stop.wait(self._every_s)
+            stopping = self._stop.wait(LOOK_EVERY_S)
+            if not stopping and (time.monotonic() < next_s or self._is_all_of_it(place)):
+                continue
             try:
                 place = self._ship(place or self._shipped(), last=stopping)
             except StoreError:
                 place = None  # unknown: count again
             if stopping:
                 return
+            next_s = time.monotonic() + self._every_s
+
+    def _is_all_of_it(self, place: tuple[int, int] | None) -> bool:
+        return (0 if place is None else place[1]) == self._console.size_bytes()
 
     def _shipped(self) -> tuple[int, int]:
         """(chunks, bytes) in the store."""

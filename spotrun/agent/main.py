@@ -91,8 +91,10 @@ def _standing(node: Node) -> Standing:
 
 def _set_up(node: Node) -> str | None:
     """What failed, or None."""
+    if node.secrets.failure is not None:
+        return node.secrets.failure
     try:
-        prepare(node)
+        node.setup = prepare(node)
     except SpotrunError as error:
         return str(error)
     return None

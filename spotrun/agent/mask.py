@@ -1,8 +1,9 @@
 """
 Secrets that a program prints are starred before its output leaves the instance, and nothing else of it is touched.
 
-Only exact values are looked for, of variables whose names sound secret, and line by line where a value has several. A
-star takes the place of each byte, so that what was shipped can still be counted in bytes of the file.
+Only exact values are looked for, of the run's secrets and of variables whose names sound secret, and line by line where
+a value has several; of the run's secrets also as others write them down. A star takes the place of each byte, so that
+what was shipped can still be counted in bytes of the file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from spotrun.redaction import sounds_secret
+from spotrun.redaction import forms_of, sounds_secret
 
 VALUE_MIN = 8
 """Characters. What is shorter stands in any output by chance."""
@@ -23,10 +24,19 @@ def secret_values(environment: Mapping[str, str]) -> set[str]:
     return {line for line in lines if len(line) >= VALUE_MIN}
 
 
-class Mask:
-    """Stars out the secrets that it was made with."""
+def forms_of_all(secrets: Iterable[str]) -> set[str]:
+    """As they are, and quoted for a URL, in JSON and in base64."""
+    return {form for secret in secrets for form in forms_of(secret)}
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+
+class Mask:
+    """
+    Stars out the secrets that it was made with, and all of the first `sealed` bytes of what it is shown: they were
+    written when other secrets may have been known.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
+        self.sealed = sealed
         self._secrets = sorted((secret.encode() for secret in secrets), key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, self._secrets))) if self._secrets else None
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.logs import Console, LogShipper
-from spotrun.agent.mask import Mask, secret_values
 from spotrun.agent.notices import NoticeWatcher
 from spotrun.agent.recorder import Recorder
+from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.clock import Clock, clock_from_environment
-from spotrun.events import RunCreated
+from spotrun.events import RunCreated, SetUp
 from spotrun.ledger import Ledger
 from spotrun.spec import RunSpec
 from spotrun.store import Store, open_store
@@ -68,11 +68,13 @@ class Node:
     status: Status
     console: Console
     created: RunCreated
+    secrets: Secrets
     booted_at: datetime
     heartbeat: Heartbeat
     shipper: LogShipper
     watcher: NoticeWatcher
     spec: RunSpec = field(init=False)
+    setup: SetUp | None = None
 
     def __post_init__(self) -> None:
         self.spec = RunSpec.from_dict(self.created.spec)
@@ -91,8 +93,9 @@ class Node:
         created = ledger.refresh().created
         assert created is not None, f"{place.run_uri} holds no run {place.run_uid}"
         inbox = Inbox()
-        mask = Mask(secret_values({**os.environ, **RunSpec.from_dict(created.spec).envs}))
-        status, console = Status(place.folder), Console(place.folder, mask)
+        spec = RunSpec.from_dict(created.spec)
+        secrets = Secrets.of(spec, os.environ)
+        status, console = Status(place.folder), Console(place.folder, secrets.mask(spec, place.folder))
         return cls(
             place=place,
             clock=clock,
@@ -102,6 +105,7 @@ class Node:
             status=status,
             console=console,
             created=created,
+            secrets=secrets,
             booted_at=_booted_at(place.folder / "booted-at", clock),
             heartbeat=Heartbeat(store, clock, place.launch, status, console.tail),
             shipper=LogShipper(store, clock, console, place.launch),

@@ -3,7 +3,7 @@ Watching EC2's metadata service (IMDSv2) for the end of this instance. It tells 
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
 only a 200 with a known action and a time is a notice. Whatever else comes back makes the watcher *blind*, which is
-logged once and never ends training (failures.md N3 to N8).
+told once and never ends training (failures.md N3 to N8).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
-from spotrun.agent.inbox import Inbox, NoticeHeard
+from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
 from spotrun.clock import Clock
 
 POLL_S = 5.0
@@ -117,7 +117,7 @@ class Metadata:
     def _new_token(self) -> str:
         answer = self._request("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)})
         token = answer.body.decode("ascii", "replace").strip()
-        if answer.status != 200 or not token.isprintable():
+        if answer.status != 200 or not token or not (token.isascii() and token.isprintable()):
             raise Blind(f"no session token: HTTP {answer.status}")
         return token
 
@@ -165,6 +165,7 @@ class NoticeWatcher:
         self._failures += 1
         if self._failures == BLIND_AFTER:
             self._note(f"interruption notices cannot be seen: {error}; checkpoints go on at their interval")
+            self._once("blind", NoticesLost(str(error)))
 
     def _look(self) -> None:
         asked_s = self._clock.monotonic()
@@ -179,6 +180,9 @@ class NoticeWatcher:
             self._tell(NoticeHeard("rebalance"))
 
     def _tell(self, notice: NoticeHeard) -> None:
-        if notice.kind not in self._told:
-            self._told.add(notice.kind)
-            self._inbox.put(notice)
+        self._once(notice.kind, notice)
+
+    def _once(self, what: str, letter: NoticeHeard | NoticesLost) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._inbox.put(letter)

@@ -9,6 +9,8 @@ from datetime import timedelta
 from statistics import median
 from typing import Literal
 
+from msgspec.structs import replace
+
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
 from spotrun.hazard import Hazard
 from spotrun.intervals import COMMIT_GAP, auto_interval
@@ -65,6 +67,10 @@ class Pace:
 
     def rebalance(self) -> None:
         self._rebalance = True
+
+    def unwarned(self) -> None:
+        """From now on no loss is expected to be preceded by one more commit, which makes the interval shorter."""
+        self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
         self._snapshot_s = at_s

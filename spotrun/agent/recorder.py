@@ -24,6 +24,8 @@ TAIL_S = 2.0
 """Run time between two looks at the next number."""
 TAIL_MIN_S = 0.1
 """System time."""
+PAUSE_S = 1.0
+"""System time between two tries, each of which the ledger may have given up after a minute, or at once."""
 GIVE_UP_AFTER_S = 3600.0
 """System time. A store that is gone for so long has taken the run with it."""
 
@@ -89,6 +91,7 @@ class Recorder:
                 return
             except StoreUnavailable as error:
                 if time.monotonic() < give_up_at:
+                    time.sleep(PAUSE_S)
                     continue
                 self._fail(future, error)
                 return

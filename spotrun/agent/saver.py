@@ -15,10 +15,11 @@ from datetime import datetime
 
 from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
+from spotrun.agent.precedence import Precedence
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
-from spotrun.checkpoint.unchanged import Unchanged
+from spotrun.checkpoint.unchanged import Unchanged, digest
 from spotrun.checkpoint.upload import Abandoned, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
@@ -29,13 +30,15 @@ from spotrun.trainer_link import SnapshotTaken
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000
+LARGE_BYTES = 32 << 20
+"""Less is sent with some hundredths of a second of computing, which training does not feel."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """
-    A full arena. `sequence` counts the snapshots of a trainer. `stall_s` is run time, of this and of all snapshots
-    since the commit before that were not kept.
+    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
+    still for snapshots, up to this one.
     """
 
     attempt: int
@@ -45,12 +48,42 @@ class Snapshot:
     taken: SnapshotTaken
     taken_at: datetime
     taken_s: float
-    stall_s: float
+    stalled_s: float
     why: str
 
     @property
     def prefix(self) -> str:
         return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{self.sequence}"
+
+
+class Stalls:
+    """
+    What commits have to account for: each the stalls since the one before it, of snapshots that were not kept too.
+
+    A snapshot that is taken while another is being sent knows nothing of what becomes of that.
+    """
+
+    def __init__(self) -> None:
+        self._trainer = (-1, -1)
+        self._accounted_s = 0.0
+
+    def since(self, snapshot: Snapshot) -> float:
+        """Run time from the trainer's last commit up to `snapshot`."""
+        known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
+        return snapshot.stalled_s - known_s
+
+    def accounted(self, snapshot: Snapshot) -> None:
+        """It is a commit."""
+        self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """`image_digest` where the image was not sent whole."""
+
+    uploaded: Uploaded
+    versions: dict[str, str]
+    image_digest: bytes | None
 
 
 class Saver:
@@ -69,9 +102,11 @@ class Saver:
         inbox: Inbox,
         rule: CheckpointSpec,
         released: Callable[[Snapshot], None],
+        precedence: Precedence,
     ) -> None:
         self._worker = _Worker(store, recorder, clock, status, inbox, rule)
         self._released = released
+        self._precedence = precedence
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._control = UploadControl()
@@ -98,6 +133,11 @@ class Saver:
 
     def turn(self, *, hold: bool) -> None:
         """Begin the next upload, if there is one and nothing is in flight."""
+        self._begin_next(hold=hold)
+        large = self._in_flight is not None and self._in_flight.taken.size_bytes >= LARGE_BYTES
+        self._precedence.stand_behind(large and not self._hurried)
+
+    def _begin_next(self, *, hold: bool) -> None:
         waiting = self._waiting
         if self._in_flight is not None or waiting is None or (hold and not waiting.taken.final):
             return
@@ -119,6 +159,7 @@ class Saver:
         """From now on an upload may take what the line gives: there is a deadline."""
         self._hurried = True
         self._control.hurry()
+        self._precedence.stand_behind(False)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """The snapshot in flight is done with; or it is tried again, where nothing newer can follow."""
@@ -145,6 +186,7 @@ class _Worker:
         self._inbox = inbox
         self._rule = rule
         self._unchanged = Unchanged()
+        self._stalls = Stalls()
         self._tries = 0
         self._swept = False
 
@@ -153,7 +195,7 @@ class _Worker:
         began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
-            uploaded, versions = self._upload(snapshot, prefix, control)
+            sent = self._upload(snapshot, prefix, control)
         except Abandoned:
             discard(self._store, prefix)
             self._inbox.put(SaveAbandoned(snapshot.sequence))
@@ -165,10 +207,10 @@ class _Worker:
         finally:
             self._status.change(upload=None)
         self._tries = 0
-        self._commit(snapshot, prefix, uploaded, versions, began_s)
+        self._commit(snapshot, prefix, sent, began_s)
         self._retire(snapshot.attempt, resume_source)
 
-    def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> tuple[Uploaded, dict[str, str]]:
+    def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
         size_bytes = snapshot.taken.size_bytes
 
         def sent(sent_bytes: int) -> None:
@@ -179,17 +221,16 @@ class _Worker:
             borrowed = self._unchanged.in_store(image, header, self._lenders(snapshot.attempt))
             meta = header.meta
             uploaded = upload(self._store, prefix, image, meta, borrowed=borrowed, sent=sent, control=control)
-        return uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}
+            image_digest = digest(image) if borrowed.parts else None
+        return _Sent(uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
         """The prefixes of the commits whose objects stay as long as a new one borrows them."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
-    def _commit(
-        self, snapshot: Snapshot, prefix: str, uploaded: Uploaded, versions: dict[str, str], began_s: float
-    ) -> None:
-        taken = snapshot.taken
+    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, began_s: float) -> None:
+        taken, uploaded = snapshot.taken, sent.uploaded
         durable_s = self._clock.monotonic() - snapshot.taken_s
         event = CheckpointCommitted(
             attempt=snapshot.attempt,
@@ -202,12 +243,12 @@ class _Worker:
             batch=taken.batch,
             step=taken.step,
             taken_at=snapshot.taken_at,
-            stall_s=snapshot.stall_s,
+            stall_s=self._stalls.since(snapshot),
             durable_s=durable_s,
             why=snapshot.why,
             final=taken.final,
             suspect=not taken.finite,
-            versions=versions,
+            versions=sent.versions,
             metrics=finite(taken.metrics),
             borrows=uploaded.manifest.borrows,
             sent_bytes=uploaded.sent_bytes if uploaded.manifest.borrows else None,
@@ -219,7 +260,9 @@ class _Worker:
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         self._unchanged.committed(prefix, uploaded.manifest)
-        self._inbox.put(Saved(snapshot.sequence, commit.number, self._clock.monotonic() - began_s))
+        self._stalls.accounted(snapshot)
+        took_s = self._clock.monotonic() - began_s
+        self._inbox.put(Saved(snapshot.sequence, commit.number, took_s, sent.image_digest))
 
     def _tell_failure(self, snapshot: Snapshot, error: SpotrunError) -> None:
         detail = str(error)[:DETAIL_MAX]

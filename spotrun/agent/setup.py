@@ -1,36 +1,52 @@
 """
-Before training: the work folder, and the user's own set-up command.
+Before training: the work folder, and the environment that the user's own set-up command makes.
+
+    clean folders -> unpack what an earlier instance made -> ready
+                  -> or run `setup` -> pack what it made, and store that while the training begins
+
+A set-up is paid once: see spotrun.packs for where it is kept. Whatever is wrong with a pack, the set-up is done again,
+from clean folders, and the log says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from spotrun import start_file, workdir
+import msgspec
+
+from spotrun import packs, start_file, workdir
+from spotrun.agent import changes, environment, groups
 from spotrun.agent.node import Node
+from spotrun.agent.outside import Outside
 from spotrun.agent.trainer import user_environment
-from spotrun.errors import SpotrunError
+from spotrun.errors import SpotrunError, StoreError
+from spotrun.events import SetUp
 from spotrun.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
 """System time."""
+FETCH_WITHIN_S = 300.0
+"""System time that a passing fault of the store may last."""
+PACK_MAX_BYTES = 16 << 30
+FOLDERS = (environment.FOLDER, "work")
+"""What a set-up may change, and a pack holds."""
 
 
 class SetupFailed(SpotrunError):
     """The user's set-up command failed."""
 
 
-FETCH_WITHIN_S = 300.0
-"""System time that a passing fault of the store may last."""
-
-
-def prepare(node: Node) -> None:
+def prepare(node: Node) -> SetUp:
     """
-    Unpack the work folder, fetch what the run begins from, and run `setup`; once in the life of an instance.
+    Unpack the work folder, fetch what the run begins from, and set up; once in the life of an instance.
 
     Raises:
         SetupFailed: the command ended with an error, or not within an hour.
@@ -38,18 +54,133 @@ def prepare(node: Node) -> None:
     """
     done = node.place.folder / "setup-done"
     if done.exists():
-        return
+        return msgspec.json.decode(done.read_bytes(), type=SetUp)
     node.status.change(phase="setup")
+    began_s = node.clock.monotonic()
     through_faults(FETCH_WITHIN_S)(_fetch, node)
-    if node.spec.setup is not None:
-        _run(node, node.spec.setup)
-    done.touch()
+    how, size_bytes = ("none", 0) if node.spec.setup is None else _environment(node, node.spec.setup)
+    found = SetUp(seconds=node.clock.monotonic() - began_s, how=how, packed_bytes=size_bytes)
+    temporary = done.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.encode(found))
+    temporary.replace(done)
+    return found
 
 
 def _fetch(node: Node) -> None:
+    """Into clean folders: an agent before this one may have died halfway through."""
+    shutil.rmtree(node.place.work, ignore_errors=True)
     workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
     if node.created.start_sha256 is not None:
         start_file.fetch(node.store, node.created.start_sha256, node.place.folder)
+    if node.spec.setup is not None:
+        environment.make(node.place.folder)
+
+
+def _environment(node: Node, command: str) -> tuple[str, int]:
+    """How the environment came to be, and the size of its pack where there is one."""
+    if not node.spec.pack_setup:
+        _run(node, command)
+        return "run", 0
+    offering = node.recorder.state.launches[node.place.launch].intent.offering
+    key = environment.key_of(node.spec, node.created.workdir_sha256, offering.accelerators)
+    size_bytes = _unpacked(node, key)
+    if size_bytes is not None:
+        return "unpacked", size_bytes
+    return "run", _run_and_pack(node, command, key, watched=offering.cloud != "local")
+
+
+# -- from a pack -----------------------------------------------------------------------------------------------------
+
+
+def _unpacked(node: Node, key: str) -> int | None:
+    """The size of the pack that the environment now comes from; None where it has to be made."""
+    began_s = time.monotonic()
+    try:
+        pack = packs.find(node.store, key)
+        if pack is None:
+            return None
+        _unpack(node, key, pack)
+    except packs.PackUnusable as damage:
+        node.note(f"the packed set-up is of no use: {damage.message}; it is done again")
+        with contextlib.suppress(StoreError):
+            packs.discard(node.store, key)
+    except SpotrunError as error:
+        node.note(f"the packed set-up cannot be used here: {error.message}; it is done again")
+    else:
+        seconds = time.monotonic() - began_s
+        node.note(f"set-up: {_megabytes(pack.size_bytes)} unpacked in {seconds:.1f} s, made by launch {pack.launch}")
+        return pack.size_bytes
+    through_faults(FETCH_WITHIN_S)(_fetch, node)
+    return None
+
+
+def _unpack(node: Node, key: str, pack: packs.Pack) -> None:
+    with _temporary(node.place.folder / "setup-fetched.tar") as archive:
+        packs.fetch(node.store, key, pack, archive)
+        made_in = changes.unpack(archive, node.place.folder, FOLDERS).made_in
+    environment.relocate(node.place.folder, made_in)
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+# -- by the command --------------------------------------------------------------------------------------------------
+
+
+def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
+    """
+    The size of the pack that is on its way into the store; 0 where there is none.
+
+    `watched`: what the command leaves elsewhere on this machine will not be on the next one.
+    """
+    outside = Outside(Path.home()) if watched else None
+    before = changes.survey(node.place.folder, FOLDERS)
+    began_s = time.monotonic()
+    _run(node, command)
+    took_s = time.monotonic() - began_s
+    changed = changes.between(node.place.folder, before, changes.survey(node.place.folder, FOLDERS))
+    why_not = _why_not_packed(node, changed, outside)
+    if why_not:
+        node.note(f"set-up took {took_s:.1f} s, and is done on each instance: {why_not}")
+        return 0
+    archive = node.place.folder / "setup.tar"
+    changes.pack(changed, archive)
+    size_bytes = archive.stat().st_size
+    node.note(f"set-up took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
+    threading.Thread(target=_store, args=(node, key, archive), name="setup-pack", daemon=True).start()
+    return size_bytes
+
+
+def _why_not_packed(node: Node, changed: changes.Changes, outside: Outside | None) -> str:
+    if not changed:
+        return "it has changed nothing in its environment and its work folder"
+    if left := groups.carrying(node.place.instance_id):
+        return f"it has left processes behind ({', '.join(map(str, left))})"
+    if elsewhere := outside.since() if outside is not None else []:
+        more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
+        return f"it has changed what no pack holds: {', '.join(elsewhere[:3])}{more}"
+    size_bytes = sum(path.lstat().st_size for path in map(node.place.folder.joinpath, changed.written))
+    return f"{_megabytes(size_bytes)} are too many to pack" if size_bytes > PACK_MAX_BYTES else ""
+
+
+def _store(node: Node, key: str, archive: Path) -> None:
+    """Beside the training. An instance that ends before this does leaves the set-up to the next one."""
+    try:
+        stored = packs.upload(node.store, key, node.place.launch, archive)
+    except StoreError as error:
+        node.note(f"the set-up could not be stored, and is done again on the next instance: {error.message}")
+    else:
+        node.note("the packed set-up is stored" if stored else "another instance has packed the same set-up")
+    archive.unlink(missing_ok=True)
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB"
 
 
 def _run(node: Node, command: str) -> None:

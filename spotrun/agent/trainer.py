@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotrun import start_file, trainer_link
-from spotrun.agent import groups
+from spotrun.agent import environment, groups
 from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Exited, Inbox, Said
+from spotrun.agent.secret_values import kept_from_setup
 from spotrun.clock import Clock
 from spotrun.spec import RunSpec
 from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLink
@@ -27,28 +28,30 @@ READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
 
 
-def training_command(spec: RunSpec) -> list[str]:
+def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
     if spec.train.script is not None:
-        return [sys.executable, spec.train.script, *spec.train.args]
+        return [environment.python(instance_dir), spec.train.script, *spec.train.args]
     assert spec.train.run is not None
     return ["bash", "-c", spec.train.run]
 
 
 def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
     """
-    Of everything that runs for the user on this instance. `python` is the Python of the agent. What W&B is told is
-    one run through all attempts, unless the user says which.
+    Of everything that runs for the user on this instance. `python` is that of the run's own environment, or the agent's
+    where there is none. What W&B is told is one run through all attempts, unless the user says which.
 
-    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone.
+    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
+    and secrets the trainer's.
     """
-    hidden = {AGENT_FD, *(each.variable for each in spec.notify)}
+    hidden = {AGENT_FD, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
         **wandb_run(run_uid),
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        "PATH": f"{_folder_of_python(instance_dir)}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PATH": os.pathsep.join(_path(instance_dir)),
+        **environment.variables(instance_dir),
         **spec.envs,
         **start_file.environment(instance_dir),
         groups.TRAINER_VARIABLE: instance_id,
@@ -58,6 +61,11 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
 def wandb_run(run_uid: str) -> dict[str, str]:
     """https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`."""
     return {"WANDB_RUN_ID": f"spotrun-{run_uid}", "WANDB_RESUME": "allow"}
+
+
+def _path(instance_dir: Path) -> list[str]:
+    own = [str(instance_dir / environment.FOLDER / "bin")] if environment.exists(instance_dir) else []
+    return [*own, str(_folder_of_python(instance_dir)), os.environ.get("PATH", os.defpath)]
 
 
 def _folder_of_python(instance_dir: Path) -> Path:
@@ -74,11 +82,14 @@ def _folder_of_python(instance_dir: Path) -> Path:
 
 class Trainer:
     """
-    Trainer `incarnation` of an attempt. Its messages and its end go to the inbox, the end last.
+    Trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
+
+    Its messages and its end go to the inbox, the end last.
     """
 
-    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock) -> None:
+    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
         self.incarnation = incarnation
+        self.log_start = log_start
         self.hello: Hello | None = None
         self._inbox = inbox
         self._clock = clock

@@ -9,13 +9,14 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
-from spotrun.bill.rows import EXPORT_ANEW, Row, read_lines, read_rows
+from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_lines, read_rows
 from spotrun.billing import EC2_RULE
 from spotrun.errors import SpecInvalid
 
@@ -35,16 +36,16 @@ _FEED_FIELDS = (
 )
 
 
-def read_cost_and_usage_report(path: Path, wanted: Wanted) -> Record:
+def read_cost_and_usage_report(paths: Sequence[Path], wanted: Wanted) -> Record:
     """
-    The lines about one run, of either generation, in CSV or Parquet.
+    The lines about one run, of either generation, in CSV or Parquet; a month's report comes in several files.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage = Coverage()
+    coverage, parts = Coverage(), Parts()
     charges = []
-    for row in read_rows(path):
+    for row in chain.from_iterable(map(read_rows, paths)):
         kind = _kind(row)
         start, end = row.moment("line_item_usage_start_date"), row.moment("line_item_usage_end_date")
         if kind is ChargeKind.USAGE:
@@ -52,10 +53,12 @@ def read_cost_and_usage_report(path: Path, wanted: Wanted) -> Record:
         resource = row.text("line_item_resource_id", optional=True)
         if not wanted.includes(_tagged_run(row), resource):
             continue
+        parts.add(row)
         if (currency := row.text("line_item_currency_code")) != "USD":
             raise row.refuse(f"is in {currency}, and the ledger is in USD", "export the report in US dollars")
         charges.append(
             Charge(
+                path=str(row.path),
                 line=row.line,
                 resource=resource,
                 kind=kind,
@@ -68,7 +71,7 @@ def read_cost_and_usage_report(path: Path, wanted: Wanted) -> Record:
             )
         )
     title = "AWS Cost and Usage Report"
-    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
+    return Record(tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
 
 
 def _tagged_run(row: Row) -> str:
@@ -90,22 +93,24 @@ def _kind(row: Row) -> ChargeKind:
     return next((kind for kind, marks in _KINDS if any(mark in usage_type for mark in marks)), ChargeKind.OTHER)
 
 
-def read_spot_data_feed(path: Path, wanted: Wanted) -> Record:
+def read_spot_data_feed(paths: Sequence[Path], wanted: Wanted) -> Record:
     """
-    The instance hours of one run. The feed has no tags, and nothing but spot; several hours are one file after another.
+    The instance hours of one run. The feed has no tags, and nothing but spot; each hour is a file of its own.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage = Coverage()
+    coverage, parts = Coverage(), Parts()
     charges = []
-    for row in _feed_rows(path):
+    for row in chain.from_iterable(map(_feed_rows, paths)):
         start = row.moment("timestamp").replace(minute=0, second=0, microsecond=0)
         end = start + timedelta(hours=1)
         coverage.add(start, end)
         if wanted.includes("", row.text("instance_id")):
+            parts.add(row)
             charges.append(
                 Charge(
+                    path=str(row.path),
                     line=row.line,
                     resource=row.text("instance_id"),
                     kind=ChargeKind.USAGE,
@@ -117,7 +122,9 @@ def read_spot_data_feed(path: Path, wanted: Wanted) -> Record:
                 )
             )
     title = "EC2 Spot Instance data feed"
-    return Record(str(path), title, EC2_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True)
+    return Record(
+        tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True
+    )
 
 
 def _feed_rows(path: Path) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from spotrun.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """What a line of a bill is for. The ledger counts `USAGE` alone: the instance itself."""
+    """What a line of a bill is for. The ledger has the price of `USAGE`, and of disks and addresses a list price."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -29,11 +29,12 @@ class Charge:
     """
     One line of the record, or one of several amounts in it.
 
-    `line` counts from 1 in the file. `resource` is the cloud's name of what was charged: an instance id, a volume id,
-    or "". `hours` is the metered time where the line says it. `precision_usd` is by how much the amount may have been
-    rounded where it was written down.
+    `line` counts from 1 in the file `path`. `resource` is the cloud's name of what was charged: an instance id, a
+    volume id, or "". `hours` is the metered time where the line says it. `precision_usd` is by how much the amount may
+    have been rounded where it was written down.
     """
 
+    path: str
     line: int
     resource: str
     kind: ChargeKind
@@ -59,13 +60,13 @@ class Wanted:
 @dataclass(frozen=True)
 class Record:
     """
-    What a file says about one run.
+    What the files of a bill say about one run.
 
-    `rule` is how this cloud publishes that it bills. From `since` to `until` the file has the instance hours of the
-    account; None where it has none at all. `spot_only`: it says nothing of on-demand instances.
+    `rule` is how this cloud publishes that it bills. From `since` to `until` they have the instance hours of the
+    account; None where there are none at all. `spot_only`: they say nothing of on-demand instances.
     """
 
-    path: str
+    paths: tuple[str, ...]
     title: str
     rule: BillingRule
     since: datetime | None
@@ -75,7 +76,7 @@ class Record:
 
 
 class Coverage:
-    """The stretch of time that a file tells of, as its lines are read."""
+    """The stretch of time that a bill tells of, as its lines are read."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -9,13 +9,14 @@ the table as JSON, an object a line. A CSV cannot hold lists, so there `labels` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
-from spotrun.bill.rows import EXPORT_ANEW, Row, read_rows
+from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_rows
 from spotrun.billing import COMPUTE_ENGINE_RULE
 
 RUN_LABEL = "spotrun-run"
@@ -30,23 +31,24 @@ _SKUS = (
 )
 
 
-def read_billing_export(path: Path, wanted: Wanted) -> Record:
+def read_billing_export(paths: Sequence[Path], wanted: Wanted) -> Record:
     """
-    The lines about one run: those with its label, and those of its instances.
+    The lines about one run: those with its label, and those of its instances; a large export comes in several files.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage = Coverage()
+    coverage, parts = Coverage(), Parts()
     charges: list[Charge] = []
-    for row in read_rows(path):
+    for row in chain.from_iterable(map(read_rows, paths)):
         kind = _kind(row)
         if kind is ChargeKind.USAGE:
             coverage.add(row.moment("usage_start_time"), row.moment("usage_end_time"))
         if wanted.includes(_labelled_run(row), _resource(row)):
+            parts.add(row)
             charges += _charges(row, kind)
     title = "Google Cloud billing export"
-    return Record(str(path), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
+    return Record(tuple(map(str, paths)), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
 
 
 def _charges(row: Row, kind: ChargeKind) -> Iterator[Charge]:
@@ -57,6 +59,7 @@ def _charges(row: Row, kind: ChargeKind) -> Iterator[Charge]:
     amounts += [(ChargeKind.CREDIT, name, amount) for name, amount in _credits(row)]
     for each_kind, what, amount in amounts:
         yield Charge(
+            path=str(row.path),
             line=row.line,
             resource=_resource(row),
             kind=each_kind,

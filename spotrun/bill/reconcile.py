@@ -21,12 +21,15 @@ from msgspec.structs import replace
 
 from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
 from spotrun.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
+from spotrun.events import BillingRule
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.state import Launch, RunState
 
 EDGES = timedelta(seconds=2)
 """Clouds meter whole seconds: an instance's first and last may each be rounded."""
+DISKS_MOST = 3
+"""Another price list or kind of disk explains no more than so many times the ledger's amount."""
 _SECONDS_PER_HOUR = 3600
 
 
@@ -55,8 +58,6 @@ _BY_KIND = {
     ChargeKind.NETWORK: Reason.NETWORK,
     ChargeKind.ROUNDING: Reason.ROUNDING,
 }
-
-
 _ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
 
@@ -162,11 +163,15 @@ def _attached(state: RunState, record: Record, charges: tuple[Charge, ...], now:
         for each in (rule, replace(rule, address_usd_per_hour=ZERO), machine_alone(rule))
     )
     ours = {ChargeKind.VOLUME: disks_too - alone, ChargeKind.NETWORK: whole - disks_too}
-    parts = []
-    for kind, ours_usd in ours.items():
-        theirs_usd = _sum(charge.amount_usd for charge in charges if charge.kind is kind)
-        reason = Reason.NOT_IN_FILE if record.spot_only else _BY_KIND[kind]
-        parts.append(Part(reason, theirs_usd - ours_usd))
+    theirs = {kind: _sum(charge.amount_usd for charge in charges if charge.kind is kind) for kind in _ATTACHED}
+    why = ""
+    if ours[ChargeKind.VOLUME] and theirs[ChargeKind.VOLUME] > DISKS_MOST * ours[ChargeKind.VOLUME]:
+        why = f"disks cost more than {DISKS_MOST} times what the ledger says: one may have outlived its instance"
+    parts = [
+        Part(Reason.NOT_IN_FILE if record.spot_only else _BY_KIND[kind], theirs[kind] - ours[kind])
+        for kind in _ATTACHED
+        if kind is not ChargeKind.VOLUME or not why
+    ]
     return Line(
         launch=None,
         resource="disks and addresses",
@@ -174,7 +179,7 @@ def _attached(state: RunState, record: Record, charges: tuple[Charge, ...], now:
         ours_usd=whole - alone,
         theirs_usd=_sum(charge.amount_usd for charge in charges),
         parts=tuple(part for part in parts if part.usd),
-        why="",
+        why=why,
         charges=charges,
     )
 
@@ -234,18 +239,10 @@ class _Instance:
         self._until = _until(launch, now)
 
     def line(self) -> Line:
-        ours = self._launch.meter(self._rule).cost_until(self._until)
-        by_minimum = self._launch.meter(replace(self._rule, minimum_s=self._published.minimum_s))
-        by_rule = self._launch.meter(self._published)
-        minimum, expected = by_minimum.cost_until(self._until), by_rule.cost_until(self._until)
-        parts = [Part(Reason.MINIMUM, minimum - ours), Part(Reason.REFUND, expected - minimum)]
-        in_file = self._in_file(by_rule)
-        out_of_reach = Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED
-        parts.append(Part(out_of_reach, in_file - expected))
+        ours, in_file = self._cost(self._rule), self._in_file(self._launch.meter(self._published))
         residual = _sum(charge.amount_usd for charge in self._usage) - in_file
         reason = self._reason(residual, in_file)
-        if reason is not None:
-            parts.append(Part(reason, residual))
+        parts = [*self._by_rule(ours, in_file), *([] if reason is None else [Part(reason, residual)])]
         found = tuple(part for part in (*parts, *_besides(self._charges)) if part.usd)
         theirs = _sum(charge.amount_usd for charge in self._charges)
         settled = ours + _sum(part.usd for part in found) == theirs
@@ -260,6 +257,17 @@ class _Instance:
             why="" if settled else "; ".join(self._told(in_file, residual if reason is None else ZERO)),
             charges=self._charges,
         )
+
+    def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[Part]:
+        """From what the ledger says to what the published rule makes of it, and to what of that the file can have."""
+        minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
+        expected = self._cost(self._published)
+        yield Part(Reason.MINIMUM, minimum - ours)
+        yield Part(Reason.REFUND, expected - minimum)
+        yield Part(Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED, in_file - expected)
+
+    def _cost(self, rule: BillingRule) -> Decimal:
+        return self._launch.meter(rule).cost_until(self._until)
 
     @property
     def _spot(self) -> bool:

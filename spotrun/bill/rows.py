@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from glob import glob
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -42,6 +43,11 @@ class Row:
 
     def refuse(self, message: str, hint: str) -> SpotrunError:
         return SpecInvalid(f"{self.path}:{self.line}: {message}", hint=hint)
+
+    @property
+    def content(self) -> str:
+        """All that it says, wherever it stands."""
+        return repr(sorted(self._columns.items()))
 
     def raw(self, column: str) -> Any:
         """
@@ -88,6 +94,44 @@ class Row:
             raise self.refuse(
                 f"{column} is {shown(value)!r}, which is no JSON", f"export it as TO_JSON_STRING({column})"
             ) from None
+
+
+class Parts:
+    """
+    Keeps the files of a bill apart: a line that another of them has too would be counted twice.
+
+    AWS, for one, may keep every version of a month's report beside the newest.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Path] = {}
+
+    def add(self, row: Row) -> None:
+        """
+        Raises:
+            SpecInvalid: names both files.
+        """
+        before = self._seen.setdefault(row.content, row.path)
+        if before != row.path:
+            message = f"has the same line as {before}: they are versions of one report, not its parts"
+            raise row.refuse(message, "name the files of its newest version only, each once")
+
+
+def files_of(patterns: Iterable[str]) -> list[Path]:
+    """
+    The files that `patterns` name, in order and each once: a name, or one with `*`, `?`, `[…]` or `**` in it.
+
+    Raises:
+        SpecInvalid: one names nothing.
+    """
+    found: dict[Path, Path] = {}
+    for pattern in patterns:
+        named = [pattern] if Path(pattern).exists() else sorted(glob(pattern, recursive=True))
+        paths = [Path(name) for name in named if not Path(name).is_dir()]
+        if not paths:
+            raise SpecInvalid(f"cannot read {shown(pattern)}: there is no such file", hint=NAME_IT)
+        found.update({path.resolve(): path for path in paths})
+    return list(found.values())
 
 
 def column_name(name: str) -> str:
@@ -155,9 +199,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
         try:
             header = [column_name(name) for name in next(reader, [])]
             if len(header) < 2:
-                raise SpecInvalid(
-                    f"{path}:1: has no line of column names", hint="name the file that the cloud exported"
-                )
+                raise SpecInvalid(f"{path}:1: has no line of column names", hint=NAME_IT)
             for cells in reader:
                 if cells:
                     yield _csv_row(path, reader.line_num, header, cells)

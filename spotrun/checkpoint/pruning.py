@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from spotrun import packs
 from spotrun.checkpoint import retention
 from spotrun.events import CheckpointRetired
 from spotrun.ledger import Ledger
@@ -18,7 +19,10 @@ from spotrun.store import Store, StoredObject
 
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
-    """What goes: commits, and all objects of these, of earlier retired ones, and of uploads that never were one."""
+    """
+    What goes: commits, and all objects of these, of earlier retired ones, of uploads that never were one, and of packed
+    set-ups: a run that is opened again sets up anew.
+    """
 
     commits: tuple[Commit, ...]
     objects: tuple[StoredObject, ...]
@@ -35,7 +39,8 @@ def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     commits = retention.to_prune(state, rule)
     stored = {found.key: found for found in persist(lambda: store.list(retention.FOLDER))}
     keys = retention.garbage(state, stored, {commit.number for commit in commits})
-    return Pruning(commits=tuple(commits), objects=tuple(stored[key] for key in keys))
+    packed = persist(lambda: store.list(f"{packs.FOLDER}/"))
+    return Pruning(commits=tuple(commits), objects=(*(stored[key] for key in keys), *packed))
 
 
 def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
@@ -49,8 +54,9 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     planned = plan(ledger.refresh(), store, rule)
     for commit in planned.commits:
         _retire(ledger, commit.number)
-    doomed = retention.garbage(ledger.state, [stored.key for stored in planned.objects])
-    for key in doomed:
+    keys = [stored.key for stored in planned.objects]
+    packed = [key for key in keys if key.startswith(f"{packs.FOLDER}/")]
+    for key in (*retention.garbage(ledger.state, [key for key in keys if key not in packed]), *packed):
         store.delete(key)
     return planned
 

@@ -4,22 +4,25 @@ A committed checkpoint's image back in memory, every byte compared with what the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from spotrun.checkpoint import unchanged
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
 from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
 from spotrun.events import CheckpointCommitted
 from spotrun.retrying import through_faults
 from spotrun.state import Commit
-from spotrun.store import Store
+from spotrun.store import InPieces, Store
 
-READERS = 4
+READERS = 8
+"""Objects that come side by side."""
 READS_MAX = 5
 """
 Two mismatches condemn an object (protocol 22) if they are the same: what changes on the way comes otherwise each time.
@@ -98,14 +101,19 @@ def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> 
     return Image(commit, fd)
 
 
-def recognised(store: Store, commit: Commit, fd: int, *, retry_for_s: float = RETRY_FOR_S) -> Image | None:
+def recognised(
+    store: Store, commit: Commit, fd: int, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
+) -> Image | None:
     """
     The memory behind `fd` as the image of `commit`: None where a single byte is not what the ledger vouches for, or
     that cannot be told. Whoever had written to it must be gone; it becomes the image's, or is closed.
+
+    Of a commit that borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
+    image that was committed.
     """
     whole = False
     try:
-        whole = _is_whole(read_manifest(store, commit.event, retry_for_s=retry_for_s), fd)
+        whole = _is_whole(read_manifest(store, commit.event, retry_for_s=retry_for_s), fd, digest)
     except (CheckpointDamaged, StoreError):
         pass  # a fetch meets the same, and tells it
     finally:
@@ -114,9 +122,12 @@ def recognised(store: Store, commit: Commit, fd: int, *, retry_for_s: float = RE
     return Image(commit, fd) if whole else None
 
 
-def _is_whole(manifest: Manifest, fd: int) -> bool:
-    if manifest.extents or os.fstat(fd).st_size < manifest.size_bytes:
-        return False  # of a part that was borrowed, only some bytes are in the image
+def _is_whole(manifest: Manifest, fd: int, digest: bytes | None) -> bool:
+    if os.fstat(fd).st_size < manifest.size_bytes:
+        return False
+    if manifest.extents:  # of a part that was borrowed, only some bytes are in the image
+        with _read_only(fd, manifest.size_bytes) as view:
+            return unchanged.digest(view) == digest
 
     def holds(part: Part, extents: list[Extent]) -> bool:
         (extent,) = extents
@@ -124,23 +135,33 @@ def _is_whole(manifest: Manifest, fd: int) -> bool:
             return hashlib.sha256(piece).hexdigest() == part.sha256
 
     with (
-        mmap.mmap(fd, manifest.size_bytes, prot=mmap.PROT_READ) as memory,
-        memoryview(memory) as view,
+        _read_only(fd, manifest.size_bytes) as view,
         ThreadPoolExecutor(READERS, thread_name_prefix="recognise") as pool,
     ):
         return all(pool.map(holds, manifest.parts, manifest.placed()))
 
 
+@contextlib.contextmanager
+def _read_only(fd: int, size_bytes: int) -> Iterator[memoryview]:
+    with mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+        yield view
+
+
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:
-    """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps one part in memory at a time."""
+    """Read a whole checkpoint and compare. Raises what `fetch` raises; keeps a part in memory at most."""
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
-        _read_verified(store, key, part.sha256, part.size_bytes, retry_for_s)
+        _read_verified(store, key, part.sha256, part.size_bytes, lambda at, piece: None, retry_for_s)
 
 
 def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: float = RETRY_FOR_S) -> Manifest:
-    data = _read_verified(store, manifest_key(event.prefix), event.manifest_sha256, None, retry_for_s)
+    data = bytearray()
+
+    def take(at: int, piece: memoryview) -> None:
+        data[at:] = piece
+
+    _read_verified(store, manifest_key(event.prefix), event.manifest_sha256, None, take, retry_for_s)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -155,9 +176,13 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
 def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: float) -> None:
     def fill(part: Part, extents: list[Extent]) -> None:
-        data = memoryview(_read_verified(store, part.key(prefix), part.sha256, part.size_bytes, retry_for_s))
-        for extent in extents:
-            _write_all(fd, data[extent.at : extent.at + extent.size_bytes], extent.start)
+        def take(at: int, piece: memoryview) -> None:
+            for extent in extents:
+                first, last = max(at, extent.at), min(at + len(piece), extent.at + extent.size_bytes)
+                if first < last:
+                    _write_all(fd, piece[first - at : last - at], extent.start + first - extent.at)
+
+        _read_verified(store, part.key(prefix), part.sha256, part.size_bytes, take, retry_for_s)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
         list(pool.map(fill, manifest.parts, manifest.placed()))
@@ -169,23 +194,41 @@ def _write_all(fd: int, data: memoryview, start: int) -> None:
         written += os.pwrite(fd, data[written:], start + written)
 
 
-def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, retry_for_s: float) -> bytes:
+Take = Callable[[int, memoryview], None]
+"""Is given each piece of an object and where it begins; all of them again where the object did not come whole."""
+
+
+def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
+    """What `take` was given last is what was committed: pieces are hashed and put where they belong as they come."""
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}
     for _ in range(READS_MAX):
-        data = _get(store, key, read_bytes, retry_for_s)
-        found = hashlib.sha256(data).hexdigest()
-        if found == sha256 and size_bytes in (None, len(data)):
-            return data
+        found, found_bytes = _read(store, key, read_bytes, take, retry_for_s)
+        if found == sha256 and size_bytes in (None, found_bytes):
+            return
         if found in seen:
             break
-        seen[found] = len(data)
+        seen[found] = found_bytes
     sizes = ", ".join(f"{size:,}" for size in seen.values())
     raise CheckpointDamaged(f"{key} is not what was committed (read more than once: {sizes} bytes)")
 
 
-def _get(store: Store, key: str, size_bytes: int, retry_for_s: float) -> bytes:
+def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
+    """The sha256 of what was read, and how much it was."""
+
+    def once() -> tuple[str, int]:
+        sha256, at = hashlib.sha256(), 0
+        for piece in _pieces(store, key, size_bytes):
+            sha256.update(piece)
+            take(at, memoryview(piece))
+            at += len(piece)
+        return sha256.hexdigest(), at
+
     try:
-        return through_faults(retry_for_s)(store.get, key, 0, size_bytes)
+        return through_faults(retry_for_s)(once)
     except ObjectMissing as error:
         raise CheckpointDamaged(f"{key} is missing") from error
+
+
+def _pieces(store: Store, key: str, size_bytes: int) -> Iterator[bytes]:
+    return store.pieces(key, size_bytes) if isinstance(store, InPieces) else iter((store.get(key, 0, size_bytes),))

@@ -27,6 +27,14 @@ _DTYPE_NAMES = {getattr(torch, name): name for name in layout.ITEM_BYTES if hasa
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 _NUMPY_DTYPE = re.compile(r"[<>|=][biufc]\d{1,2}", re.ASCII)
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu|meta)(:\d{1,3})?", re.ASCII)
+_KINDS = (Tensor, torch.nn.Parameter)
+_SMALL_BYTES = 1 << 20
+"""Copied in a tenth of a millisecond."""
+_MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
+"""memmove(to, from, size), with the interpreter left to others meanwhile."""
+_copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
+"""The same, with the interpreter kept."""
 
 
 class Piece(NamedTuple):
@@ -57,7 +65,7 @@ def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = 
     """
     encoder = _Encoder(frozenset(lenient))
     tree = layout.encode_tree(state, encoder)
-    entries = layout.place([(_DTYPE_NAMES[t.dtype], tuple(t.shape)) for t in encoder.tensors])
+    entries = layout.place(encoder.kinds)
     header = layout.encode_header(entries, tree, meta)
     pieces = [
         Piece(tensor, len(header) + entry.offset, entry.size_bytes)
@@ -69,22 +77,24 @@ def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = 
 
 
 def write_header(plan: Plan, arena: Tensor) -> None:
-    arena[: len(plan.header)].copy_(torch.frombuffer(bytearray(plan.header), dtype=torch.uint8))
+    _copy_at_once(arena.data_ptr(), plan.header, len(plan.header))
 
 
-def write_pieces(pieces: Iterable[Piece], arena: Tensor) -> None:
+def write_pieces(pieces: Iterable[Piece], arena: Tensor, *, wait: bool = True) -> None:
     """
-    Copy tensors to their places in `arena` (bytes).
+    Copy tensors to their places in `arena` (bytes). Without `wait` a device may not be done yet with those it holds.
 
-    What lies in one piece of ordinary memory goes by memmove: it leaves the interpreter to other threads, and a small
-    tensor takes a sixth of what torch's own copy does.
+    What lies in one piece of ordinary memory goes by memmove: a small tensor takes a sixth of what torch's own copy
+    does, and a large one leaves the interpreter to other threads. To do so for a small one would cost more than its
+    copy: the other thread gives the interpreter back when it likes.
     """
     base = arena.data_ptr()
     for tensor, start, size_bytes in pieces:
         if is_plain(tensor):
-            ctypes.memmove(base + start, tensor.data_ptr(), size_bytes)
+            copy = _copy_at_once if size_bytes < _SMALL_BYTES else _copy_aside
+            copy(base + start, tensor.data_ptr(), size_bytes)
         else:
-            arena[start : start + size_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            arena[start : start + size_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=not wait)
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -145,11 +155,12 @@ class _Encoder:
 
     def __init__(self, lenient: frozenset[str]) -> None:
         self.tensors: list[Tensor] = []
+        self.kinds: list[tuple[str, tuple[int, ...]]] = []
         self._lenient = lenient
 
     def __call__(self, value: Any, path: Path) -> Json:
         if isinstance(value, Tensor):
-            return {"tensor": self._keep(value.detach(), path)}
+            return {"tensor": self._keep(value.detach() if value.requires_grad else value, path)}
         if isinstance(value, np.ndarray):
             return self._array(value, path)
         if isinstance(value, np.generic):
@@ -165,16 +176,13 @@ class _Encoder:
         raise Unsavable(path, f"a {type(value).__module__}.{type(value).__qualname__}")
 
     def _keep(self, tensor: Tensor, path: Path) -> int:
-        if (
-            tensor.layout is not torch.strided
-            or tensor.is_quantized
-            or tensor.is_nested
-            or tensor.device.type == "meta"
-        ):
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
             raise Unsavable(path, f"a tensor of {tensor.layout}, dtype {tensor.dtype}, on {tensor.device}")
-        if tensor.dtype not in _DTYPE_NAMES or type(tensor) not in (Tensor, torch.nn.Parameter):
+        name = _DTYPE_NAMES.get(tensor.dtype)
+        if name is None or type(tensor) not in _KINDS:
             raise Unsavable(path, f"a {type(tensor).__name__} of {tensor.dtype}")
         self.tensors.append(tensor)
+        self.kinds.append((name, tuple(tensor.shape)))
         return len(self.tensors) - 1
 
     def _array(self, array: np.ndarray[Any, Any], path: Path, kind: str = "array") -> Json:

@@ -11,25 +11,60 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from spotrun.checkpoint.accelerator import CudaLanes, Lanes, Moment, pin, unpin
 from spotrun.checkpoint.snapshot import Piece, Plan, write_header, write_pieces
 
 _PAGE_BYTES = 4096
+T = TypeVar("T")
+
+
+class Aside(Generic[T]):
+    """
+    Work for the thread that copies, in the order of `begin`; at the latest it begins when its result is asked for.
+
+    It needs the interpreter for a moment at each tensor: best while the training thread computes.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> None:
+        self._pool = pool
+        self._work = work
+        self._future: Future[T] | None = None
+
+    def begin(self) -> None:
+        if self._future is None:
+            self._future = self._pool.submit(self._work)
+
+    def done(self) -> bool:
+        return self._future is not None and self._future.done()
+
+    def result(self) -> T:
+        """Waits for it."""
+        self.begin()
+        assert self._future is not None
+        return self._future.result()
 
 
 class Staged:
-    """An image in arena number `arena`, of which a thread may still be copying the pieces `later`."""
+    """An image in arena number `arena`, but for the pieces `later`, which are there once `copying` is done."""
 
-    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Future[None] | None) -> None:
+    def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Aside[None] | None) -> None:
         self.arena = arena
         self.later = later
         self._memory = memory
         self._copying = copying
+
+    def begin(self) -> None:
+        """Let the thread copy."""
+        if self._copying is not None:
+            self._copying.begin()
 
     def done(self) -> bool:
         return self._copying is None or self._copying.done()
@@ -47,21 +82,31 @@ class Staged:
 class Stager:
     """Safe for one thread that stages and one that adopts and frees."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: Lanes | None = None) -> None:
+        self._lanes = lanes or CudaLanes()
         self._lock = threading.Condition()
         self._arenas: dict[int, Tensor] = {}
         self._free: list[int] = []
         self._copier = ThreadPoolExecutor(1, "spotrun-copy")
         self.size_bytes = 0
 
-    def adopt(self, fds: Sequence[int], size_bytes: int, first: int) -> None:
-        """Map new arenas in place of the old ones, and touch their pages. Closes the descriptors."""
+    def adopt(self, fds: Sequence[int], size_bytes: int, first: int, used_bytes: int | None = None) -> None:
+        """
+        Map new arenas in place of the old ones, and touch the pages that will be used. Closes the descriptors.
+
+        Memory that is never touched is none: what an arena may grow by costs nothing until it does.
+        """
         arenas = {first + n: _map_shared(fd, size_bytes) for n, fd in enumerate(fds)}
         for arena in arenas.values():
-            arena[::_PAGE_BYTES] = 0  # off the training thread: a page fault per 4 kB is 7 times what the copy takes
+            # Off the training thread: a page fault per 4 kB is 7 times what the copy takes, and more in some clouds.
+            arena[:used_bytes:_PAGE_BYTES] = 0
+            pin(arena)
         with self._lock:
+            replaced = self._arenas
             self._arenas, self._free, self.size_bytes = arenas, list(arenas), size_bytes
             self._lock.notify_all()
+        for arena in replaced.values():
+            self._copier.submit(unpin, arena)  # after what is copied there now
 
     def free(self, arena: int) -> None:
         """A number of an earlier set is ignored: that arena is not mapped any more."""
@@ -83,17 +128,30 @@ class Stager:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 
-        With `overlapped` the pieces `later`, some of the plan's, are copied by a thread and must not change until it is
-        done; without it they are there already, and `Staged.changed` tells whether they did.
+        With `overlapped` the pieces `later`, some of the plan's, are left to a thread (`Staged.begin`) and must not
+        change until it is done; without it they are there already, and `Staged.changed` tells whether they did.
         """
         with self._lock:
             index = self._free.pop(0)
             arena = self._arenas[index]
         write_header(plan, arena)
         waiting = later if overlapped else ()
-        write_pieces(_without(plan.pieces, waiting), arena)
-        copying = self._copier.submit(write_pieces, waiting, arena) if waiting else None
-        return Staged(index, arena, later, copying)
+        at_once = _without(plan.pieces, waiting)
+        write_pieces(at_once, arena, wait=False)
+        for device in self._lanes.devices(_tensors(at_once)):
+            self._lanes.wait(device)
+        copy = partial(write_pieces, waiting, arena, wait=False)
+        return Staged(index, arena, later, self.aside(copy, _tensors(waiting)) if waiting else None)
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor] = ()) -> Aside[T]:
+        """It reads `tensors` as they are now, which only optimizers change."""
+        moment = Moment(tensors, self._lanes)
+
+        def beside() -> T:
+            with moment.beside():
+                return work()
+
+        return Aside(self._copier, beside)
 
     def close(self) -> None:
         """A copy that is under way ends first."""
@@ -105,8 +163,12 @@ def _without(pieces: Sequence[Piece], some: Collection[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.start not in starts]
 
 
+def _tensors(pieces: Iterable[Piece]) -> list[Tensor]:
+    return [piece.tensor for piece in pieces]
+
+
 def _same_bits(piece: Piece, memory: Tensor) -> bool:
-    one = piece.tensor.detach().view(-1).view(torch.uint8)
+    one = piece.tensor.detach().contiguous().cpu().view(-1).view(torch.uint8)
     other = memory[piece.start : piece.start + piece.size_bytes]
     if not (piece.size_bytes | one.data_ptr() | other.data_ptr()) % 8:
         one, other = one.view(torch.int64), other.view(torch.int64)  # bytes one by one take seven times as long

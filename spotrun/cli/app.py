@@ -27,6 +27,7 @@ from spotrun.cli.reap import reap
 from spotrun.cli.report import report
 from spotrun.cli.resume import resume
 from spotrun.cli.simulate import simulate
+from spotrun.cli.ssh import ssh
 from spotrun.cli.status import status
 from spotrun.cli.stop import stop
 from spotrun.cli.tick import tick
@@ -53,6 +54,7 @@ for verb in (
     validate,
     status,
     logs,
+    ssh,
     events,
     why,
     report,

@@ -29,6 +29,7 @@ from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.deadline import unreachable
 from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
+from spotrun.policy.transfer import reservable
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
@@ -117,7 +118,22 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
             return action.event.offering
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
             raise SpecInvalid(f"nothing could be launched: {action.event.reason}", hint="raise budget.max_usd")
+    _refuse_a_far_bucket(unborn, world)
     raise _no_choice(spec, world.offerings)
+
+
+def _refuse_a_far_bucket(unborn: RunState, world: World) -> None:
+    """
+    Raises:
+        SpecInvalid: a budget could not be kept anywhere.
+    """
+    assert unborn.created is not None
+    if world.offerings and not any(reservable(found, unborn) for found in world.offerings):
+        raise SpecInvalid(
+            f"budget.max_usd cannot be kept: the bucket is in {unborn.created.storage.region}, every offering is "
+            "elsewhere, and what checkpoints will cost on their way is not known before the first one",
+            hint="add that region to aws.regions, use a bucket in one of them, or leave budget.max_usd out",
+        )
 
 
 def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:

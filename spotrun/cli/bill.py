@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,21 +12,26 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
 def bill(
     run: RunArgument,
     cur: Annotated[
-        Path | None, typer.Option("--cur", metavar="FILE", help="An AWS Cost and Usage Report, CSV or Parquet.")
+        list[str] | None, typer.Option("--cur", metavar="FILE", help="An AWS Cost and Usage Report, CSV or Parquet.")
     ] = None,
     spot_feed: Annotated[
-        Path | None, typer.Option("--spot-feed", metavar="FILE", help="An EC2 Spot Instance data feed.")
+        list[str] | None, typer.Option("--spot-feed", metavar="FILE", help="An EC2 Spot Instance data feed.")
     ] = None,
     gcp_billing: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare what the ledger says that a run cost with what the cloud has charged; exit with 12 if they disagree."""
+    """
+    Compare what the ledger says that a run cost with what the cloud has charged; exit with 12 if they disagree.
+
+    A bill in several files: give the option once for each, or a pattern in quotes, like 'cur/2026-11/*.csv.gz'.
+    """
     from spotrun.bill import aws, gcp
     from spotrun.bill.reconcile import reconcile, wanted_of
+    from spotrun.bill.rows import files_of
     from spotrun.cli.wiring import open_run
     from spotrun.errors import BillUnexplained, SpecInvalid
     from spotrun.report import bill as shown
@@ -37,16 +41,17 @@ def bill(
         (spot_feed, aws.read_spot_data_feed),
         (gcp_billing, gcp.read_billing_export),
     ]
-    given = [(path, read) for path, read in readers if path is not None]
+    given = [(patterns, read) for patterns, read in readers if patterns]
     if len(given) != 1:
         raise SpecInvalid(
-            f"one bill is compared at a time, and {len(given)} were given",
+            f"one kind of bill is compared at a time, and {len(given)} were given",
             hint=f"spotrun bill {run} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
         )
-    ((path, read),) = given
+    ((patterns, read),) = given
+    paths = files_of(patterns)
     opened = open_run(run, store)
     state = opened.ledger.refresh()
-    found = reconcile(state, read(path, wanted_of(state)), opened.clock.now())
+    found = reconcile(state, read(paths, wanted_of(state)), opened.clock.now())
     simulated = opened.created.simulated
     if as_json:
         print_json(shown.machine(found, opened.id, simulated=simulated))
@@ -55,5 +60,5 @@ def bill(
     if found.unexplained:
         raise BillUnexplained(
             f"{opened.id}: {len(found.unexplained)} of {len(found.lines)} lines are not explained",
-            hint=f"spotrun bill {run} --json has the lines of {path.name} that were counted",
+            hint=f"spotrun bill {run} --json has the lines that were counted",
         )

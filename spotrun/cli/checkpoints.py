@@ -118,12 +118,12 @@ def import_checkpoint(
     """Make a new run of JOB.yaml that begins from a Lightning checkpoint; `spotrun resume` trains it."""
     from spotrun import address
     from spotrun.cli import attend
-    from spotrun.cli.wiring import default_store, open_run, who
+    from spotrun.cli.wiring import default_store, open_run, who, with_baseline_price
     from spotrun.creation import create_run
     from spotrun.spec_file import load_spec
 
     uri = None if store is None else address.absolute(store)
-    spec = load_spec(spec_path, {"name": name, "checkpoint.uri": uri}, default_store())
+    spec = with_baseline_price(load_spec(spec_path, {"name": name, "checkpoint.uri": uri}, default_store()))
     attend.show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.id}` trains it")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from spotrun.doctor.aws import AwsDoctor
+    from spotrun.secret_reference import Reference
     from spotrun.spec import AwsSpec, ResourcesSpec, RunSpec
 
 
@@ -37,7 +38,16 @@ def aws_doctors(spec: RunSpec | None, flags: AwsFlags) -> list[AwsDoctor]:
         raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
     wanted, clock = _wanted(spec, flags), system_clock()
     config = aws_config(wanted, _around(spec, flags))
-    return [AwsDoctor(Region(name, clock), config, wanted, clock) for name in config.regions]
+    secrets = _secrets(spec)
+    return [AwsDoctor(Region(name, clock), config, wanted, clock, secrets) for name in config.regions]
+
+
+def _secrets(spec: RunSpec | None) -> dict[str, Reference]:
+    """A job that is rehearsed on the local cloud is asked about as if it were for aws."""
+    from spotrun.secret_reference import ENVIRONMENT, resolved
+
+    found = {} if spec is None else {name: resolved(name, text, "aws") for name, text in spec.secrets.items()}
+    return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
 
 
 def _wanted(spec: RunSpec | None, flags: AwsFlags) -> ResourcesSpec:

@@ -41,10 +41,12 @@ def launch(
     store: LaunchStoreOption = None,
 ) -> None:
     """Train JOB.yaml to completion, on spot capacity where possible."""
-    from spotrun import address
+    import os
+
+    from spotrun import address, vault
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.wiring import OpenRun, default_store, open_run, who
+    from spotrun.cli.wiring import OpenRun, default_store, open_run, who, with_baseline_price
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
     from spotrun.notify.sinks import require_sinks
@@ -66,7 +68,7 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    spec = load_spec(spec_path, overrides, default_store())
+    spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
 
     def create() -> OpenRun:
         return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
@@ -74,6 +76,7 @@ def launch(
     def show() -> None:
         attend.show_plan(spec)
         require_sinks(spec)
+        vault.require_variables(spec.secret_references, os.environ)
         if start is not None:
             attend.show_start(start)
 

@@ -24,6 +24,14 @@ def offers(
         list[str] | None,
         typer.Option("--region", metavar="REGION", help="May be repeated.", show_default="that of your AWS settings"),
     ] = None,
+    advisor: Annotated[
+        str | None,
+        typer.Option(
+            "--advisor",
+            metavar="FILE|URL",
+            help="aws: Amazon's spot-advisor-data.json, for how often spot is taken. A URL is asked once a day.",
+        ),
+    ] = None,
     sort: Annotated[
         Literal["usd", "compute"], typer.Option("--sort", help="By dollars an hour, or for an hour of compute.")
     ] = "usd",
@@ -35,7 +43,7 @@ def offers(
 
     wanted = None if accelerators is None else _canonical(accelerators)
     types, regions = tuple(instance_type or ()), tuple(region or ())
-    found = _local(wanted, types, regions) if cloud == "local" else _aws(wanted, types, regions)
+    found = _local(wanted, types, regions) if cloud == "local" else _aws(wanted, types, regions, advisor)
     if not found.quotes:
         raise SpecInvalid(f"{cloud} rents out nothing of the kind there", hint="ask for less, or in another --region")
     if as_json:
@@ -61,15 +69,19 @@ def _local(accelerators: str | None, types: tuple[str, ...], regions: tuple[str,
     return any_cloud().quotes(accelerators, types, regions)
 
 
-def _aws(accelerators: str | None, types: tuple[str, ...], regions: tuple[str, ...]) -> Quotes:
+def _aws(accelerators: str | None, types: tuple[str, ...], regions: tuple[str, ...], advisor: str | None) -> Quotes:
     from spotrun.clock import system_clock
     from spotrun.clouds.aws.config import AwsConfig
     from spotrun.errors import CloudError
 
     try:
+        from spotrun.clouds.aws.advisor import read_advice, with_bands
         from spotrun.clouds.aws.calls import default_region
         from spotrun.clouds.aws.quotes import read_quotes
     except ModuleNotFoundError as error:
         raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
     config = AwsConfig(regions=regions or (default_region(),), instance_types=types)
-    return read_quotes(config, system_clock(), accelerators)
+    clock = system_clock()
+    advice = None if advisor is None else read_advice(advisor, clock)
+    found = read_quotes(config, clock, accelerators)
+    return found if advice is None else with_bands(found, advice)

@@ -10,6 +10,7 @@ import typer
 from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar, write_text
 
 if TYPE_CHECKING:
+    from spotrun.market import World
     from spotrun.simulation.lifetimes import Source
     from spotrun.simulation.measured import Measured
     from spotrun.spec import RunSpec
@@ -30,8 +31,14 @@ def plan(
     ] = None,
     traces: Annotated[
         Path | None,
-        typer.Option("--traces", metavar="PATH", help="Recorded windows (.npz) for markets."),
+        typer.Option("--traces", metavar="PATH", help="A recorded market, in any format of `spotrun simulate`."),
     ] = None,
+    published_as: Annotated[
+        str, typer.Option("--published-as", metavar="skypilot|adrs", help="What 1 means in JSON: available, or not.")
+    ] = "skypilot",
+    price_history: Annotated[
+        bool, typer.Option("--price-history", help="Let prices move as the cloud's did lately: 90 days on AWS.")
+    ] = False,
     lifetimes: Annotated[int, typer.Option("--lifetimes", min=1, max=100_000, help="Simulated per line.")] = 500,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, other markets.")] = 0,
     with_runner: Annotated[
@@ -76,7 +83,7 @@ def plan(
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
     unborn, world = first_look(told, store)
-    source, lived = _source(spec, traces), None
+    source, lived = _source(spec, world, traces, published_as, price_history), None
     with progress_bar(quiet=as_json) as progressed:
         found = forecast_of(
             spec,
@@ -89,6 +96,7 @@ def plan(
             seed=seed,
             source=source,
             considered=considered(unborn, told, world),
+            created=unborn.created,
             progressed=progressed,
         )
         if with_runner:
@@ -100,6 +108,7 @@ def plan(
                 measured=known,
                 seed=seed,
                 source=source,
+                created=unborn.created,
                 progressed=progressed,
             )
     if html is not None:
@@ -138,11 +147,40 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
         return Measured()
 
 
-def _source(spec: RunSpec, traces: Path | None) -> Source:
+def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
+    """
+    Raises:
+        SpecInvalid: two markets are asked for, or one that nobody knows.
+    """
     from spotrun.cli.wiring import local_market
+    from spotrun.errors import SpecInvalid
     from spotrun.simulation.lifetimes import Generated, Local, Recorded
-    from spotrun.simulation.traces import read_windows
+    from spotrun.simulation.traces import AVAILABLE, read_any
 
+    if traces is not None and price_history:
+        raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
+    if published_as not in AVAILABLE:
+        raise SpecInvalid(f"--published-as {published_as!r} is not known", hint=f"one of {', '.join(AVAILABLE)}")
     if traces is not None:
-        return Recorded(traces.name, read_windows(traces))
+        return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
+    if price_history:
+        return _price_history(spec, world)
     return Local(local_market(spec.local)) if spec.local.market == "generated" else Generated()
+
+
+def _price_history(spec: RunSpec, world: World) -> Source:
+    from spotrun.cli.wiring import quotes_of
+    from spotrun.errors import SpecInvalid
+    from spotrun.offering import CapacityType
+    from spotrun.policy.situation import name_of
+    from spotrun.simulation.price_replay import Replayed
+
+    found = quotes_of(spec, world.offerings)
+    histories = {
+        name_of(quote.offering.pool): quote.history
+        for quote in found.quotes
+        if quote.offering.capacity_type is CapacityType.SPOT and quote.history and quote.history[0].since < found.at
+    }
+    if not histories:
+        raise SpecInvalid("nobody knows what spot cost lately", hint="leave out --price-history")
+    return Replayed(histories, found.at)

@@ -9,6 +9,7 @@ import typer
 from spotrun.cli.options import StoreOption, YesOption
 
 if TYPE_CHECKING:
+    from spotrun.clouds.guards import Guards
     from spotrun.instance import Instance
 
 
@@ -23,9 +24,9 @@ def reap(
     """Find instances that no run wants any more, and end them."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli import attend
-    from spotrun.cli.wiring import cloud_named
+    from spotrun.cli.wiring import cloud_named, guards_named
 
-    driver = cloud_named(cloud, region)
+    driver, guards = cloud_named(cloud, region), guards_named(cloud, region)
     unwanted = [
         instance for instance in driver.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)
     ]
@@ -37,7 +38,17 @@ def reap(
     attend.confirm(yes, f"End {len(unwanted)}?")
     for instance in unwanted:
         driver.terminate(instance.instance_id)
+        _disarm(guards, instance)
     print(f"ended {len(unwanted)}")
+
+
+def _disarm(guards: Guards, instance: Instance) -> None:
+    from spotrun.errors import CloudError
+
+    try:
+        guards.disarm(instance.token, instance.offering.region)
+    except CloudError as error:
+        print(f"the guard of {instance.instance_id} stays until its time-to-live is over: {error.message}")
 
 
 def _wanted(instance: Instance, store: str) -> bool:

@@ -17,7 +17,9 @@ def simulate(
     published_as: Annotated[
         str, typer.Option("--published-as", metavar="skypilot|adrs", help="What 1 means in JSON: available, or not.")
     ] = "skypilot",
-    strategy: Annotated[list[str] | None, typer.Option("--strategy", help="Only these; may be repeated.")] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option("--strategy", help="Only these; may be repeated; optimum is hindsight.")
+    ] = None,
     work: Annotated[list[str], typer.Option("--work", metavar="8h", help="May be repeated.")] = ["8h"],  # noqa: B006
     deadline: Annotated[list[str], typer.Option("--deadline", metavar="12h", help="May be repeated.")] = ["12h"],  # noqa: B006
     changeover: Annotated[list[str], typer.Option("--changeover", metavar="6m", help="May be repeated.")] = ["6m"],  # noqa: B006
@@ -46,11 +48,13 @@ def simulate(
     from spotrun.report import fidelity as shown_beside
     from spotrun.report import study as shown
     from spotrun.simulation.fidelity import fidelity
-    from spotrun.simulation.study import Options, records_in, study
+    from spotrun.simulation.study import OPTIMUM, Options, records_in, study
     from spotrun.simulation.traces import AVAILABLE
 
     if with_runner and as_csv:
         raise SpecInvalid("--with-runner has no CSV: its figures are of other jobs", hint="use --json")
+    if with_runner and strategy and strategy[0] == OPTIMUM:
+        raise SpecInvalid("the optimum knows what comes, and no runner does", hint="name a strategy before it")
     options = Options(
         strategies=tuple(_known("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
         works_s=_seconds("--work", work),
@@ -78,9 +82,10 @@ def simulate(
 
 
 def _strategies() -> list[str]:
+    from spotrun.simulation.study import OPTIMUM
     from spotrun.strategies.catalogue import STRATEGIES
 
-    return list(STRATEGIES)
+    return [*STRATEGIES, OPTIMUM]
 
 
 def _known(flag: str, word: str, words: list[str]) -> str:

@@ -144,7 +144,8 @@ def _detail(state: RunState, budget: Outlook | None) -> str:
         return state.terminal.detail
     lost = ["the deadline cannot be met"] if state.deadline_lost is not None else []
     spent = [budget_line(budget)] if budget is not None else []
-    return "; ".join(lost + spent)
+    alone = [f"only its own timer would end {found.instance_id}: {found.unguarded}" for found in state.unguarded]
+    return "; ".join(lost + spent + alone)
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:

@@ -8,19 +8,22 @@ import socket
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from string import ascii_lowercase
 from typing import NamedTuple
+
+import msgspec
 
 from spotrun import address
 from spotrun.address import DEFAULT_STORE
-from spotrun.clock import ScaledClock, system_clock
+from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
-from spotrun.creation import clock_of, first_entry, newborn
+from spotrun.creation import clock_of, first_entry, newborn, region_of
 from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpecInvalid, SpotrunError, StoreError
 from spotrun.events import RunCreated
 from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
@@ -28,11 +31,12 @@ from spotrun.ledger import Ledger
 from spotrun.market import World, suitable
 from spotrun.market_record import FOLDER as MARKET
 from spotrun.market_record import MarketRecord
-from spotrun.offering import Offering
+from spotrun.offering import CapacityType, Offering
+from spotrun.quotes import Quotes
 from spotrun.retrying import persist
 from spotrun.runner import Runner
 from spotrun.sightings import Sighting
-from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec
+from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, regions_of
 from spotrun.state import RunState
 from spotrun.store import Store, open_store
 
@@ -65,7 +69,8 @@ class OpenRun:
     @cached_property
     def runner(self) -> Runner:
         market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
-        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market)
+        guards = guards_of(self.spec, self.clock)
+        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market, guards)
 
 
 def cloud_of(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
@@ -88,11 +93,23 @@ def _aws_cloud(config: AwsConfig, clock: ScaledClock) -> CloudDriver:
     return AwsCloud(config, clock)
 
 
+def guards_of(spec: RunSpec, clock: Clock) -> Guards:
+    """What ends that cloud's instances from outside; only for a spec whose cloud there is."""
+    if spec.resources.cloud == "local":
+        return NoGuards()
+    return _aws_guards(aws_config(spec.resources, spec.aws).regions, clock)
+
+
+def _aws_guards(regions: Sequence[str], clock: Clock) -> Guards:
+    from spotrun.clouds.aws.guard import AwsGuards
+
+    return AwsGuards(regions, clock)
+
+
 def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
-    """What a run's specification says of EC2; a place named under resources is the only one to look at."""
-    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
+    """What a run's specification says of EC2."""
     return AwsConfig(
-        regions=aws.regions if region is None else (region,),
+        regions=regions_of(resources, aws),
         instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
         security_group=aws.security_group,
         instance_profile=aws.instance_profile,
@@ -125,6 +142,23 @@ def local_market(spec: LocalMarketSpec) -> MarketConfig:
     )
 
 
+def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
+    """
+    What the cloud of `spec` asks for these, and has asked lately.
+
+    Raises:
+        CloudError: the cloud does not answer.
+    """
+    types = tuple(sorted({found.instance_type for found in offerings}))
+    clock = clock_of(spec)
+    if spec.resources.cloud == "local":
+        return local_cloud(spec.local, clock).quotes(None, types, ())
+    from spotrun.clouds.aws.quotes import read_quotes
+
+    config = msgspec.structs.replace(aws_config(spec.resources, spec.aws), instance_types=types)
+    return read_quotes(config, clock, None)
+
+
 def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:
     """
     A run of `spec` at the moment of its birth, and what it would see of the market; nothing is written anywhere.
@@ -132,12 +166,47 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     `store` has the runs, where that is not checkpoint.uri. One that cannot be read yet is the business of the launch:
     without it there is only less to know.
     """
-    clock = clock_of(spec)
-    unborn = newborn(spec, clock)
+    clock, folder = clock_of(spec), store or spec.checkpoint.uri
+    unborn = newborn(spec, clock, _region(folder))
     assert unborn.created is not None
     offerings = suitable(cloud_of(spec, clock).offerings(), spec)  # its own market, which begins with it
-    sightings = _told(store or spec.checkpoint.uri, unborn.created, offerings)
+    sightings = _told(folder, unborn.created, offerings)
     return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
+
+
+def with_baseline_price(spec: RunSpec) -> RunSpec:
+    """
+    The same with what an hour of its `report.baseline` costs on demand now, where that names an instance type.
+
+    Raises:
+        SpecInvalid: nobody rents it out there.
+        CloudError: the cloud cannot be asked.
+    """
+    kind = spec.report.baseline_type
+    if kind is None or spec.report.baseline_usd_per_hour is not None:
+        return spec
+    resources = spec.resources.model_copy(update={"instance_type": kind})
+    offered = cloud_of(spec.model_copy(update={"resources": resources}), clock_of(spec)).offerings()
+    here = [each for each in offered if spec.resources.region in (None, each.region)]
+    on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
+    price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
+    if price is None:
+        nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
+        raise SpecInvalid(
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
+        )
+    report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
+    return spec.model_copy(update={"report": report})
+
+
+def _region(folder: str) -> str:
+    if _absent(folder):
+        return ""
+    try:
+        return region_of(open_store(folder))
+    except StoreError:
+        return ""
 
 
 def _told(folder: str, created: RunCreated, offerings: list[Offering]) -> tuple[Sighting, ...]:
@@ -183,7 +252,16 @@ def cloud_named(name: str, regions: Sequence[str] | None) -> CloudDriver:
     if name != "aws":
         what = "the local cloud has no regions" if name == "local" else f"no cloud is called {name}"
         raise SpecInvalid(what, hint="write --cloud aws --region us-east-1, or nothing for the local cloud")
-    return _aws_cloud(AwsConfig(regions=tuple(regions or AwsSpec().regions)), system_clock())
+    return _aws_cloud(AwsConfig(regions=_looked_in(regions)), system_clock())
+
+
+def guards_named(name: str, regions: Sequence[str] | None) -> Guards:
+    """Those of `cloud_named`."""
+    return _aws_guards(_looked_in(regions), system_clock()) if name == "aws" else NoGuards()
+
+
+def _looked_in(regions: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(regions or AwsSpec().regions)
 
 
 def any_cloud() -> LocalCloud:

@@ -6,7 +6,7 @@ It reads and rehearses: RunInstances and TerminateInstances are asked as dry run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -20,10 +20,12 @@ from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
 from spotrun.doctor.aws_capacity import Capacity
+from spotrun.doctor.aws_secrets import secret_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
+from spotrun.secret_reference import Reference
 from spotrun.spec import ResourcesSpec
 
 SKEW_WARNED = timedelta(seconds=30)
@@ -37,10 +39,21 @@ _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch
 
 
 class AwsDoctor:
-    """One region of an account, and what a job wants of it. `wanted` need not name anything."""
+    """
+    One region of an account, and what a job wants of it. `wanted` need not name anything; `secrets` are those of the
+    job, by the names of their variables.
+    """
 
-    def __init__(self, region: Region, config: AwsConfig, wanted: ResourcesSpec, clock: Clock) -> None:
+    def __init__(
+        self,
+        region: Region,
+        config: AwsConfig,
+        wanted: ResourcesSpec,
+        clock: Clock,
+        secrets: Mapping[str, Reference] | None = None,
+    ) -> None:
         self.region = region.name
+        self._secrets = secrets or {}
         self._region = region
         self._config = config
         self._clock = clock
@@ -58,6 +71,7 @@ class AwsDoctor:
         yield from findings_of("capacity", self._capacity.zone_findings)
         yield from findings_of("quota", self._capacity.quota_findings)
         yield from findings_of("permissions", self._permissions)
+        yield from findings_of("secrets", partial(secret_findings, self._region, self._secrets))
         yield self._guard()
 
     # -- who asks, and when --------------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
         instance_id=event.instance_id,
         booted_at=event.booted_at,
         started_at=entry.at,
+        setup=event.setup,
     )
     state = _with_launch(state, event.launch, attempt=entry.number)
     return replace(state, attempts={**state.attempts, entry.number: attempt}, current_attempt=entry.number)
@@ -187,6 +188,10 @@ def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunStat
         first_at = state.attempts[event.attempt].rebalance_at or entry.at
         return _with_attempt(state, event.attempt, rebalance_at=first_at)
     return _with_attempt(state, event.attempt, notice=event, notice_at=entry.at)
+
+
+def _notices_unseen(state: RunState, entry: Entry, event: ev.NoticesUnseen) -> RunState:
+    return _with_attempt(state, event.attempt, unseen=event)
 
 
 def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> RunState:
@@ -268,6 +273,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.ResumedFrom: _resumed_from,
     ev.TrainingStarted: _training_started,
     ev.NoticeSeen: _notice_seen,
+    ev.NoticesUnseen: _notices_unseen,
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: _save_failed,
     ev.CheckpointRetired: _retired,

@@ -216,6 +216,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.ResumedFrom: _check_resumed_from,
     ev.TrainingStarted: _check_training_started,
     ev.NoticeSeen: _check_of_current,
+    ev.NoticesUnseen: _check_of_current,
     ev.CheckpointCommitted: _check_committed,
     ev.CheckpointFailed: _check_of_current,
     ev.CheckpointRetired: _check_retired,

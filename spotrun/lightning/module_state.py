@@ -13,14 +13,15 @@ State = dict[str, Any]
 
 def dump(module: torch.nn.Module) -> State:
     """Buffers that are not persistent, torchmetrics' running states, and gradients kept by manual optimisation."""
+    parts = list(module.named_modules())
     return {
-        "buffers": dict(_hidden_buffers(module)),
+        "buffers": dict(_hidden_buffers(parts)),
         "metrics": {
             name: {
                 "states": {state: _flat(getattr(metric, state)) for state in metric._defaults},
                 "updates": metric._update_count,
             }
-            for name, metric in _metrics(module)
+            for name, metric in _metrics(parts)
         },
         "gradients": {}
         if getattr(module, "automatic_optimization", True)
@@ -45,12 +46,13 @@ def _flat(state: Any) -> Any:
 
 
 def load(module: torch.nn.Module, state: State) -> None:
-    buffers = dict(_hidden_buffers(module))
+    parts = list(module.named_modules())
+    buffers = dict(_hidden_buffers(parts))
     for name, value in state["buffers"].items():
         if name in buffers and buffers[name].shape == value.shape:
             with torch.no_grad():
                 buffers[name].copy_(value)
-    metrics = dict(_metrics(module))
+    metrics = dict(_metrics(parts))
     for name, saved in state["metrics"].items():
         metric: Any = metrics[name]
         for field, value in saved["states"].items():
@@ -69,18 +71,29 @@ def _to(value: Any, device: torch.device) -> Any:
     return [item.to(device) for item in value] if isinstance(value, list) else value.to(device)
 
 
-def _hidden_buffers(module: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+Parts = Iterable[tuple[str, torch.nn.Module]]
+"""A module and all below it, by name."""
+
+
+def _hidden_buffers(parts: Parts) -> list[tuple[str, torch.Tensor]]:
     return [
-        (f"{prefix}.{name}", part._buffers[name])
-        for prefix, part in module.named_modules()
+        (f"{prefix}.{name}", buffer)
+        for prefix, part in parts
+        if part._non_persistent_buffers_set
         for name in sorted(part._non_persistent_buffers_set)
-        if part._buffers.get(name) is not None
+        if (buffer := part._buffers.get(name)) is not None
     ]
 
 
-def _metrics(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    return [
-        (name, part)
-        for name, part in module.named_modules()
-        if any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in type(part).__mro__)
-    ]
+def _metrics(parts: Parts) -> list[tuple[str, Any]]:
+    return [(name, part) for name, part in parts if _is_metric(type(part))]
+
+
+def _is_metric(kind: type) -> bool:
+    if kind not in _METRICS:  # asked of each part of a model, at each snapshot
+        bases = kind.__mro__
+        _METRICS[kind] = any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in bases)
+    return _METRICS[kind]
+
+
+_METRICS: dict[type, bool] = {}

@@ -37,8 +37,8 @@ class Overlap:
         """Those of `plan` that only optimizers write to; none where waiting for a copy of them is as quick."""
         if not self._allowed:
             return []
-        owned = set(_owned(self._trainer.optimizers))
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
+        owned = set(_owned(self._trainer.optimizers)) if large else set()
         found = [piece for piece in large if _place(piece.tensor) in owned and _is_watched(piece.tensor)]
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
@@ -72,18 +72,20 @@ class Watch:
         return counted or (self.probes and staged.changed())
 
 
-def _owned(optimizers: Sequence[Any]) -> Iterator[int]:
+def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             yield from map(_place, group["params"])
-        states = [state for state in optimizer.state.values() if isinstance(state, Mapping)]
-        yield from (_place(value) for state in states for value in state.values() if isinstance(value, Tensor))
+        states = [state for state in optimizer.state.values() if type(state) is dict or isinstance(state, Mapping)]
+        kept = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        yield from (_place(value) for value in kept if value.nbytes >= PIECE_FROM_BYTES)
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """It lies as it is, and counts who writes to it."""
-    return is_plain(tensor) and not tensor.is_inference()
+    """It lies as it is, or on a device that copies by itself; and it counts who writes to it."""
+    return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 
-def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where its memory is, and how many numbers it is of."""
+    return tensor.data_ptr(), tensor.numel()

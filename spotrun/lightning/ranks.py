@@ -8,15 +8,15 @@ same snapshot after the same step. A lone process meets nobody and pays nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from spotrun.checkpoint.snapshot import Piece, Plan
-from spotrun.checkpoint.staging import Staged
+from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import Message
 
@@ -94,6 +94,9 @@ class Follower:
         return False
 
     def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        raise AssertionError("only rank 0 has arenas")
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
         raise AssertionError("only rank 0 has arenas")
 
     def unstage(self, staged: Staged) -> None:

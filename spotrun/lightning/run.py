@@ -28,7 +28,7 @@ from spotrun import start_file
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.lightning import figures, machine, module_state, own_generators, refusal, seeds, session, tensors
 from spotrun.lightning.attributes import Attributes
-from spotrun.lightning.connectors import averaging, logs, mlflow_files, names, position
+from spotrun.lightning.connectors import averaging, logs, mlflow_client, mlflow_files, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.due_validation import DueValidation
@@ -72,6 +72,7 @@ class Run:
         elif RUN_UID_VARIABLE in os.environ:
             logs.begin(trainer, os.environ[RUN_UID_VARIABLE])
             mlflow_files.begin(trainer, os.environ[RUN_UID_VARIABLE])
+            mlflow_client.begin(trainer, os.environ[RUN_UID_VARIABLE])
         self._data.open()
         self._loops.open()
 
@@ -120,6 +121,7 @@ class Run:
         self._loops.make_loaders_as_in(self._resumed["loaded_at"])
         logs.continue_version(self._trainer, self._resumed["logs"])
         mlflow_files.continue_run(self._trainer, self._resumed["mlflow"])
+        mlflow_client.continue_run(self._trainer, self._resumed.get("mlflow_client", []))
 
     def close(self) -> None:
         if self._finished:  # what the script does next is then the same after any history
@@ -194,6 +196,7 @@ class Run:
 
     def batch_begins(self) -> None:
         self._seed_here("batch")
+        self.snapshots.batch_begins()
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         self.snapshots.settle()  # an optimizer that wrote without any hook was seen

@@ -12,14 +12,15 @@ import mmap
 import os
 import platform
 import threading
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import Piece, Plan, map_image
-from spotrun.checkpoint.staging import Staged, Stager
+from spotrun.checkpoint.staging import Aside, Staged, Stager
 from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import (
     ArenaFree,
@@ -40,8 +41,10 @@ AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
 """
-Loop counters, metrics and callbacks' states grow a little; an arena holds that much more than the first snapshot.
+Loop counters, metrics and callbacks' states grow a little; an arena may hold that much more than the first snapshot.
 """
+
+T = TypeVar("T")
 
 
 class Agent(Protocol):
@@ -67,6 +70,8 @@ class Agent(Protocol):
 
     def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
 
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]: ...
+
     def unstage(self, staged: Staged) -> None: ...
 
 
@@ -79,6 +84,7 @@ class Session:
         os.register_at_fork(after_in_child=link.leave_to_parent)
         self._stager = Stager()
         self._asked_bytes = 0
+        self._used_bytes = 0
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
@@ -152,12 +158,17 @@ class Session:
 
     def want_arenas(self, size_bytes: int) -> None:
         if size_bytes > self._asked_bytes:
+            self._used_bytes = size_bytes
             self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES
             self.tell(ArenasWanted(size_bytes=self._asked_bytes))
 
     def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         """See `Stager.stage`."""
         return self._stager.stage(plan, later, overlapped=overlapped)
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+        """See `Stager.aside`."""
+        return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
         """The agent was not told of it and never will be."""
@@ -183,7 +194,7 @@ class Session:
     def _take(self, message: Message, fds: list[int]) -> None:
         match message:
             case Arenas(size_bytes=size_bytes, first=first):
-                self._stager.adopt(fds, size_bytes, first)
+                self._stager.adopt(fds, size_bytes, first, self._used_bytes)
             case ArenaFree(arena=arena):
                 self._stager.free(arena)
             case SnapshotWanted():

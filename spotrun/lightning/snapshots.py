@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any, NoReturn
 
 import msgspec
@@ -18,10 +18,10 @@ import msgspec
 import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import Plan, plan_image
-from spotrun.checkpoint.staging import Staged
+from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.lightning import machine, module_state, tensors
 from spotrun.lightning.attributes import Attributes
-from spotrun.lightning.connectors import averaging, logs, mlflow_files
+from spotrun.lightning.connectors import averaging, logs, mlflow_client, mlflow_files
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.overlap import Overlap, Watch
@@ -66,9 +66,14 @@ class _OnItsWay:
     taken: SnapshotTaken
     staged: Staged
     watch: Watch
-    finite: Future[bool]
+    finite: Aside[bool]
     stall_s: float
     step_before: int
+
+    def begin(self) -> None:
+        """What is left for the thread that copies: first to copy, then to see whether the numbers are sound."""
+        self.staged.begin()
+        self.finite.begin()
 
     def done(self) -> bool:
         """It can be told of without a wait. One that probes is compared as late as may be."""
@@ -108,7 +113,6 @@ class Snapshots:
         self._every_steps = every_steps
         self._step = trainer.global_step
         self._overlap = Overlap(trainer)
-        self._checker = ThreadPoolExecutor(1, "spotrun-finite")
         self._on_its_way: _OnItsWay | None = None
         self.loss: Any = None
         self.attributes: Attributes
@@ -164,13 +168,22 @@ class Snapshots:
         before, self._step = self._step, self._trainer.global_step
         later = self._overlap.pieces(plan) if place.overlaps and not final else []
         watch = self._overlap.watch(later)
-        finite = self._checker.submit(tensors.are_finite, self.loss, list(self._trainer.lightning_module.parameters()))
-        staged = self._agent.stage(plan, later, overlapped=not watch.probes)
+        weights = list(self._trainer.lightning_module.parameters())
+        finite = self._agent.aside(partial(tensors.are_finite, self.loss, weights), weights)
+        overlapped = bool(later) and not watch.probes
+        if not overlapped:
+            finite.begin()  # another thread looks while this one copies
+        staged = self._agent.stage(plan, later, overlapped=overlapped)
         stall_s = time.perf_counter() - started - waited_s
         taken = self._told(staged.arena, plan, place, final=final)
         self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
         if not later:
             self.settle()
+
+    def batch_begins(self) -> None:
+        """The model is about to compute: what is left of a snapshot is copied meanwhile."""
+        if self._on_its_way is not None:
+            self._on_its_way.begin()
 
     def _told(self, arena: int, plan: Plan, place: Place, *, final: bool) -> SnapshotTaken:
         """What the agent is to know of it, but for what shows only when it is whole."""
@@ -239,6 +252,7 @@ class Snapshots:
             "averaging": averaging.dump(trainer),
             "logs": logs.dump(trainer),
             "mlflow": mlflow_files.dump(trainer),
+            "mlflow_client": mlflow_client.dump(trainer),
             "ranks": self._ranks.gather(self._own(place)),
         }
         return state

@@ -35,6 +35,7 @@ class Herald:
         self._unusable: list[str] = []
         addresses = [environment.get(each.variable, "") for each in spec.notify if each.variable is not None]
         own = {name: value for name, value in spec.envs.items() if value != spec.name}
+        own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
         redactor = Redactor(secrets_in(own, environment, addresses) if spec.notify else ())
         for number, wanted in enumerate(spec.notify):
             try:

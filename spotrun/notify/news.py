@@ -16,7 +16,7 @@ from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report.describe import describe
-from spotrun.report.machine import rounded, usd_text
+from spotrun.report.machine import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
 from spotrun.report.why import place
 from spotrun.state import Attempt, RunState
@@ -68,10 +68,9 @@ def _facts(state: RunState, now: datetime) -> dict[str, Any]:
 
 
 def _figures(summary: RunSummary) -> dict[str, Any]:
-    per_epoch = summary.usd_per_epoch
     return {
         "cost_usd": usd_text(summary.total.cost_usd),
-        "usd_per_epoch": None if per_epoch is None else usd_text(per_epoch),
+        "usd_per_epoch": optional_usd(summary.usd_per_epoch),
         "savings": rounded(summary.total.savings),
         "epochs": len(summary.epochs),
         "interruptions": summary.total.interruptions,

@@ -17,6 +17,7 @@ from spotrun.policy.patience import opened_at
 from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
 from spotrun.policy.situation import Facts, name_of
+from spotrun.policy.transfer import NO_TRANSFER
 from spotrun.spec import RunSpec
 from spotrun.state import Attempt, RunState
 from spotrun.strategies.patient import Patient
@@ -104,9 +105,12 @@ def may_return_to_spot(state: RunState, spec: RunSpec, current: Attempt, now: da
     """On-demand has been kept, and spot was last asked for in vain, longer ago than the cool-down."""
     if state.launch_of(current).intent.offering.capacity_type is not CapacityType.ON_DEMAND:
         return False
-    asked = [launch.intended_at for launch in spot_launches(state)]
-    since = max([current.started_at, *asked])
-    return patience(spec).returns((now - since).total_seconds())
+    return patience(spec).returns((now - kept_since(state, current)).total_seconds())
+
+
+def kept_since(state: RunState, current: Attempt) -> datetime:
+    """Since when on-demand is kept without a question: from its start, or from when spot was last asked for."""
+    return max([current.started_at, *(launch.intended_at for launch in spot_launches(state))])
 
 
 def _return_choice(facts: Facts) -> Chosen | Wait:
@@ -144,16 +148,19 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     if on_demand and (place == ON_DEMAND or unsuited):
         return Chosen(on_demand[0], _why_on_demand(policy, missing, dying=dying, unsuited=unsuited))
     if spot and place is not None:
-        return Chosen(spot[0], _why_spot(spot))
+        return Chosen(spot[0], _why_spot(facts, spot))
     return Wait(reason=f"no {'on-demand' if policy == 'on-demand' else 'spot'} capacity in any zone just now")
 
 
-def _why_spot(spot: list[Offering]) -> str:
+def _why_spot(facts: Facts, spot: list[Offering]) -> str:
     if len(spot) == 1:
         return "the only spot pool that may be asked"
-    if spot[0].price_usd_per_hour == min(found.price_usd_per_hour for found in spot):
+    cheaper = [found for found in spot if found.price_usd_per_hour < spot[0].price_usd_per_hour]
+    if not cheaper:
         return f"the cheapest of {len(spot)} spot pools that may be asked"
-    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones would last less"
+    far = all(facts.transfer(found.region) != NO_TRANSFER for found in cheaper)
+    why = "are far from the bucket" if far else "would last less"
+    return f"the first of {len(spot)} spot pools that may be asked, as cheaper ones {why}"
 
 
 def _why_on_demand(policy: str, missing: timedelta, *, dying: bool, unsuited: bool) -> str:

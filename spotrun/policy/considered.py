@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
@@ -11,7 +10,8 @@ from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.places import on_demand_now, spot_now
 from spotrun.policy.situation import Facts
-from spotrun.sightings import Kind, Sighting
+from spotrun.policy.transfer import reservable
+from spotrun.sightings import Kind
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.units import format_duration
@@ -29,19 +29,29 @@ class Considered(msgspec.Struct, frozen=True):
 def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered]:
     """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
     assert unborn.created_at is not None
-    now = unborn.created_at
-    facts = Facts(unborn, spec, world, now)
+    facts = Facts(unborn, spec, world, unborn.created_at)
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
     no_spot = _when_without_spot(spec)
     asked = [
-        Considered(offering, _why_asked(offering, order, facts.just_lost.get(offering.pool), now, no_spot))
+        Considered(offering, _why_asked(offering, order, facts, no_spot) + _far_away(offering, facts))
         for order in (spot, on_demand)
         for offering in order
     ]
     named = {each.offering for each in asked}
-    rest = [Considered(found, _why_not(found, spec)) for found in world.offerings if found not in named]
+    rest = [Considered(found, _why_not(found, facts)) for found in world.offerings if found not in named]
     return asked + rest
+
+
+def _far_away(offering: Offering, facts: Facts) -> str:
+    """What its distance from the bucket costs, as far as that is known."""
+    created, there = facts.state.created, facts.transfer(offering.region)
+    assert created is not None
+    if not _far(offering, facts):
+        return ""
+    rate = created.storage.write_usd_per_gb(offering.region)
+    start = f", ${there.start_usd:.2f} a start" if there.start_usd else ""
+    return f"; the bucket is in {created.storage.region}: each GB of a checkpoint costs ${rate} more{start}"
 
 
 def _when_without_spot(spec: RunSpec) -> str:
@@ -53,35 +63,42 @@ def _when_without_spot(spec: RunSpec) -> str:
     return f"when there was no spot for {format_duration(spec.policy.on_demand_after)}"
 
 
-def _why_asked(offering: Offering, order: list[Offering], trouble: Sighting | None, now: datetime, no_spot: str) -> str:
+def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot: str) -> str:
     spot, first = offering.capacity_type is CapacityType.SPOT, offering == order[0]
+    trouble = facts.just_lost.get(offering.pool)
     if trouble is not None:
         place = "asked all the same, there is no other" if first else "asked last"
-        return f"{place}: {SAW[trouble.kind]} there {_minutes(now - trouble.at)} ago"
+        return f"{place}: {SAW[trouble.kind]} there {_minutes(facts.now - trouble.at)} ago"
     if not spot:
         return no_spot if first else "where the one before has none"
     if first:
-        cheapest = "the cheapest spot" if not _cheaper(offering, order) else "cheaper spot would last less, or was lost"
-        return f"asked first: {cheapest}"
-    dearer_before = any(other.price_usd_per_hour > offering.price_usd_per_hour for other in _before(offering, order))
-    return (
-        "later than dearer spot: it would last less" if dearer_before else "where the ones before have none, or lost us"
-    )
+        cheaper = [other for other in order if other.price_usd_per_hour < offering.price_usd_per_hour]
+        return f"asked first: {_why_not_those(cheaper, facts)}"
+    before = order[: order.index(offering)]
+    if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
+        return "where the ones before have none, or lost us"
+    return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
+
+
+def _why_not_those(cheaper: list[Offering], facts: Facts) -> str:
+    if not cheaper:
+        return "the cheapest spot"
+    far = "is far from the bucket, " if any(_far(each, facts) for each in cheaper) else ""
+    return f"cheaper spot {far}would last less, or was lost"
+
+
+def _far(offering: Offering, facts: Facts) -> bool:
+    assert facts.state.created is not None
+    return facts.state.created.storage.crosses(offering.region)
 
 
 def _minutes(ago: timedelta) -> str:
     return format_duration(timedelta(minutes=max(1, ago // timedelta(minutes=1))))
 
 
-def _cheaper(offering: Offering, order: Iterable[Offering]) -> bool:
-    return any(other.price_usd_per_hour < offering.price_usd_per_hour for other in order)
-
-
-def _before(offering: Offering, order: list[Offering]) -> list[Offering]:
-    return order[: order.index(offering)]
-
-
-def _why_not(offering: Offering, spec: RunSpec) -> str:
-    if not affordable(offering, spec.resources.max_price):
+def _why_not(offering: Offering, facts: Facts) -> str:
+    if not affordable(offering, facts.spec.resources.max_price):
         return "above max_price"
-    return f"spot_policy is {spec.resources.spot_policy}"
+    if not reservable(offering, facts.state):
+        return "not before a checkpoint's size is known: a budget has to say what sending it to another region may cost"
+    return f"spot_policy is {facts.spec.resources.spot_policy}"

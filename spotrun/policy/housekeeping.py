@@ -45,10 +45,12 @@ def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.L
 def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
     assert instance.ended_at is not None
     assert instance.ended_by is not None
+    recorded = launch.recorded
     return ev.InstanceGone(
         launch=launch.number,
         instance_id=instance.instance_id,
-        billed_from=instance.billed_from,
+        # who recorded it may have seen better since when it runs than who looks now
+        billed_from=instance.billed_from if recorded is None else recorded.billed_from,
         ended_at=instance.ended_at,
         ended_by=instance.ended_by,
         prices=instance.prices,

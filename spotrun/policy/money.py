@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from spotrun import egress
 from spotrun import events as ev
 from spotrun.accounting import summarise
-from spotrun.billing import SECONDS_PER_HOUR, ZERO
-from spotrun.intervals import COMMIT_GAP
+from spotrun.billing import SECONDS_PER_HOUR, ZERO, to_nano
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.patience import age
 from spotrun.policy.situation import changeover
+from spotrun.policy.transfer import most
+from spotrun.policy.upkeep import requests_usd, requests_usd_per_hour, storage_reserve
 from spotrun.policy.workload import workload
 from spotrun.spec import RunSpec
 from spotrun.spending import outlook
@@ -31,10 +33,6 @@ NEEDED_ASSUMED = timedelta(hours=8)
 """How long an instance is needed, as long as nobody knows how much work there is."""
 UPKEEP_SHARE = Decimal("0.01")
 """Of a budget so much is kept for storage and requests, as long as it is not known to take more."""
-OBJECTS_ASSUMED = 8
-"""Of a checkpoint, before one was made."""
-ENTRIES_PER_COMMIT = 3
-"""A commit, the retirement of an older one, and all else that is written now and then."""
 LAST_MINUTES = timedelta(minutes=3)
 """With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
 HANDOVER_BEFORE_END = timedelta(minutes=15)
@@ -60,6 +58,7 @@ def intend(
         not_after=now + INTENT_LIFETIME,
         reason=reason,
         standby_for=state.current_attempt,
+        egress_usd=_egress_reserve(offering, state, spec, life),
     )
     yield Append(event=intent)
 
@@ -71,7 +70,7 @@ def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) ->
     if budget is None or state.budget_warning is not None:
         return None
     limit = budget * (spec.budget.warn_at or WARN_AT)
-    if state.reserved_usd() + storage_reserve(state, spec) < limit:
+    if state.reserved_usd() + storage_reserve(state, spec) + egress.spent_usd(state) < limit:
         return None  # not even all that is reserved comes to it
     found = outlook(summarise(state, now), budget, now, world.epochs_total)
     if found.spent_usd < limit:
@@ -100,13 +99,20 @@ def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, no
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
     if state.created.budget_usd is not None and ceiling > 0:
-        whole, needed = affordable_life(state, spec, ceiling), life_needed(state, spec, world, now)
+        whole = affordable_life(state, spec, ceiling, offering.region)
+        needed = life_needed(state, spec, world, now)
         if needed is not None and whole < needed and _money_comes_back(state, offering):
             return None
         half_is_enough = whole / 2 >= (_useful(offering, spec) or needed or NEEDED_ASSUMED)
         life = min(life, whole / 2 if half_is_enough else whole)
         least = least if needed is None else min(least, needed)
     return life if life >= least else None
+
+
+def _egress_reserve(offering: Offering, state: RunState, spec: RunSpec, life: timedelta) -> Decimal:
+    """What a budget keeps for the bytes of an instance that cross regions in its life."""
+    assert state.created is not None
+    return ZERO if state.created.budget_usd is None else to_nano(most(state, spec, offering.region).in_all(life))
 
 
 def _ceiling(offering: Offering, spec: RunSpec, world: World) -> Decimal:
@@ -119,14 +125,21 @@ def _useful(offering: Offering, spec: RunSpec) -> timedelta | None:
     return 3 * TIME_TO_LIVE_MIN if passing else None
 
 
-def affordable_life(state: RunState, spec: RunSpec, ceiling: Decimal, freed_usd: Decimal = ZERO) -> timedelta:
-    """At that price, what is neither spent nor reserved buys, and `freed_usd`; storage and requests come off first."""
+def affordable_life(
+    state: RunState, spec: RunSpec, ceiling: Decimal, region: str, freed_usd: Decimal = ZERO
+) -> timedelta:
+    """
+    At that price, what is neither spent nor reserved buys, and `freed_usd`. Storage, requests and what crosses regions
+    come off first.
+    """
     assert state.created is not None
-    budget = state.created.budget_usd
+    budget, crossing = state.created.budget_usd, most(state, spec, region)
     assert budget is not None
     upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
-    usd_per_hour = ceiling + state.created.billing.attached_usd_per_hour + requests_usd_per_hour(state)
-    hours = (budget - state.reserved_usd() + freed_usd - upkeep) / usd_per_hour
+    attached = state.created.billing.attached_usd_per_hour + crossing.usd_per_hour
+    usd_per_hour = ceiling + attached + requests_usd_per_hour(state)
+    left = budget - state.reserved_usd() - egress.spent_usd(state) + freed_usd
+    hours = (left - upkeep - crossing.usd) / usd_per_hour
     return timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
 
 
@@ -144,7 +157,7 @@ def pays_for_all(offering: Offering, state: RunState, spec: RunSpec, world: Worl
     needed, price = life_needed(state, spec, world, now), offering.price_usd_per_hour
     if state.created.budget_usd is None or needed is None or price <= 0:
         return True
-    return affordable_life(state, spec, price) >= needed
+    return affordable_life(state, spec, price, offering.region) >= needed
 
 
 def _money_comes_back(state: RunState, offering: Offering) -> bool:
@@ -169,37 +182,6 @@ def nearly_over(state: RunState, current: Attempt, now: datetime) -> bool:
     """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
     life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
     return life_left(state, current, now) < min(HANDOVER_BEFORE_END, life / 4)
-
-
-def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
-    """A month of the checkpoints that are kept, and of one more, at the size of the newest."""
-    latest = state.latest_commit()
-    if latest is None or state.created is None:
-        return ZERO
-    rule = spec.checkpoint
-    by_rule = rule.keep_last + (0 if rule.keep_best is None else rule.keep_best.count)
-    held = sum(1 for commit in state.commits if commit.retired_at is None)
-    kept_gb = Decimal(latest.event.size_bytes * (max(by_rule, held) + 1)) / 10**9
-    return kept_gb * state.created.storage.usd_per_gb_month
-
-
-def requests_usd(state: RunState) -> Decimal:
-    """What the store has asked for requests so far, or a little more."""
-    assert state.created is not None
-    prices = state.created.storage
-    puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
-    gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
-    return (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
-
-
-def requests_usd_per_hour(state: RunState) -> Decimal:
-    """The most that an hour of training asks for: a commit each COMMIT_GAP, put and read back."""
-    assert state.created is not None
-    prices, newest = state.created.storage, state.latest_commit()
-    objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
-    puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects
-    each = (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
-    return each * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds())
 
 
 def _on_demand(state: RunState, attempt: Attempt) -> bool:
@@ -227,7 +209,9 @@ def _makes_way(
     launch, rule = state.launch_of(current), state.created.billing
     freed_usd = launch.reserved_usd(rule) - launch.meter(rule).cost_until(now)
     needed = life_needed(state, spec, world, now)
-    return needed is not None and affordable_life(state, spec, offering.price_usd_per_hour, freed_usd) >= needed
+    if needed is None:
+        return False
+    return affordable_life(state, spec, offering.price_usd_per_hour, offering.region, freed_usd) >= needed
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:

@@ -1,8 +1,9 @@
 """
 Which offerings may be asked for now, and in which order: the least dollars per hour of progress first.
 
-    price per hour of progress = price now * (1 + changeover / expected life)
+    price per hour of progress = price now * (1 + changeover / life) + commits of an hour + start / life
 
+The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
 just lost, refused any run, or was said to be in danger, comes last whatever it costs.
 """
@@ -13,12 +14,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from math import inf
 
+from spotrun.billing import SECONDS_PER_HOUR
 from spotrun.events import Cause
 from spotrun.hazard import FOLLOWS_WITHIN
 from spotrun.market import World, affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.patience import since_opened
 from spotrun.policy.situation import Facts, name_of
+from spotrun.policy.transfer import reservable
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
 from spotrun.strategies.history import FADING_S
@@ -42,10 +45,8 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
-    at_rest, offered = resting(facts.state, facts.now), within_price(facts.spec, facts.world)
-    on_demand = [found for found in offered if found.capacity_type is CapacityType.ON_DEMAND]
-    asked = [found for found in on_demand if found.pool not in at_rest]
-    return sorted(asked, key=lambda found: (found.pool in facts.just_lost, found.price_usd_per_hour))
+    asked, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), horizon_s(facts)
+    return sorted(asked, key=lambda found: (found.pool in facts.just_lost, _price_of_progress(facts, found, all_work)))
 
 
 def spot_now(facts: Facts) -> list[Offering]:
@@ -55,25 +56,33 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 def worthwhile_spot(facts: Facts) -> list[Offering]:
     """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
-    stays = facts.state.current is not None and not facts.state.current.leaving
-    started, all_work = 0.0 if stays else facts.changeover_s, horizon_s(facts)
-    on_demand = [_price_of_progress(found, all_work, started) for found in on_demand_now(facts)]
+    stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
+    on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
     return [found for found, usd in _spot_by_progress(facts).items() if usd < limit]
 
 
 def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
     """What may be asked for now, best first, each with its price of progress."""
-    at_rest, trouble = resting(facts.state, facts.now), {*facts.just_lost, *at_risk(facts.state, facts.now)}
-    asked = [found for found in spot_offerings(facts.spec, facts.world) if found.pool not in at_rest]
+    trouble = {*facts.just_lost, *at_risk(facts.state, facts.now)}
+    asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
-    usd = {found: _price_of_progress(found, lives[found.pool], facts.changeover_s) for found in asked}
+    usd = {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
     return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
 
 
-def _price_of_progress(offering: Offering, life_s: float, changeover_s: float) -> float:
-    """USD per hour of progress: a changeover is paid once in a life."""
-    return float(offering.price_usd_per_hour) * (1 + changeover_s / life_s)
+def _may_be_asked(facts: Facts, kind: CapacityType) -> list[Offering]:
+    at_rest, offered = resting(facts.state, facts.now), within_price(facts.spec, facts.world)
+    of_kind = [found for found in offered if found.capacity_type is kind and found.pool not in at_rest]
+    return [found for found in of_kind if reservable(found, facts.state)]
+
+
+def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
+    """USD per hour of progress: a changeover is paid once in a life, and not at all by what `starts` no more."""
+    there = facts.transfer(offering.region)
+    changeover_s, start_usd = (facts.changeover_s, there.start_usd) if starts else (0.0, 0.0)
+    by_the_hour = float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
+    return by_the_hour + start_usd * SECONDS_PER_HOUR / life_s
 
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:

@@ -4,7 +4,8 @@ Whether to replace an instance already when its cloud says that it might take it
 A loss that follows costs training time: what a changeover takes beyond the notice, or all of it and rework where the
 notice stays away. To move in time saves that; where nothing follows it was paid for in vain. The move is worth it when
 
-    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer)
+    q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
+                                             + what crosses regions at its start)
 
 The price of time is that of an hour on demand: for so much it can be bought. q is the probability that a loss follows
 within `FOLLOWS_WITHIN`, from what became of this run's recommendations so far. Nobody publishes such a figure for EC2
@@ -19,6 +20,7 @@ from statistics import mean
 
 import msgspec
 
+from spotrun.billing import SECONDS_PER_HOUR
 from spotrun.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
 from spotrun.intervals import DRAIN_MARGIN_S, DRAIN_SAFETY
 from spotrun.offering import CapacityType, Offering
@@ -122,15 +124,16 @@ def priced(facts: Facts, found: Offering) -> Move | None:
     changeover_s = mean(starts)
     if left_s <= 2 * changeover_s:
         return None
-    offered, there = state.launch_of(current).intent.offering, float(found.price_usd_per_hour)
-    time_usd = max(there, on_demand_usd_per_hour(facts.world))
-    lives = expected_lives(facts, [found, offered])
-    dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[offered.pool])
-    dearer_usd = dearer_s * max(0.0, there - float(offered.price_usd_per_hour))
-    in_vain = changeover_s * there + _handover_s(state) * time_usd + dearer_usd
-    saved = _saved_s(facts, starts) * time_usd
+    stays = state.launch_of(current).intent.offering
+    here, there = facts.usd_per_hour(stays), facts.usd_per_hour(found)
+    time = max(there, on_demand_usd_per_hour(facts))
+    lives = expected_lives(facts, [found, stays])
+    dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[stays.pool])
+    paid = changeover_s * there + _handover_s(state) * time + dearer_s * max(0.0, there - here)
+    in_vain_usd = paid / SECONDS_PER_HOUR + facts.transfer(found.region).start_usd
+    saved_usd = _saved_s(facts, starts) * time / SECONDS_PER_HOUR
     q = probability_to_follow(state, now, FOLLOWS_WITHIN - (now - current.rebalance_at))
-    return Move(found, q, q * saved / 3600, (1 - q) * in_vain / 3600)
+    return Move(found, q, q * saved_usd, (1 - q) * in_vain_usd)
 
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:

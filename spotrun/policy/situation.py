@@ -10,7 +10,8 @@ from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy import assumptions
 from spotrun.policy.patience import tick
-from spotrun.policy.workload import Workload, workload
+from spotrun.policy.transfer import NO_TRANSFER, Transfer, transfer
+from spotrun.policy.workload import Workload, commit_interval_s, pace, workload
 from spotrun.sightings import Sighting, pasts, running, sightings_of, troubled
 from spotrun.spec import RunSpec
 from spotrun.state import Launch, RunState
@@ -49,6 +50,23 @@ class Facts:
         return changeover(self.state)
 
     @cached_property
+    def _interval_s(self) -> float:
+        return commit_interval_s(self.state, self.spec, pace(self.state, self.world), self.now)
+
+    def transfer(self, region: str) -> Transfer:
+        """What bytes cost that an instance in `region` moves, by the newest checkpoint; before it, by its data only."""
+        created, newest = self.state.created, self.state.latest_commit()
+        assert created is not None
+        if not created.storage.crosses(region):
+            return NO_TRANSFER
+        restored, written = (0, 0) if newest is None else (newest.event.size_bytes, newest.event.stored_bytes)
+        return transfer(created, region, self._interval_s, restored, written)
+
+    def usd_per_hour(self, offering: Offering) -> float:
+        """Its price, and what the commits of an hour cost there."""
+        return float(offering.price_usd_per_hour) + self.transfer(offering.region).usd_per_hour
+
+    @cached_property
     def history(self) -> MarketHistory:
         return market_history(self.state, self.world, self.now)
 
@@ -83,16 +101,18 @@ def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) ->
         deadline_s=deadline_s,
         changeover_s=changeover_s,
         tick_s=tick_s,
-        on_demand_usd_per_hour=on_demand_usd_per_hour(world),
+        on_demand_usd_per_hour=on_demand_usd_per_hour(facts),
         margin_s=work.doubt_s + work.rework_s + TICKS_TO_LAUNCH * tick_s,
     )
-    prices = {name_of(found.pool): float(found.price_usd_per_hour) for found in spot}
+    known = {name_of(found.pool): found for found in spot}
     place = None if running is None else choice_of(running)
     if place not in (None, ON_DEMAND) and running is not None:
         offered = next((found for found in world.offerings if found.pool == running.intent.offering.pool), None)
-        prices.setdefault(str(place), float((offered or running.intent.offering).price_usd_per_hour))
+        known.setdefault(str(place), offered or running.intent.offering)
+    prices = {name: facts.usd_per_hour(found) for name, found in known.items()}
+    tolls = {name: usd for name, found in known.items() if (usd := facts.transfer(found.region).start_usd)}
     settled = running is not None and _settled(state, running)
-    return Situation(job, elapsed_s, work.left_s, place, settled, prices, facts.history)
+    return Situation(job, elapsed_s, work.left_s, place, settled, prices, facts.history, tolls=tolls)
 
 
 def changeover(state: RunState) -> float:
@@ -114,11 +134,11 @@ def measured_changeovers(state: RunState) -> list[float]:
     ]
 
 
-def on_demand_usd_per_hour(world: World) -> float:
-    """Of the cheapest on-demand offering; where there is none, what spot would be compared with."""
-    prices = [found.price_usd_per_hour for found in world.offerings if found.capacity_type is CapacityType.ON_DEMAND]
-    fallback = [on_demand_price(found, world.offerings) for found in world.offerings]
-    return float(min(prices or fallback, default=0))
+def on_demand_usd_per_hour(facts: Facts) -> float:
+    """Of the cheapest on-demand offering, its commits included; where there is none, what spot is compared with."""
+    offerings = facts.world.offerings
+    prices = [facts.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    return min(prices or [float(on_demand_price(found, offerings)) for found in offerings], default=0.0)
 
 
 def choice_of(launch: Launch) -> Choice:

@@ -123,15 +123,21 @@ def _trained_s(state: RunState, world: World, now: datetime) -> float:
 
 def rework_max_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
     """What one loss without notice undoes at most: from one commit to the next, and until that is durable."""
+    assumed_s = assumptions.COMMIT.total_seconds()
+    durable_s = max((commit.event.durable_s for commit in state.commits), default=assumed_s)
+    return commit_interval_s(state, spec, measured, now) + durable_s
+
+
+def commit_interval_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
+    """From one commit to the next, by the specification and by what was measured."""
     every = spec.checkpoint.every
     if isinstance(every, Steps):
         interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
+    elif isinstance(every, timedelta):
+        interval = every
     else:
         hazard = observed_hazard(state, now)
         stall_s = max((commit.event.stall_s for commit in state.commits), default=0.0)
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
-        longest = auto_interval(stall, hazard.mean_time_between, hazard.saved)
-        interval = every if isinstance(every, timedelta) else longest
-    assumed_s = assumptions.COMMIT.total_seconds()
-    durable_s = max((commit.event.durable_s for commit in state.commits), default=assumed_s)
-    return max(interval, COMMIT_GAP).total_seconds() + durable_s
+        interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
+    return max(interval, COMMIT_GAP).total_seconds()

@@ -9,12 +9,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.bill.charge import Charge
+from spotrun.bill.charge import Charge, Record
 from spotrun.bill.reconcile import Line, Part, Reconciliation
 from spotrun.report.machine import usd_text
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain
 
-SCOPE = "Instances only: what the bucket charges for storage and requests carries no run's tag."
+SCOPE = "Instances, their disks and addresses: what the bucket charges for storage and requests carries no run's tag."
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
@@ -46,10 +46,13 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
 def _coverage(found: Reconciliation) -> str:
     record = found.record
     if record.since is None or record.until is None:
-        return f"{plain(record.path)} has no instance hours at all."
-    return (
-        f"{plain(record.path)} has the hours from {record.since:%Y-%m-%d %H:%M} to {record.until:%Y-%m-%d %H:%M} UTC."
-    )
+        return f"{_files(record)} has no instance hours at all."
+    return f"{_files(record)} has the hours from {record.since:%Y-%m-%d %H:%M} to {record.until:%Y-%m-%d %H:%M} UTC."
+
+
+def _files(record: Record) -> str:
+    first, *others = record.paths
+    return plain(first) + (f" with {len(others)} more" if others else "")
 
 
 def _table(found: Reconciliation) -> Table:
@@ -84,7 +87,7 @@ def machine(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, An
         "run": plain(run),
         "record": {
             "title": record.title,
-            "path": record.path,
+            "paths": list(record.paths),
             "rule": record.rule.source,
             "since": None if record.since is None else record.since.isoformat(),
             "until": None if record.until is None else record.until.isoformat(),
@@ -123,6 +126,7 @@ def _parts(parts: tuple[Part, ...]) -> dict[str, str]:
 
 def _charge(charge: Charge) -> dict[str, Any]:
     return {
+        "path": charge.path,
         "line": charge.line,
         "kind": str(charge.kind),
         "what": plain(charge.what),

@@ -13,18 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from spotrun.accounting import RunSummary
-from spotrun.report.machine import csv_text, figures, rounded, usd_text
+from spotrun.report.machine import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
     add_row,
     count,
     dollars,
     figures_table,
+    optional_dollars,
     percent,
     plain,
     short_duration,
 )
-from spotrun.timeline import DOWNTIME
+from spotrun.timeline import DOWNTIME, Kind
 
 _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 
@@ -62,10 +63,7 @@ def trend(summaries: Sequence[RunSummary]) -> str:
     """How the runs of one name went, the oldest first: a line for each key figure, with its change from the first."""
     courses: dict[str, list[tuple[Decimal | float | None, str]]] = {
         "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
-        "cost per epoch": [
-            (run.usd_per_epoch, NOTHING if run.usd_per_epoch is None else dollars(run.usd_per_epoch))
-            for run in summaries
-        ],
+        "cost per epoch": [(run.usd_per_epoch, optional_dollars(run.usd_per_epoch)) for run in summaries],
         "wall time": [(run.total.wall.total_seconds(), short_duration(run.total.wall)) for run in summaries],
         "interruptions": [(run.total.interruptions, str(run.total.interruptions)) for run in summaries],
     }
@@ -115,7 +113,7 @@ def _figures(run: Compared) -> dict[str, Any]:
         "epochs": len(summary.epochs),
         **total,
         "savings": rounded(summary.total.savings),
-        "usd_per_epoch": None if summary.usd_per_epoch is None else usd_text(summary.usd_per_epoch),
+        "usd_per_epoch": optional_usd(summary.usd_per_epoch),
         "ratio_to_first": rounded(run.ratio_to_first),
         "assumptions": plain(summary.assumptions),
     }
@@ -144,14 +142,8 @@ def compare_table(runs: Sequence[Compared]) -> Table:
 Figure = Callable[[Compared], str]
 
 
-def _time(kind_index: int) -> Figure:
-    kind = DOWNTIME[kind_index]
+def _time(kind: Kind) -> Figure:
     return lambda run: short_duration(run.summary.total.times[kind])
-
-
-def _usd_per_epoch(run: Compared) -> str:
-    amount = run.summary.usd_per_epoch
-    return NOTHING if amount is None else dollars(amount)
 
 
 def _ratio_text(run: Compared) -> str:
@@ -167,19 +159,21 @@ _SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
         ("  spot", lambda run: dollars(run.summary.total.spot_usd)),
         ("  on-demand", lambda run: dollars(run.summary.total.on_demand_usd)),
         (
-            "  storage, requests",
+            "  storage, egress",
             lambda run: dollars(
                 run.summary.total.storage_usd + run.summary.total.requests_usd + run.summary.total.egress_usd
             ),
         ),
-        ("cost per epoch", _usd_per_epoch),
+        ("cost per epoch", lambda run: optional_dollars(run.summary.usd_per_epoch)),
+        ("cost per training hour", lambda run: optional_dollars(run.summary.total.usd_per_productive_hour)),
         ("all on demand", lambda run: dollars(run.summary.total.counterfactual_usd)),
         ("saved", lambda run: percent(run.summary.total.savings)),
     ),
     (
         ("wall time", lambda run: short_duration(run.summary.total.wall)),
         ("  training", lambda run: short_duration(run.summary.total.productive)),
-        *((f"  {kind}", _time(index)) for index, kind in enumerate(DOWNTIME)),
+        *((f"  {kind}", _time(kind)) for kind in DOWNTIME),
+        ("goodput", lambda run: percent(run.summary.total.goodput)),
         ("interruptions", lambda run: count(run.summary.total.interruptions)),
         ("steps redone", lambda run: count(run.summary.total.steps_redone)),
     ),

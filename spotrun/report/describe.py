@@ -48,7 +48,8 @@ def _simulated(event: ev.LaunchIntended) -> str:
 
 
 def _recorded(event: ev.LaunchRecorded) -> str:
-    return f"instance {event.instance_id} is running"
+    alone = f", and only its own timer would end it: {event.unguarded}" if event.unguarded else ""
+    return f"instance {event.instance_id} is running{alone}"
 
 
 def _closed(event: ev.LaunchClosed) -> str:
@@ -118,6 +119,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.ResumedFrom: _resumed,
     ev.TrainingStarted: lambda event: f"training: first new step {event.step:,} is done",
     ev.NoticeSeen: _notice,
+    ev.NoticesUnseen: lambda event: f"interruption notices cannot be seen{_detail(event.detail)}",
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: lambda event: f"checkpoint of step {event.step:,} failed{_detail(event.detail)}",
     ev.CheckpointRetired: lambda event: f"checkpoint {event.commit} retired",

@@ -22,8 +22,8 @@ def _seconds(duration: timedelta) -> Decimal:
     return Decimal(str(duration.total_seconds()))
 
 
-def _savings(summary: RunSummary) -> Decimal | None:
-    return None if summary.total.savings is None else Decimal(str(summary.total.savings))
+def _share(share: float | None) -> Decimal | None:
+    return None if share is None else Decimal(str(share))
 
 
 FIGURES: dict[str, Callable[[RunSummary], Decimal | None]] = {
@@ -33,13 +33,16 @@ FIGURES: dict[str, Callable[[RunSummary], Decimal | None]] = {
     "storage_usd": lambda run: run.total.storage_usd,
     "counterfactual_usd": lambda run: run.total.counterfactual_usd,
     "usd_per_epoch": lambda run: run.usd_per_epoch,
-    "savings": _savings,
+    "usd_per_productive_hour": lambda run: run.total.usd_per_productive_hour,
+    "savings": lambda run: _share(run.total.savings),
+    "goodput": lambda run: _share(run.total.goodput),
     "epochs": lambda run: Decimal(len(run.epochs)),
     "interruptions": lambda run: Decimal(run.total.interruptions),
     "steps_redone": lambda run: Decimal(run.total.steps_redone),
     "wall_s": lambda run: _seconds(run.total.wall),
     "productive_s": lambda run: _seconds(run.total.productive),
     "downtime_s": lambda run: _seconds(run.total.downtime),
+    "paid_s": lambda run: _seconds(run.total.paid),
 }
 
 

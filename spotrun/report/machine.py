@@ -9,10 +9,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from spotrun.accounting import Account, RunSummary
+from spotrun.events import SetUp
+from spotrun.interruptions import Interruption
 from spotrun.report.tables import plain
 from spotrun.timeline import DOWNTIME
 
@@ -25,6 +28,8 @@ def report(summary: RunSummary) -> dict[str, Any]:
         "epochs": [figures(epoch) for epoch in summary.epochs],
         "unfinished": figures(summary.unfinished),
         "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},
+        "interruptions": [_interruption(each) for each in summary.interruptions],
+        "setups": [setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
         "assumptions": plain(summary.assumptions),
     }
 
@@ -45,7 +50,34 @@ def figures(account: Account) -> dict[str, Any]:
         "interruptions": account.interruptions,
         "steps_redone": account.steps_redone,
         "counterfactual_usd": usd_text(account.counterfactual_usd),
+        "paid_s": account.paid.total_seconds(),
+        "goodput": rounded(account.goodput),
+        "usd_per_productive_hour": optional_usd(account.usd_per_productive_hour),
     }
+
+
+def _interruption(told: Interruption) -> dict[str, Any]:
+    """None for what was not: no notice, no checkpoint to go on from, no new step yet."""
+    return {
+        "attempt": told.attempt,
+        "at": told.at.isoformat(),
+        "offering": plain(str(told.offering)),
+        "notice_lead_s": _seconds(told.notice_lead),
+        "detection_s": told.detection.total_seconds(),
+        "commit_age_s": _seconds(told.commit_age),
+        "steps_lost": told.steps_lost,
+        "to_first_step_s": _seconds(told.to_first_step),
+    }
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
+    """What a set-up took; `how`: the command was "run", or what it had made was "unpacked"."""
+    how, size_bytes = plain(setup.how), setup.packed_bytes
+    return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
 
 def report_csv(summary: RunSummary) -> str:
@@ -59,6 +91,10 @@ def report_csv(summary: RunSummary) -> str:
 def usd_text(amount_usd: Decimal) -> str:
     """A decimal without exponent, to the nano-dollar."""
     return f"{amount_usd:.9f}"
+
+
+def optional_usd(amount_usd: Decimal | None) -> str | None:
+    return None if amount_usd is None else usd_text(amount_usd)
 
 
 def rounded(share: float | None) -> float | None:

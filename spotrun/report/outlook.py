@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.offering import CapacityType
+from spotrun.policy.capacity import kept_since
 from spotrun.policy.money import HANDOVER_BEFORE_END, life_left
 from spotrun.policy.places import spot_launches
 from spotrun.policy.situation import changeover
@@ -55,8 +56,7 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """Without a deadline the cool-down says when; with one, whether what spot saves pays for the way there."""
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
-        asked = [current.started_at, *(launch.intended_at for launch in spot_launches(state))]
-        at = max(asked) + spec.policy.return_cooldown
+        at = kept_since(state, current) + spec.policy.return_cooldown
         return f"asks for spot again at {at:%H:%M:%S}" + ("" if sums is None else f": {sums}")
     if spec.policy.strategy != "ours" or sums is None:
         return f"returns to spot when strategy {spec.policy.strategy} finds that the deadline allows it"

@@ -13,7 +13,7 @@ from rich.table import Table
 from spotrun.offering import CapacityType
 from spotrun.price_history import PriceRange, price_course
 from spotrun.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
-from spotrun.report.machine import usd_text
+from spotrun.report.machine import optional_usd, usd_text
 from spotrun.report.sparkline import bars
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain
 
@@ -69,7 +69,9 @@ def legend(found: Quotes) -> list[str]:
 def quotes_table(found: Quotes, order: Order) -> Table:
     """A row per zone, type and capacity type. Columns of which nothing is known are left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
-    headings = ["type", "accel.", *_FIGURES, *(["quota\nroom"] if quotas else [])]
+    bands = any(quote.interruption_band is not None for quote in found.quotes)
+    extra = [*(["taken in\na month"] if bands else []), *(["quota\nroom"] if quotas else [])]
+    headings = ["type", "accel.", *_FIGURES, *extra]
     table = figures_table("What can be rented", "zone", headings)
     for column in table.columns[:4]:
         column.justify = "left"
@@ -78,8 +80,9 @@ def quotes_table(found: Quotes, order: Order) -> Table:
         quote = alike[0]
         zone = f"{quote.offering.zone}{' ✓' if quote.offering in cheapest else ''}"
         place = zone if len(alike) == 1 else f"{quote.offering.region}, {len(alike)} zones"
+        band = [quote.interruption_band or NOTHING] if bands else []
         room = [NOTHING if quote.room is None else str(quote.room)] if quotas else []
-        add_row(table, [place, *_cells(quote, found.at), *room])
+        add_row(table, [place, *_cells(quote, found.at), *band, *room])
     return table
 
 
@@ -137,10 +140,11 @@ def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
         "usd_per_hour": usd_text(offering.price_usd_per_hour),
         "last_30_days": _machine_range(quote.over(MONTH, now)),
         "last_90_days": _machine_range(quote.over(LOOKED_BACK, now)),
-        "course_90_days": [_usd(price) for price in course],
-        "on_demand_usd_per_hour": _usd(quote.on_demand_usd_per_hour),
+        "course_90_days": [optional_usd(price) for price in course],
+        "on_demand_usd_per_hour": optional_usd(quote.on_demand_usd_per_hour),
         "below_on_demand": None if quote.saved is None else round(quote.saved, 4),
-        "usd_per_pflops_hour": _usd(quote.usd_per_pflops_hour),
+        "usd_per_pflops_hour": optional_usd(quote.usd_per_pflops_hour),
+        "interruption_band": quote.interruption_band,
         "cheapest_zone": cheapest,
         "quota_room": quote.room,
         "price_list": offering.price_list,
@@ -149,8 +153,4 @@ def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
 
 
 def _machine_range(found: PriceRange | None) -> dict[str, str | None] | None:
-    return None if found is None else {name: _usd(price) for name, price in found._asdict().items()}
-
-
-def _usd(amount: Decimal | None) -> str | None:
-    return None if amount is None else usd_text(amount)
+    return None if found is None else {name: optional_usd(price) for name, price in found._asdict().items()}

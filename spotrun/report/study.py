@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from spotrun.report.tables import add_row, figures_table
+from spotrun.report.tables import NOTHING, add_row, figures_table
 from spotrun.simulation.study import Case, Row, Study
 from spotrun.units import format_duration
 
@@ -37,7 +37,8 @@ def case_table(case: Case, rows: Iterable[Row]) -> Table:
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))
         late = f"{row.misses}/{row.trials}"
-        add_row(table, [row.strategy, f"{row.cost_share:.3f}", f"{bar:{BAR_WIDTH}}", late, f"{row.losses:.1f}"])
+        losses = NOTHING if row.losses is None else f"{row.losses:.1f}"
+        add_row(table, [row.strategy, f"{row.cost_share:.3f}", f"{bar:{BAR_WIDTH}}", late, losses])
     return table
 
 

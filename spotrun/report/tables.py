@@ -31,6 +31,11 @@ def dollars(amount_usd: Decimal) -> str:
     return f"{sign}${abs(amount_usd):.{places}f}"
 
 
+def optional_dollars(amount_usd: Decimal | None) -> str:
+    """The same, or a dash for what there is not."""
+    return NOTHING if amount_usd is None else dollars(amount_usd)
+
+
 def short_duration(duration: timedelta) -> str:
     """At most six characters up to ten years: `4.2s`, `45s`, `3m05s`, `2h10m`, `5d03h`."""
     seconds = duration.total_seconds()
@@ -47,6 +52,13 @@ def short_duration(duration: timedelta) -> str:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     days, hours = divmod(whole // 3600, 24)
     return f"{days}d{hours:02d}h" if days < 1000 else f"{days}d"
+
+
+def optional_duration(duration: timedelta | None, otherwise: str) -> str:
+    """The same, or what is said where there was none: a duration of nothing at all is `0s`."""
+    if duration is None:
+        return otherwise
+    return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
 
 
 def percent(share: float | None) -> str:

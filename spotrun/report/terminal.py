@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from spotrun.accounting import Account, RunSummary
-from spotrun.report.tables import add_row, count, dollars, figures_table, percent, plain, short_duration
+from spotrun.events import SetUp
+from spotrun.interruptions import Interruption
+from spotrun.report.describe import gigabytes
+from spotrun.report.tables import (
+    NOTHING,
+    add_row,
+    count,
+    dollars,
+    figures_table,
+    optional_duration,
+    percent,
+    plain,
+    short_duration,
+)
+from spotrun.report.why import capacity
 from spotrun.timeline import DOWNTIME
+
+INTERRUPTIONS_SHOWN = 20
+"""In the terminal; the other formats have them all."""
 
 
 def show(summary: RunSummary, console: Console | None = None) -> None:
@@ -19,6 +37,7 @@ def show(summary: RunSummary, console: Console | None = None) -> None:
 
 
 def report(summary: RunSummary) -> RenderableType:
+    lost: list[RenderableType] = [interruption_table(summary.interruptions), Text()] if summary.interruptions else []
     return Group(
         Text(headline(summary), style="bold"),
         Text(),
@@ -26,7 +45,10 @@ def report(summary: RunSummary) -> RenderableType:
         Text(),
         time_table(summary),
         Text(),
+        *lost,
+        *([Text(setups(summary))] if summary.setups else []),
         Text(verdict(summary)),
+        *([Text(goodput(summary))] if summary.total.goodput is not None else []),
         Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
     )
 
@@ -68,6 +90,39 @@ def _time_cells(account: Account) -> list[str]:
     return [short_duration(time) for time in times]
 
 
+INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost", "first step\nafter")
+
+
+def interruption_table(found: Sequence[Interruption]) -> Table:
+    """What each interruption cost, the newest `INTERRUPTIONS_SHOWN` of them."""
+    shown = found[-INTERRUPTIONS_SHOWN:]
+    left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
+    table = figures_table(f"Interruptions{left_out}", "training ended", ["where", *INTERRUPTION_FIGURES])
+    for each in shown:
+        where = f"{each.offering.zone} {capacity(each.offering)}"
+        add_row(table, [f"{each.at:%m-%d %H:%M:%S}", plain(where, 24), *interruption_cells(each)])
+    return table
+
+
+def interruption_cells(told: Interruption) -> list[str]:
+    """The figures of `INTERRUPTION_FIGURES`."""
+    return [
+        optional_duration(told.notice_lead, "none"),
+        optional_duration(told.detection, NOTHING),
+        optional_duration(told.commit_age, "no commit"),
+        count(told.steps_lost),
+        optional_duration(told.to_first_step, "not yet"),
+    ]
+
+
+def goodput(summary: RunSummary) -> str:
+    """How much of what was paid for was training."""
+    total = summary.total
+    paid = f"Goodput {percent(total.goodput)}: {short_duration(total.productive)} of {short_duration(total.paid)} paid"
+    hour = total.usd_per_productive_hour
+    return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} an hour of training."
+
+
 def _filled(table: Table, summary: RunSummary, cells: Callable[[Account], list[str]]) -> Table:
     for epoch in summary.epochs:
         add_row(table, [_label(epoch), *cells(epoch)])
@@ -85,6 +140,17 @@ def _label(epoch: Account) -> str:
 
 def _empty(account: Account) -> bool:
     return not account.cost_usd and not account.wall
+
+
+def setups(summary: RunSummary) -> str:
+    """What the set-up took on each instance: once in full, and then only as long as its pack takes to unpack."""
+    told = (f"attempt {attempt} {_setup(setup)}" for attempt, setup in summary.setups.items())
+    return f"Set-up: {', '.join(told)}."
+
+
+def _setup(setup: SetUp) -> str:
+    size = f" ({gigabytes(setup.packed_bytes)})" if setup.packed_bytes else ""
+    return f"{plain(setup.how)} in {short_duration(timedelta(seconds=setup.seconds))}{size}"
 
 
 def verdict(summary: RunSummary) -> str:

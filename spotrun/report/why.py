@@ -211,6 +211,7 @@ _WORDS: dict[type, str] = {
     ev.ResumeRequested: "reopen",
     ev.DrainRequested: "handover",
     ev.InstanceCondemned: "condemn",
+    ev.NoticesUnseen: "blind",
     ev.DeadlineOutOfReach: "deadline",
     ev.BudgetNearlySpent: "budget",
     ev.TrainerExited: "crash",

@@ -14,6 +14,7 @@ from statistics import fmean
 
 import msgspec
 
+from spotrun.events import RunCreated
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.situation import name_of
 from spotrun.simulation.forecast import (
@@ -31,12 +32,12 @@ from spotrun.simulation.lifetimes import Lifetime, Source, draw
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
 from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.job import world_of
+from spotrun.simulation.world.job import CHECKPOINT_BYTES, world_of
 from spotrun.spec import RunSpec
 
 
 class Lived(msgspec.Struct, frozen=True):
-    """One lifetime, by the ticks and by the runner, in USD without storage. None is never finished."""
+    """One lifetime, by the ticks and by the runner, in USD without storage and requests. None is never finished."""
 
     ticks_usd: float
     runner_usd: float
@@ -79,6 +80,8 @@ class _Scene(msgspec.Struct, frozen=True):
     question: Question
     source: Source
     seed: int
+    bucket_region: str
+    checkpoint_bytes: int
 
 
 def by_runner(
@@ -90,6 +93,7 @@ def by_runner(
     measured: Measured = NOTHING_MEASURED,
     seed: int = 0,
     source: Source = GENERATED,
+    created: RunCreated | None = None,
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> ByRunner:
     """
@@ -97,7 +101,7 @@ def by_runner(
 
     `plan` is the forecast of the other arguments.
     """
-    made_of = asked(spec, offerings, plan.work, plan.time_left, measured)
+    made_of = asked(spec, offerings, plan.work, plan.time_left, measured, created)
     number = _own(spec, made_of.questions)
     told = spec.policy.model_copy(update={"expected_work": plan.work, "deadline": plan.time_left})
     scene = _Scene(
@@ -107,6 +111,8 @@ def by_runner(
         question=made_of.questions[number],
         source=source,
         seed=seed,
+        bucket_region="" if created is None else created.storage.region,
+        checkpoint_bytes=measured.checkpoint_bytes or CHECKPOINT_BYTES,
     )
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         tasks = [pool.submit(_live, scene, each) for each in range(lifetimes)]
@@ -136,9 +142,18 @@ def _live(scene: _Scene, number: int) -> Lived:
         made_of.standby,
     )
     market = _market(scene, own)
-    world = world_of(made_of.doubt.job(job, own), scene.spec, market, own, unbilled_s=made_of.standby.unbilled_s)
+    world = world_of(
+        made_of.doubt.job(job, own),
+        scene.spec,
+        market,
+        own,
+        unbilled_s=made_of.standby.unbilled_s,
+        bucket_region=scene.bucket_region,
+        checkpoint_bytes=scene.checkpoint_bytes,
+    )
     course = world.run(HORIZON * span_s(job))
-    return Lived(by_ticks.cost_usd, float(course.instances_usd), by_ticks.finished_s, course.finished_s, course.missed)
+    paid_usd = float(course.instances_usd + course.egress_usd)
+    return Lived(by_ticks.cost_usd, paid_usd, by_ticks.finished_s, course.finished_s, course.missed)
 
 
 def _market(scene: _Scene, own: int) -> TickMarket:
@@ -146,7 +161,7 @@ def _market(scene: _Scene, own: int) -> TickMarket:
     drawn = draw(asked_of, horizons(job)[1], job.tick_s, own, scene.source)
     named = {name_of(found.pool): found for found in scene.offerings if found.capacity_type is CapacityType.SPOT}
     return TickMarket(
-        list(Lifetime(asked_of, drawn)),
+        list(Lifetime(msgspec.structs.replace(asked_of, sending=()), drawn)),
         job.tick_s,
         {pool: named[pool] for pool in asked_of.pools},
         [found for found in scene.offerings if found.capacity_type is CapacityType.ON_DEMAND],

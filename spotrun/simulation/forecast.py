@@ -170,6 +170,7 @@ def outcomes_of(
                     rework_s=rework_s,
                     standby=ready,
                     believed=doubt.believed(real),
+                    tolls=question.market.tolls,
                 )
                 for ticks in horizons(job)
             )

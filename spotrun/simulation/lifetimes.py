@@ -27,12 +27,19 @@ ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Market(msgspec.Struct, frozen=True):
-    """Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking."""
+    """
+    Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking.
+
+    Beside the price an hour costs what `sending` has for the pool, where that is not empty; and a start costs its toll,
+    by pool and for on-demand, where it costs anything beside its time.
+    """
 
     name: str
     pools: tuple[str, ...]
     regions: tuple[str, ...]
     prices: tuple[float, ...]
+    sending: tuple[float, ...] = ()
+    tolls: dict[str, float] = {}
 
 
 class Drawn(msgspec.Struct, frozen=True):
@@ -149,7 +156,8 @@ class Lifetime(Sequence[Mapping[str, float]]):
 
     def __init__(self, market: Market, drawn: Drawn) -> None:
         self._pools = market.pools
-        offered = np.where(drawn.up, drawn.usd, NOT_OFFERED)
+        usd = drawn.usd + np.array(market.sending) if market.sending else drawn.usd
+        offered = np.where(drawn.up, usd, NOT_OFFERED)
         changes = np.flatnonzero((offered[1:] != offered[:-1]).any(axis=1)) + 1
         self._stretch = np.searchsorted(changes, np.arange(len(offered)), side="right").tolist()
         self._offered = offered[[0, *changes] if len(offered) else []].tolist()

@@ -17,12 +17,14 @@ class Measured(msgspec.Struct, frozen=True):
     """
     `work` is the training alone, with its `epochs`, as the newest completed run had it; None where no run tells.
     `changeovers_s` is what each start of all runs took, `boots_s` the part of each that was not billed yet.
+    `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
     """
 
     work: timedelta | None = None
     epochs: int | None = None
     changeovers_s: tuple[float, ...] = ()
     boots_s: tuple[float, ...] = ()
+    checkpoint_bytes: int = 0
 
     @property
     def changeover_s(self) -> float | None:
@@ -40,11 +42,12 @@ def measured(states: Iterable[RunState]) -> Measured:
     known = list(states)
     starts = tuple(seconds for state in known for seconds in measured_changeovers(state))
     boots = tuple(seconds for state in known for seconds in _boots(state))
+    size = next((state.commits[-1].event.size_bytes for state in known if state.commits), 0)
     for state in known:
         if state.terminal is not None and state.terminal.outcome == "completed":
             summary = summarise(state, state.terminal.at)
-            return Measured(summary.total.productive, len(summary.epochs), starts, boots)
-    return Measured(changeovers_s=starts, boots_s=boots)
+            return Measured(summary.total.productive, len(summary.epochs), starts, boots, size)
+    return Measured(changeovers_s=starts, boots_s=boots, checkpoint_bytes=size)
 
 
 def _boots(state: RunState) -> Iterator[float]:

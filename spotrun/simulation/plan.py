@@ -11,6 +11,7 @@ import msgspec
 from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
+from spotrun.events import RunCreated
 from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market import affordable
 from spotrun.offering import CapacityType, Offering
@@ -21,10 +22,11 @@ from spotrun.policy.situation import name_of
 from spotrun.simulation.forecast import GENERATED, Doubt, Forecast, Question, forecast, tick_for
 from spotrun.simulation.lifetimes import STANDBY, Market, Source
 from spotrun.simulation.measured import Measured
+from spotrun.simulation.sent import NOTHING_SENT, Sent
 from spotrun.simulation.ticks import Standby
 from spotrun.spec import RunSpec
 from spotrun.strategies.patient import Patient
-from spotrun.strategies.port import Job
+from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration
 
 NOTHING_MEASURED = Measured()
@@ -71,18 +73,19 @@ def plan(
     seed: int = 0,
     source: Source = GENERATED,
     considered: Sequence[Considered] = (),
+    created: RunCreated | None = None,
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> Plan:
     """
     Forecast `spec` on the `offerings` that suit it, cheapest first; to be done in `time_left`, where that is given.
 
     `measured` tells what changeovers took in earlier runs, `source` where the markets come from. `considered` is passed
-    on as it is.
+    on as it is. `created` knows where the bucket is; without it nothing crosses regions.
 
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
-    made_of = asked(spec, offerings, work, time_left, measured)
+    made_of = asked(spec, offerings, work, time_left, measured, created)
     budget = spec.budget.max_usd
     rows = forecast(
         made_of.questions,
@@ -96,7 +99,8 @@ def plan(
         source=source,
         progressed=progressed,
     )
-    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), _assumed(spec, made_of.job, measured, source))
+    assumed = _assumed(spec, made_of, measured, source)
+    return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed)
 
 
 def asked(
@@ -105,6 +109,7 @@ def asked(
     work: timedelta,
     time_left: timedelta | None,
     measured: Measured = NOTHING_MEASURED,
+    created: RunCreated | None = None,
 ) -> Asked:
     """
     What `plan` simulates, row by row.
@@ -112,9 +117,10 @@ def asked(
     Raises:
         SpecInvalid: no on-demand offering suits, so that no deadline can be promised.
     """
+    sent = Sent(created, measured.checkpoint_bytes, _rework(spec).total_seconds())
     return Asked(
-        questions=tuple(_questions(spec, affordable_of(spec, offerings))),
-        job=job_for(spec, offerings, work, time_left, measured),
+        questions=tuple(_questions(spec, affordable_of(spec, offerings), sent)),
+        job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
         doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
         standby=_standby(spec, measured),
@@ -132,9 +138,10 @@ def job_for(
     work: timedelta,
     time_left: timedelta | None,
     measured: Measured = NOTHING_MEASURED,
+    sent: Sent = NOTHING_SENT,
 ) -> Job:
     """The job as its strategies see it, with what production assumes of what was not measured."""
-    on_demand = [found.price_usd_per_hour for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    on_demand = [sent.usd_per_hour(found) for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
     if not on_demand and time_left is not None:
         raise SpecInvalid("no on-demand offering suits resources", hint="a deadline is kept on demand if need be")
     work_s, rework_s = work.total_seconds(), (_rework(spec) + assumptions.COMMIT).total_seconds()
@@ -144,7 +151,7 @@ def job_for(
         deadline_s=inf if time_left is None else time_left.total_seconds(),
         changeover_s=changeover_s,
         tick_s=tick_for(2 * (work_s + changeover_s) if time_left is None else time_left.total_seconds()),
-        on_demand_usd_per_hour=float(min(on_demand, default=inf)),
+        on_demand_usd_per_hour=min(on_demand, default=inf),
         margin_s=rework_s + assumptions.WORK_DOUBT_MIN * work_s,
     )
 
@@ -162,16 +169,19 @@ def _standby(spec: RunSpec, measured: Measured) -> Standby:
     return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s)
 
 
-def _questions(spec: RunSpec, offerings: Sequence[Offering]) -> list[Question]:
+def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
     """The run's own rule in its first zone, its region and everywhere; and the two bills to compare it with."""
     spot = [found for found in offerings if found.capacity_type is CapacityType.SPOT]
-    on_demand = [Question("on_demand_only", ANYWHERE)] if len(spot) < len(offerings) else []
+    dear = [found for found in offerings if found.capacity_type is CapacityType.ON_DEMAND]
+    toll_usd = sent.to(min(dear, key=sent.usd_per_hour)).start_usd if dear else 0.0
+    toll = {ON_DEMAND: toll_usd} if toll_usd else {}
+    on_demand = [Question("on_demand_only", msgspec.structs.replace(ANYWHERE, tolls=toll))] if dear else []
     if spec.resources.spot_policy == "on-demand" or not spot:
         return on_demand
     markets = [
-        _market("1 zone", spot[:1]),
-        _market("1 region", [found for found in spot if found.region == spot[0].region]),
-        _market("all zones", spot),
+        _market("1 zone", spot[:1], sent, toll),
+        _market("1 region", [found for found in spot if found.region == spot[0].region], sent, toll),
+        _market("all zones", spot, sent, toll),
     ]
     distinct = list({market.pools: market for market in markets}.values())
     rule = _rule(spec, falls_back=bool(on_demand))
@@ -188,16 +198,20 @@ def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     return patience(spec) if falls_back else Patient(inf, None)
 
 
-def _market(name: str, offerings: Sequence[Offering]) -> Market:
+def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> Market:
+    tolls = {name_of(found.pool): sent.to(found).start_usd for found in offerings} | toll
     return Market(
         name,
         tuple(name_of(found.pool) for found in offerings),
         tuple(found.region for found in offerings),
         tuple(float(found.price_usd_per_hour) for found in offerings),
+        tuple(sent.to(found).usd_per_hour for found in offerings),
+        {place: usd for place, usd in tolls.items() if usd},
     )
 
 
-def _assumed(spec: RunSpec, job: Job, measured: Measured, source: Source) -> str:
+def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) -> str:
+    job = made_of.job
     changeover, undone, tick = (
         format_duration(timedelta(seconds=round(seconds)))
         for seconds in (job.changeover_s, _rework(spec).total_seconds() / 2, job.tick_s)
@@ -206,10 +220,14 @@ def _assumed(spec: RunSpec, job: Job, measured: Measured, source: Source) -> str
     known = f"as measured {starts} x in earlier runs" if starts else "not measured yet"
     doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
     unbilled = format_duration(timedelta(seconds=round(_standby(spec, measured).unbilled_s)))
+    size = f"checkpoints of {measured.checkpoint_bytes / 1e9:.3g} GB" if measured.checkpoint_bytes else "data alone"
+    crosses = any(question.market.tolls for question in made_of.questions)
+    far = f"; what crosses regions is counted, by {size}" if crosses else ""
     always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
     return (
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
         f"{doubt}, {known}, and is not billed for its first {unbilled}; {1 - UNANNOUNCED_SHARE:.0%} of losses are "
         f"announced {format_duration(NOTICE)} ahead, and the others undo {undone}; the work is known within "
-        f"{assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; storage and requests are left out."
+        f"{assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; storage, requests and recommendations to "
+        f"rebalance are left out{far}."
     )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
-from math import ceil
+from math import ceil, isinf
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -16,11 +16,14 @@ import msgspec
 import numpy as np
 
 from spotrun.errors import SpotrunError
-from spotrun.simulation.ticks import on_demand_bill, simulate
+from spotrun.simulation.optimum import optimum
+from spotrun.simulation.ticks import Ticks, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows, read_any
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
 
+OPTIMUM = "optimum"
+"""What hindsight would have paid, beside the strategies."""
 WORKERS = 2
 ENDINGS = (".npz", ".json", ".csv", ".txt")
 
@@ -35,13 +38,16 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One job from one moment of a record on. `share` is its cost by the on-demand-only bill."""
+    """
+    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. Of the optimum nobody counts
+    losses: there may be several of that cost.
+    """
 
     case: Case
     strategy: str
     share: float
     missed: bool
-    losses: int
+    losses: int | None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -51,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
     case: Case
     cost_share: float
     misses: int
-    losses: float
+    losses: float | None
     trials: int
 
 
@@ -156,11 +162,17 @@ def trials_of(path: Path, window: int, options: Options) -> list[Trial]:
             market = record.ticks(window, chosen)
             for job, first in jobs(options, record.tick_s, len(market)):
                 case = Case(name, job.work_s, job.deadline_s, job.changeover_s)
-                for strategy in options.strategies:
-                    outcome = simulate(STRATEGIES[strategy], job, market, first)
-                    share = outcome.cost_usd / on_demand_bill(job)
-                    found.append(Trial(case, strategy, share, outcome.missed(job), outcome.losses))
+                found += (_trial(case, strategy, job, market, first) for strategy in options.strategies)
     return found
+
+
+def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Trial:
+    bill = on_demand_bill(job)
+    if strategy == OPTIMUM:
+        (least,) = optimum(job, market, [job.deadline_s], first)
+        return Trial(case, strategy, least / bill, isinf(least), None)
+    outcome = simulate(STRATEGIES[strategy], job, market, first)
+    return Trial(case, strategy, outcome.cost_usd / bill, outcome.missed(job), outcome.losses)
 
 
 def jobs(options: Options, tick_s: float, ticks: int) -> Iterator[tuple[Job, int]]:
@@ -183,6 +195,6 @@ def _rows(trials: Sequence[Trial]) -> Iterator[Row]:
             case=case,
             cost_share=fmean(trial.share for trial in group),
             misses=sum(trial.missed for trial in group),
-            losses=fmean(trial.losses for trial in group),
+            losses=None if strategy == OPTIMUM else fmean(trial.losses or 0 for trial in group),
             trials=len(group),
         )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from spotrun.strategies.history import MarketHistory
-from spotrun.strategies.port import ON_DEMAND, Job, Situation, Strategy
+from spotrun.strategies.port import NO_TOLLS, ON_DEMAND, Job, Situation, Strategy
 
 SECONDS_PER_HOUR = 3600.0
 ROUNDING_S = 1e-6
@@ -68,14 +68,15 @@ def simulate(
     rework_s: float = 0.0,
     standby: Standby | None = None,
     believed: Job | None = None,
+    tolls: Mapping[str, float] = NO_TOLLS,
 ) -> Outcome:
     """
     Run `job` from tick `first` of `market` on, as `strategy` chooses. A loss undoes `rework_s` at most.
 
     Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy is told of it,
-    where that is more careful than what is true.
+    where that is more careful than what is true. A start somewhere costs its toll in USD.
     """
-    life = _Life(job, rework_s, standby)
+    life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()
     places: list[str | None] = []
     before: Mapping[str, float] | None = None
@@ -89,7 +90,7 @@ def simulate(
         if life.coming is None:
             seen, since_s = life.seen(spot)
             settled = life.changeover_s <= 0
-            place = choose(Situation(told, elapsed_s, life.work_s, place, settled, seen, history, since_s))
+            place = choose(Situation(told, elapsed_s, life.work_s, place, settled, seen, history, since_s, tolls))
         if keep_places:
             places.append(place)
         if place != life.running:
@@ -108,13 +109,25 @@ class _Life:
     """
 
     __slots__ = (
-        *("job", "rework_s", "standby", "elapsed_s", "running", "changeover_s", "since_s", "work_s", "kept_s", "usd"),
+        *(
+            "job",
+            "rework_s",
+            "standby",
+            "tolls",
+            "elapsed_s",
+            "running",
+            "changeover_s",
+            "since_s",
+            "work_s",
+            "kept_s",
+            "usd",
+        ),
         *("coming", "coming_s", "coming_free_s", "asked_s", "ahead_s", "free_s", "boot_s"),
         *("starts", "losses", "paid_changeover_s", "redone_s", "progress"),
     )
 
-    def __init__(self, job: Job, rework_s: float, standby: Standby | None) -> None:
-        self.job, self.rework_s, self.standby = job, rework_s, standby
+    def __init__(self, job: Job, rework_s: float, standby: Standby | None, tolls: Mapping[str, float]) -> None:
+        self.job, self.rework_s, self.standby, self.tolls = job, rework_s, standby, tolls
         self.work_s = job.work_s
         self.running: str | None = None
         self.coming: str | None = None
@@ -153,7 +166,7 @@ class _Life:
             return spot, since_s
         asked_for_s = self.elapsed_s - self.asked_s
         hidden = running is not None and (self.changeover_s > 0 or asked_for_s < standby.ask_every_s)
-        if not hidden and not any(pool != running for pool in spot):
+        if not hidden and len(spot) == (running in spot):
             self.asked_s = self.elapsed_s  # in vain
         if running is None:
             return spot, since_s
@@ -164,6 +177,7 @@ class _Life:
     def go(self, place: str | None, spot: Mapping[str, float]) -> None:
         """Start `place`, beside what runs where that may be; or stop."""
         self.starts += place is not None
+        self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
         settled = self.changeover_s <= 0
         if place is None:
             self._settle(None, self.job.changeover_s)

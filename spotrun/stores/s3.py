@@ -27,8 +27,8 @@ from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
 from spotrun.address import BucketAddress
-from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store import StoredObject, StoreFacts, checked_key
+from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable
+from spotrun.store import StoredObject, StoreFacts, Unsaid, checked_key
 from spotrun.stores.http import (
     CONNECT_S,
     NO_STORE,
@@ -40,7 +40,7 @@ from spotrun.stores.http import (
     listed,
     passes,
 )
-from spotrun.stores.s3_facts import facts_of
+from spotrun.stores.s3_facts import facts_of, region_of
 
 _CONNECTIONS = 32
 _BAD_REQUEST, _NOT_FOUND, _PRECONDITION_FAILED, _BEYOND, _INTERNAL = 400, 404, 412, 416, 500
@@ -56,15 +56,13 @@ _CREDENTIALS = (
     "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
 )
 _EXPIRED = "log in anew, for example by `aws sso login`, or export new AWS_ variables"
+_EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 _REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
 _FULL_TOO = "if this does not pass, see whether the store has space left: a full SeaweedFS says no more than this"
 _HINTS = {
     "AccessDenied": "allow s3:ListBucket on the bucket, and s3:GetObject, PutObject and DeleteObject on the prefix",
     "AllAccessDisabled": "ask the owner of the bucket",
-    "ExpiredToken": _EXPIRED,
-    "ExpiredTokenException": _EXPIRED,
-    "RequestExpired": _EXPIRED,
-    "TokenRefreshRequired": _EXPIRED,
+    **dict.fromkeys(_EXPIRED_CODES, _EXPIRED),
     "InvalidAccessKeyId": _CREDENTIALS,
     "InvalidClientTokenId": _CREDENTIALS,
     "InvalidToken": _CREDENTIALS,
@@ -150,6 +148,14 @@ class S3Store(BucketStore):
         except BeyondTheEnd:
             return b""
 
+    def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        name = self._name(key)
+        with contextlib.suppress(BeyondTheEnd), self._translated("GetObject", key):
+            body = self._client.get_object(Bucket=self._bucket, Key=name, **_range(0, size_bytes))["Body"]
+            with contextlib.closing(body):
+                while piece := body.read(_PIECE_BYTES):
+                    yield piece
+
     def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
         start = {"StartAfter": self._root + after} if after else {}
         with self._translated("ListObjectsV2", prefix):
@@ -168,6 +174,10 @@ class S3Store(BucketStore):
         with self._translated("DeleteObject", key), contextlib.suppress(ObjectMissing):
             self._client.delete_object(Bucket=self._bucket, Key=name)
 
+    def region(self) -> str | Unsaid:
+        with self._translated("HeadBucket", ""):
+            return region_of(self._client, self._bucket)
+
     def inspect(self) -> StoreFacts:
         with self._translated("inspection", ""):
             return facts_of(self._client, self._address)
@@ -183,13 +193,23 @@ class S3Store(BucketStore):
             key=item["Key"].removeprefix(self._root), size_bytes=item["Size"], modified_at=item["LastModified"]
         )
 
+    def _log_in_anew(self) -> None:
+        """A client keeps the credentials that it was made with, whatever its user has logged in with since."""
+        _client.cache_clear()
+        self._client = _client(os.getpid(), _settings())
+
     @contextlib.contextmanager
     def _translated(self, operation: str, key: str) -> Iterator[None]:
         what = f"{operation} of {self.uri}/{key}"
         try:
             yield
         except sdk.ClientError as error:
-            raise _from_answer(error, what) from error
+            found = _from_answer(error, what)
+            if isinstance(found, LoginExpired):
+                self._log_in_anew()
+            raise found from error
+        except (sdk.SSOError, sdk.TokenRetrievalError) as error:
+            raise LoginExpired(f"{what}: {error}", hint=_EXPIRED) from error
         except _PASSING as error:
             hint = "check the network, and AWS_ENDPOINT_URL where it is set"
             raise StoreUnavailable(f"{what}: {error}", hint=hint) from error
@@ -240,6 +260,8 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
         return BeyondTheEnd(text)
     if code not in _HINTS and (code in _PASSING_CODES or passes(status)):
         return StoreUnavailable(text, hint=_FULL_TOO if status == _INTERNAL else None)
+    if code in _EXPIRED_CODES:
+        return LoginExpired(text, hint=_EXPIRED)
     if _is_vague(status, code):
         return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL where it is set: that was no answer of an S3")
     return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL where it is set"))
@@ -277,5 +299,6 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
             s3={"payload_signing_enabled": False},  # what is signed is its SHA-256, which S3 compares
+            response_checksum_validation="when_required",  # who reads a checkpoint compares with what the ledger says
         ),
     )

@@ -22,14 +22,15 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
     """
     rules = _rules(client, place.bucket)
     return StoreFacts(
-        region=_region(client, place.bucket),
+        region=region_of(client, place.bucket),
         versioned=_versioned(client, place.bucket),
         older_versions_days=None if isinstance(rules, Unsaid) else s3_older_versions_days(rules, place.root),
         expiries=rules if isinstance(rules, Unsaid) else s3_expiries(rules, place.root),
     )
 
 
-def _region(client: Any, bucket: str) -> str | Unsaid:
+def region_of(client: Any, bucket: str) -> str | Unsaid:
+    """As `facts_of`; one call."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, Unsaid):
         return answer

@@ -100,20 +100,16 @@ class MarketHistory(msgspec.Struct, frozen=True):
         record = self.records.get(zone)
         losses = 0.0 if record is None else record.losses_until(now_s)
         up_s = UP_PRIOR_S + (0.0 if record is None else record.up_until(now_s))
-        beside = 0
-        for its in self._siblings(zone):
-            beside += its.up
-            losses += REGION_SHARE * its.losses_until(now_s)
+        beside, region = 0, region_of(zone)
+        for other, its in self.records.items():
+            if region_of(other) == region and other != zone:
+                beside += its.up
+                losses += REGION_SHARE * its.losses_until(now_s) if its.losses else 0.0
         scale = (1 + beside) * up_s
         rest = 1 - LOSSES_PRIOR - losses
         if abs(rest) < 1e-6:
             return scale * log(1 + horizon_s / scale)
         return float(scale / rest * ((1 + horizon_s / scale) ** rest - 1))
-
-    def _siblings(self, zone: str) -> list[ZoneRecord]:
-        """What is known of the other zones of its region."""
-        region = region_of(zone)
-        return [its for other, its in self.records.items() if region_of(other) == region and other != zone]
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from spotrun.strategies.history import MarketHistory
 
 ON_DEMAND = "on-demand"
+
+NO_TOLLS: Mapping[str, float] = MappingProxyType({})
 
 Choice = str | None
 """A zone: run on its spot capacity. ON_DEMAND: run on demand. None: pay for nothing and wait."""
@@ -37,7 +40,8 @@ class Situation(msgspec.Struct):
 
     `running` is None after a loss. `spot` has the zones that can be had in the coming tick, in the order in which the
     cloud lists them, with their price in USD per hour. `settled` is False during a changeover. `running` has been what
-    it is for `since_s`, less than nothing during a changeover.
+    it is for `since_s`, less than nothing during a changeover. A start costs the toll of its zone in USD, where there
+    is one: for bytes that cross regions.
     """
 
     job: Job
@@ -48,6 +52,7 @@ class Situation(msgspec.Struct):
     spot: Mapping[str, float]
     history: MarketHistory
     since_s: float = 0.0
+    tolls: Mapping[str, float] = NO_TOLLS
 
     @property
     def slack_s(self) -> float:

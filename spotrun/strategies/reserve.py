@@ -32,7 +32,7 @@ class Reserve(msgspec.Struct, frozen=True):
     """
 
     def choose(self, situation: Situation) -> Choice:
-        spot = situation.spot
+        spot = _worth_their_toll(situation) if situation.tolls else situation.spot
         running = situation.running
         if running in spot and (len(spot) == 1 or not situation.settled):
             return running
@@ -54,6 +54,17 @@ class Reserve(msgspec.Struct, frozen=True):
         return None
 
 
+def _worth_their_toll(situation: Situation) -> dict[str, float]:
+    """Spot that no toll makes dearer than on-demand; what runs has paid its own."""
+    return {
+        zone: usd
+        for zone, usd in situation.spot.items()
+        if zone not in situation.tolls
+        or zone == situation.running
+        or _price_of_progress(zone, situation) < situation.job.on_demand_usd_per_hour
+    }
+
+
 def reserve_s(situation: Situation) -> float:
     """The slack below which waiting for spot costs more than it saves."""
     return 2 * situation.job.changeover_s + RESERVE_SHARE * situation.work_left_s
@@ -65,8 +76,10 @@ def _life_s(zone: str, situation: Situation) -> float:
 
 
 def _price_of_progress(zone: str, situation: Situation) -> float:
-    """USD per hour of progress: a changeover is paid once in a life."""
-    return situation.spot[zone] * (1 + situation.job.changeover_s / _life_s(zone, situation))
+    """USD per hour of progress: a changeover is paid once in a life, and so is a toll."""
+    life_s = _life_s(zone, situation)
+    usd = situation.spot[zone] * (1 + situation.job.changeover_s / life_s)
+    return usd + situation.tolls[zone] * 3600 / life_s if zone in situation.tolls else usd
 
 
 class Return(msgspec.Struct, frozen=True):
@@ -88,22 +101,24 @@ def return_to(zone: str, situation: Situation) -> Return:
     """What a return to the spot of `zone` would bring now."""
     share = situation.spot[zone] / situation.job.on_demand_usd_per_hour
     life_s = _life_s(zone, situation)
-    return Return(life_s, life_s * (1 - share), _changeover_cost_s(share, situation))
+    return Return(life_s, life_s * (1 - share), _changeover_cost_s(zone, situation))
 
 
-def _changeover_cost_s(share: float, situation: Situation) -> float:
-    """What a start at `share` of on-demand's price costs, the slack that it uses up included: in on-demand seconds."""
+def _changeover_cost_s(zone: str, situation: Situation) -> float:
+    """What a start there costs, its toll and the slack that it uses up included: in seconds of on-demand's price."""
+    on_demand = situation.job.on_demand_usd_per_hour
+    share, toll_s = situation.spot[zone] / on_demand, situation.tolls.get(zone, 0.0) * 3600 / on_demand
     scarce = SCARCITY * (reserve_s(situation) / max(situation.slack_s, 1.0)) ** 2
-    return situation.job.changeover_s * (share + scarce * max(0.0, 1 - share))
+    return situation.job.changeover_s * (share + scarce * max(0.0, 1 - share)) + toll_s
 
 
 def _may_pay_to_move(here: str, situation: Situation) -> bool:
     """
-    Whether it would pay to move to the cheapest zone if that lasted for ever: no zone pays where this does not.
+    Whether it would pay to move to the cheapest other zone if that lasted for ever: no zone pays where this does not.
 
     Most decisions end here, without the expected life of every zone.
     """
-    cheapest = min(situation.spot.values())
+    cheapest = min(usd for zone, usd in situation.spot.items() if zone != here)
     gain = _price_of_progress(here, situation) - cheapest
     return gain * MOVE_SHARE * situation.work_left_s > situation.job.changeover_s * cheapest
 
@@ -114,5 +129,4 @@ def _pays_to_move(here: str, there: str, situation: Situation) -> bool:
         return False
     believed_s = MOVE_SHARE * min(_life_s(there, situation), situation.work_left_s)
     gain = _price_of_progress(here, situation) - _price_of_progress(there, situation)
-    share = situation.spot[there] / job.on_demand_usd_per_hour
-    return gain * believed_s > job.on_demand_usd_per_hour * _changeover_cost_s(share, situation)
+    return gain * believed_s > job.on_demand_usd_per_hour * _changeover_cost_s(there, situation)

@@ -2,9 +2,9 @@
 Imported first, it halves the time in which a script of this folder starts; the tests start hundreds.
 
 Half of a trainer's start is imports that these jobs have no use for: torchmetrics wants scipy.signal for the sake of
-one window function, Lightning torch._dynamo for the name of one class, and torch has a flag in torch._inductor and a
-module for exporting models. In their place are modules with just these names. And the collector does not look for
-garbage among what is imported.
+one window function, Lightning torch._dynamo for the name of one class, and torch has a flag in torch._inductor, a
+module for exporting models, and what each operator does to tensors without data. In their place are modules with just
+these names. And the collector does not look for garbage among what is imported.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def nothing() -> None:
 
 gc.disable()
 put("torch.export")
+put("torch._meta_registrations")
 from torch import nn  # noqa: E402
 
 
@@ -52,6 +53,7 @@ put("torch._dynamo", OptimizedModule=OptimizedModule, disable=same, graph_break=
 put("torch._inductor")
 put("torch._inductor.config")
 import pytorch_lightning  # noqa: E402, F401
+import torch._prims.rng_prims  # noqa: E402, F401 - without which torch makes no generator
 
 gc.freeze()
 gc.enable()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import boto3
 from botocore.config import Config
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from botocore.loaders import Loader
+from botocore.session import Session
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws.refusals import CredentialsExpired, translated
@@ -30,6 +31,17 @@ CONFIG = Config(
 )
 
 
+_MODELS = Loader()
+"""What each service's calls look like, read once for all clients: to read it takes ten times as long as all else."""
+
+
+def _session() -> Session:
+    """With the settings and credentials of this moment."""
+    session = Session()
+    session.register_component("data_loader", _MODELS)
+    return session
+
+
 def default_region() -> str:
     """
     The region of the environment or of the AWS profile.
@@ -37,10 +49,15 @@ def default_region() -> str:
     Raises:
         CloudError: neither names one.
     """
-    name = boto3.Session().region_name
+    name = _session().get_config_variable("region")
     if not name:
         raise CloudError("no region is named", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
     return str(name)
+
+
+def _passes(error: BaseException) -> bool:
+    """By itself, and soon. Credentials that have expired wait for somebody to renew them."""
+    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired)
 
 
 class Region:
@@ -50,7 +67,7 @@ class Region:
         self.name = name
         self._clients: dict[str, Any] = {}
         self._retrying = Retrying(
-            retry=retry_if_exception_type(CloudUnavailable),
+            retry=retry_if_exception(_passes),
             wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
             stop=stop_after_attempt(ATTEMPTS_MAX),
             sleep=clock.sleep,
@@ -80,7 +97,7 @@ class Region:
     @property
     def partition(self) -> str:
         """`aws`, or that of China's or of the government's regions; part of every ARN."""
-        return str(boto3.Session().get_partition_for_region(self.name))
+        return str(_session().get_partition_for_region(self.name))
 
     @property
     def pricing(self) -> Any:
@@ -89,7 +106,7 @@ class Region:
     def _client(self, service: str, region: str) -> Any:
         client = self._clients.get(service)
         if client is None:
-            client = self._clients[service] = boto3.Session().client(service, region_name=region, config=CONFIG)
+            client = self._clients[service] = _session().create_client(service, region_name=region, config=CONFIG)
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:

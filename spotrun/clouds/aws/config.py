@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from spotrun.instance import VOLUME_GIB
+
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
@@ -19,4 +21,4 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     instance_profile: str = "spotrun-node"
     image_id: str | None = None
     image_parameter: str = ""
-    volume_gib: int = 100
+    volume_gib: int = VOLUME_GIB

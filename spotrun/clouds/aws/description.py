@@ -36,17 +36,25 @@ NEVER_RAN = {
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
-def instance_of(found: dict[str, Any], region: str, prices: Sequence[PriceSegment], gone_by: datetime) -> Instance:
+def instance_of(
+    found: dict[str, Any],
+    region: str,
+    prices: Sequence[PriceSegment],
+    gone_by: datetime,
+    pending_at: datetime | None = None,
+) -> Instance:
     """
     `prices` are those of its pool, oldest first; where there is none, the price in its tag counts. An end that the row
-    tells no time of was at `gone_by`.
+    tells no time of was at `gone_by`. The meter runs from `pending_at` on, when it was last seen pending, or from its
+    launch: EC2 bills only what runs, and does not tell since when.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
     state = _STATES[found["State"]["Name"]]
     launched_at: datetime = found["LaunchTime"].astimezone(UTC)
     ended = state is InstanceState.TERMINATED
     ended_at = max(launched_at, end_told(found) or gone_by) if ended else None
-    billed_from = None if state is InstanceState.PENDING or _never_ran(found) else launched_at
+    ran = state is not InstanceState.PENDING and not _never_ran(found)
+    billed_from = max(launched_at, pending_at or launched_at) if ran else None
     offering = _offering(found, region, tags)
     return Instance(
         instance_id=found["InstanceId"],

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import builtins
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws import guard
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
@@ -36,7 +35,6 @@ class AwsCloud:
     Rents out EC2 instances in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
     It holds no run state: all that it knows of an instance comes from EC2, where the instance's tags say whose it is.
-    `unguarded` is why the newest launch without a guard has none.
     """
 
     name = "aws"
@@ -48,7 +46,7 @@ class AwsCloud:
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
         self._endings = {name: Endings(region) for name, region in self._regions.items()}
         self._snapshots: dict[str, tuple[float, builtins.list[Instance]]] = {}
-        self.unguarded = ""
+        self._pending_at: dict[str, datetime] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -58,7 +56,7 @@ class AwsCloud:
     def launch(self, request: LaunchRequest) -> Instance:
         region = self._region_of(request.offering)
         try:
-            found, account = self._run(region, request)
+            found = self._run(region, request)
         except TokenReused as error:
             return self._launched_before(region, request, error)
         except Unsupported:
@@ -71,9 +69,7 @@ class AwsCloud:
             raise self._quota_error(region, request.offering, error) from error
         finally:
             self._snapshots.pop(region.name, None)
-        instance = instance_of(found, region.name, (), self._clock.now())
-        self._guard(region, request, instance, account)
-        return instance
+        return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
         return next((each for each in self.list() if each.instance_id == instance_id), None)
@@ -97,25 +93,14 @@ class AwsCloud:
             raise CloudError(f"{offering} is in no region that may be used", hint="name its region under resources")
         return self._regions[offering.region]
 
-    def _run(self, region: Region, request: LaunchRequest) -> tuple[dict[str, Any], str]:
-        """
-        RunInstances: the instance, and whose account it is in.
-
-        Repeating it is harmless, because the token is in it, and all else follows from the request.
-        """
+    def _run(self, region: Region, request: LaunchRequest) -> dict[str, Any]:
+        """RunInstances. Repeating it is harmless: the token is in it, and all else follows from the request."""
         image = describe_image(region, request.offering.image)
         group = self._catalogs[region.name].network.group
         parameters = run_instances(request, self._config, image, group)
         answer = region.ask(f"launch {request.offering}", lambda: region.ec2.run_instances(**parameters))
         found: dict[str, Any] = answer["Instances"][0]
-        return found, answer["OwnerId"]
-
-    def _guard(self, region: Region, request: LaunchRequest, instance: Instance, account: str) -> None:
-        """Beside the time-to-live that the instance arms itself: an account without it is `doctor`'s business."""
-        try:
-            guard.arm(region, request, instance.instance_id, account, instance.launched_at)
-        except CloudError as error:
-            self.unguarded = str(error)
+        return found
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
@@ -172,8 +157,16 @@ class AwsCloud:
         history = self._catalogs[region.name].spot_history(min(spot)) if spot else {}
         now = self._clock.now()
         ends = self._endings[region.name].of(rows, now)
+        self._pending_at |= {row["InstanceId"]: now for row in rows if row["State"]["Name"] == "pending"}
         return [
-            instance_of(row, region.name, history.get(_pool(row), ()), ends.get(row["InstanceId"], now)) for row in rows
+            instance_of(
+                row,
+                region.name,
+                history.get(_pool(row), ()),
+                ends.get(row["InstanceId"], now),
+                self._pending_at.get(row["InstanceId"]),
+            )
+            for row in rows
         ]
 
 

@@ -1,20 +1,24 @@
 """
-The guard beside an instance's own time-to-live (protocol 11): a one-shot schedule in the cloud, which ends the instance
-when that has passed, whatever became of the instance, its runner, or the machine that the runner was on.
+The guards of protocol 11 on EC2: for each launch a one-shot schedule, which ends the instance when its time-to-live has
+passed, whatever became of the instance, its runner, or the machine that the runner was on.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
+from spotrun.clock import Clock
+from spotrun.clouds.aws import inquiry
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.refusals import AlreadyThere, NotThere
+from spotrun.clouds.guards import Guard
 from spotrun.errors import CloudError
-from spotrun.instance import LaunchRequest
 
 GROUP, ROLE = "spotrun", "spotrun-guard"
 """Both are made by infra/aws."""
@@ -35,27 +39,47 @@ def missing(region: Region) -> str | None:
     return None
 
 
-def arm(region: Region, request: LaunchRequest, instance_id: str, account: str, launched_at: datetime) -> None:
-    """
-    Make the schedule; harmless to repeat. It deletes itself once it was done.
+class AwsGuards:
+    """See Guards. What this object has armed it does not arm again; another one asks, and is told that it is there."""
 
-    Raises:
-        CloudError: the account does not allow it, or has no such group.
-    """
-    at = launched_at + request.time_to_live + LATER
-    schedule: dict[str, Any] = {
-        "Name": request.token,
+    def __init__(self, regions: Sequence[str], clock: Clock) -> None:
+        self._regions = {name: Region(name, clock) for name in regions}
+        self._account = ""
+        self._armed: set[str] = set()
+
+    def arm(self, guard: Guard) -> None:
+        if guard.token in self._armed:
+            return
+        region = self._regions[guard.region]
+        schedule = _schedule(guard, region.partition, self._account_of(region))
+        with contextlib.suppress(AlreadyThere):  # an earlier call for the same launch made it
+            region.ask(f"arm the guard of {guard.instance_id}", lambda: region.scheduler.create_schedule(**schedule))
+        self._armed.add(guard.token)
+
+    def disarm(self, token: str, region_name: str) -> None:
+        region = self._regions[region_name]
+        named = {"GroupName": GROUP, "Name": token}
+        with contextlib.suppress(NotThere):  # it has done its work, or never was
+            region.ask(f"delete the guard {token}", lambda: region.scheduler.delete_schedule(**named))
+
+    def _account_of(self, region: Region) -> str:
+        if not self._account:
+            self._account = inquiry.caller(region).account
+        return self._account
+
+
+def _schedule(guard: Guard, partition: str, account: str) -> dict[str, Any]:
+    """It deletes itself once it was done."""
+    at = guard.ends_at + LATER
+    return {
+        "Name": guard.token,
         "GroupName": GROUP,
         "ScheduleExpression": f"at({at:%Y-%m-%dT%H:%M:%S})",
         "FlexibleTimeWindow": {"Mode": "OFF"},
         "ActionAfterCompletion": "DELETE",
         "Target": {
-            "Arn": f"arn:{region.partition}:scheduler:::aws-sdk:ec2:terminateInstances",
-            "RoleArn": f"arn:{region.partition}:iam::{account}:role/{ROLE}",
-            "Input": json.dumps({"InstanceIds": [instance_id]}),
+            "Arn": f"arn:{partition}:scheduler:::aws-sdk:ec2:terminateInstances",
+            "RoleArn": f"arn:{partition}:iam::{account}:role/{ROLE}",
+            "Input": json.dumps({"InstanceIds": [guard.instance_id]}),
         },
     }
-    try:
-        region.ask(f"arm the guard of {instance_id}", lambda: region.scheduler.create_schedule(**schedule))
-    except AlreadyThere:
-        return  # by an earlier call of the same launch

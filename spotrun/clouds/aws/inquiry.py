@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -103,6 +103,18 @@ def _one_of_ours(region: Region) -> str | None:
     ]
     reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)
     return next((str(row["InstanceId"]) for each in reservations for row in each["Instances"]), None)
+
+
+def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
+    """
+    `String`, `StringList` or `SecureString` of those SSM parameters that are there. No value is asked for.
+
+    Raises:
+        CloudError: it may not be asked.
+    """
+    filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
+    found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
+    return {str(row["Name"]): str(row["Type"]) for row in found}
 
 
 def ingress_rules(region: Region, group: str) -> int:

@@ -42,8 +42,9 @@ def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group
         "UserData": user_data(request),
     }
     if offering.capacity_type is CapacityType.SPOT:
-        # no MaxPrice: it only means more interruptions, never a smaller bill (failures.md B4)
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+        if request.price_cap_usd_per_hour is not None:
+            options["MaxPrice"] = str(request.price_cap_usd_per_hour)
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
     return parameters
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from spotrun import proc
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
@@ -73,8 +75,7 @@ def descendants(pid: int) -> list[ProcessMark]:
 
 def carrying(name: str, value: str) -> list[ProcessMark]:
     """All live processes of this user that were started with `name=value` in their environment."""
-    wanted = f"{name}={value}".encode()
-    return [stat.mark for stat in _all() if not stat.dead and wanted in _environment(stat.mark.pid)]
+    return [found for pid in proc.started_with(name, value) if (found := mark(pid)) is not None]
 
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
@@ -123,22 +124,9 @@ def _all() -> Iterator[_Stat]:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """From /proc/PID/stat; see proc(5). A command's name may hold anything, so fields count from its last ')'."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    fields = proc.stat(pid)
     if len(fields) < 20:
         return None
     state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
     dead = state in (b"Z", b"X") and threads <= 1  # a zombie with threads lives on in them
     return _Stat(ProcessMark(pid, started), parent, dead)
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:  # gone, or not ours
-        return []

@@ -41,7 +41,7 @@ def _dump(logger: Any, pattern: str) -> State:
     files = _files(logger, pattern)
     if sum(path.stat().st_size for path in files.values()) > CARRIED_MAX_BYTES:
         return {"version": logger.version, "files": None, "extents": {n: _extent(path) for n, path in files.items()}}
-    return {"version": logger.version, "files": {name: _tensor(path.read_bytes()) for name, path in files.items()}}
+    return {"version": logger.version, "files": {name: as_tensor(path.read_bytes()) for name, path in files.items()}}
 
 
 def _extent(path: Path) -> int:
@@ -54,8 +54,13 @@ def _cut(path: Path, extent: int) -> bytes:
     return b"".join(content.splitlines(keepends=True)[:extent]) if path.name == CSV else content[:extent]
 
 
-def _tensor(content: bytes) -> torch.Tensor:
+def as_tensor(content: bytes) -> torch.Tensor:
+    """A file as a snapshot can hold it."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def content_of(tensor: torch.Tensor) -> bytes:
+    return tensor.numpy().tobytes()
 
 
 def begin(trainer: Any, run_uid: str) -> None:
@@ -102,7 +107,7 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
-    return {name: _tensor(_cut(path, extents[name])) for name, path in paths.items()}
+    return {name: as_tensor(_cut(path, extents[name])) for name, path in paths.items()}
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
@@ -129,7 +134,7 @@ def load(trainer: Any, saved: list[State]) -> None:
         for name, content in state["files"].items():
             path = Path(logger.log_dir) / names[name]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.numpy().tobytes())
+            path.write_bytes(content_of(content))
             if pattern == CSV:
                 logger.experiment.metrics_keys = path.read_text().splitlines()[0].split(",")
 

@@ -13,8 +13,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from spotrun.lightning.connectors import logs
 
 State = dict[str, Any]
@@ -25,11 +23,15 @@ MARK = "tags/spotrun.run"
 
 
 def loggers(trainer: Any) -> list[Any]:
-    """Those of this process whose store is a folder."""
+    """Those of this process whose store is a folder; `mlflow_client` has the others."""
+    return [each for each in all_loggers(trainer) if store_folder(each) is not None]
+
+
+def all_loggers(trainer: Any) -> list[Any]:
+    """The MLFlowLoggers of this process, wherever they log to."""
     if not trainer.is_global_zero:
         return []
-    named = [each for each in trainer.loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
-    return [each for each in named if _root(each) is not None]
+    return [each for each in trainer.loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
 
 
 def dump(trainer: Any) -> list[State]:
@@ -45,8 +47,8 @@ def _dump(logger: Any) -> State:
     return {
         "run": logger.run_id,
         "experiment": logger.experiment_id,
-        "meta": _tensor((folder.parent / "meta.yaml").read_bytes()),
-        "files": {name: _tensor(path.read_bytes()) for name, path in paths.items()} if carried else None,
+        "meta": logs.as_tensor((folder.parent / "meta.yaml").read_bytes()),
+        "files": {name: logs.as_tensor(path.read_bytes()) for name, path in paths.items()} if carried else None,
         "extents": sizes,
     }
 
@@ -73,7 +75,7 @@ def continue_run(trainer: Any, saved: list[State]) -> None:
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder.parent / "meta.yaml").exists():
-            (folder.parent / "meta.yaml").write_bytes(_content(state["meta"]))
+            (folder.parent / "meta.yaml").write_bytes(logs.content_of(state["meta"]))
         _go_on_in(logger, state["experiment"], state["run"])
         _load(folder, state)
 
@@ -97,7 +99,7 @@ def _load(folder: Path, state: State) -> None:
     for name, content in (state["files"] or {}).items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_content(content))
+        path.write_bytes(logs.content_of(content))
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
@@ -105,7 +107,7 @@ def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
     opened = _folder(logger)
     if opened.name == run_id:
         return
-    if _is_new(opened) and not _is_active(opened.name):
+    if _is_new(opened) and not is_active(opened.name):
         shutil.rmtree(opened)
         if opened.parent.name != experiment_id and not any(path.is_dir() for path in opened.parent.iterdir()):
             shutil.rmtree(opened.parent)  # of the same name as the saved one: this machine had none
@@ -117,7 +119,7 @@ def _is_new(folder: Path) -> bool:
     return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
 
 
-def _is_active(run_id: str) -> bool:
+def is_active(run_id: str) -> bool:
     """The script is inside `with mlflow.start_run()` of it."""
     import mlflow
 
@@ -125,7 +127,7 @@ def _is_active(run_id: str) -> bool:
     return active is not None and active.info.run_id == run_id
 
 
-def _root(logger: Any) -> str | None:
+def store_folder(logger: Any) -> str | None:
     """`file:FOLDER`, `file://FOLDER` or FOLDER; None for a server or a database."""
     uri = str(logger._tracking_uri)
     folder = uri.removeprefix("file:").removeprefix("//")
@@ -133,9 +135,9 @@ def _root(logger: Any) -> str | None:
 
 
 def _store(logger: Any) -> Path:
-    root = _root(logger)
-    assert root is not None
-    return Path(root)
+    folder = store_folder(logger)
+    assert folder is not None
+    return Path(folder)
 
 
 def _folder(logger: Any) -> Path:
@@ -146,11 +148,3 @@ def _folder(logger: Any) -> Path:
 def _files(folder: Path) -> list[Path]:
     inside = [path for name in FOLDERS for path in sorted((folder / name).rglob("*")) if path.is_file()]
     return [path for path in (folder / "meta.yaml",) if path.exists()] + inside
-
-
-def _tensor(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
-
-
-def _content(tensor: torch.Tensor) -> bytes:
-    return tensor.numpy().tobytes()

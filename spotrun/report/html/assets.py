@@ -11,21 +11,24 @@ STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0 auto;max-width:70rem;
 padding:1rem;overflow-wrap:anywhere}
 h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)}
-.wide{overflow-x:auto}.wide>svg{min-width:44rem;width:100%;display:block}
+.glance{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(11rem,45%),1fr));gap:.6rem 1rem;margin:1rem 0}
+.glance dt{color:var(--soft);font-size:.85rem}.glance dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}.wide>svg{min-width:60rem;width:100%;display:block}
 svg text{fill:var(--ink);font-size:13px}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-align:left;color:var(--soft)}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child,.words td,.words th{text-align:left}
+tr>:first-child{position:sticky;left:0;background:var(--paper)}.words tr>:first-child{position:static}
 .words td:last-child{white-space:normal;min-width:16rem}
 th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
 :focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0}.swatch{width:12px;margin-right:.4rem}
-.spot,.productive{fill:#2a9d6f}.on_demand{fill:#d9822b}.storage{fill:#7c6fd1}.wait{fill:#9aa3ae}.detect{fill:#6b7480}
-.boot{fill:#5aa9e6}.setup{fill:#3d7fc1}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#d6a51f}
-.paused{fill:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
-.range{fill:#5aa9e6}.middle{fill:var(--ink)}
-.paid{fill:none;stroke:#2a9d6f;stroke-width:2.5}.all_on_demand{fill:none;stroke:#d9822b;stroke-width:2.5;
-stroke-dasharray:7 4}.key_paid{fill:#2a9d6f}.key_all_on_demand{fill:#d9822b}
+.spot,.productive{fill:#2a9d6f}.on_demand{fill:#cf7420}.storage{fill:#7c6fd1}.wait{fill:#808a96}.detect{fill:#6b7480}
+.boot{fill:#3d97da}.setup{fill:#3a6fb5}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#b08a15}
+.paused{fill:var(--line)}.axis{stroke:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
+.range{fill:#3d97da}.middle{fill:var(--ink)}
+.paid{fill:none;stroke:#2a9d6f;stroke-width:2.5}.all_on_demand{fill:none;stroke:#cf7420;stroke-width:2.5;
+stroke-dasharray:7 4}.key_paid{fill:#2a9d6f}.key_all_on_demand{fill:#cf7420}
 """
 
 SCRIPT = """

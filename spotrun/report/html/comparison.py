@@ -10,9 +10,9 @@ from spotrun.report.compare import Compared, assumptions, comparison, trend
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
-from spotrun.report.html.tables import figure, head, table
-from spotrun.report.machine import usd_text
-from spotrun.report.tables import NOTHING, count, dollars, plain, short_duration
+from spotrun.report.html.tables import figure, head, optional_figure, table
+from spotrun.report.machine import optional_usd
+from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
 from spotrun.timeline import DOWNTIME
 
 LEFT, WIDTH, ROW = 250, 640, 30
@@ -67,7 +67,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     keys = [
         ("spot", "spot"),
         ("on_demand", "on-demand"),
-        ("storage", "storage and requests"),
+        ("storage", "storage, requests, egress"),
         ("wait", "all on demand"),
     ]
     return join(picture(f"Cost: {said}", len(runs) * ROW, *rows), legend(keys))
@@ -111,8 +111,8 @@ def _row(run: Compared) -> Markup:
     cells = [
         element("td", summary.state),
         figure(count(len(summary.epochs)), len(summary.epochs)),
-        figure(NOTHING if ratio is None else f"{ratio:.2f}x", -1 if ratio is None else ratio),
-        figure(NOTHING if per_epoch is None else dollars(per_epoch), -1 if per_epoch is None else usd_text(per_epoch)),
+        optional_figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
+        optional_figure(optional_dollars(per_epoch), optional_usd(per_epoch)),
         *listings.account_cells(summary.total),
     ]
     return element("tr", element("th", plain(summary.run, NAME_MAX), scope="row"), *cells)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from spotrun.accounting import Account, RunSummary
 from spotrun.books import Bill
-from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture
+from spotrun.report.html.markup import Markup, bar, baseline, element, join, label, legend, picture
 from spotrun.report.tables import dollars, short_duration
 from spotrun.timeline import DOWNTIME
 
@@ -17,15 +17,16 @@ NAMES_MAX = 20
 
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
-    """A bar per epoch, of spot, on-demand and storage with its requests; the last `BARS_MAX` epochs."""
+    """A bar per epoch, of spot, on-demand and storage with its requests and egress; the last `BARS_MAX` epochs."""
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = WIDTH / max(len(shown), 1)
     bars = [_stack(epoch, LEFT + index * step, min(step * 0.8, 60), most) for index, epoch in enumerate(shown)]
     names = [_name(epoch, LEFT + index * step) for index, epoch in enumerate(shown) if index % _every(len(shown)) == 0]
     said = f"Cost of {len(shown)} epochs, at most {dollars(most)} each; the figures are in the table of epochs."
-    keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage and requests")]
-    return join(picture(said, HEIGHT + 30, label(0, 25, dollars(most)), *bars, *names), legend(keys))
+    keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage, requests, egress")]
+    ground = baseline(LEFT, LEFT + WIDTH, HEIGHT + 10)
+    return join(picture(said, HEIGHT + 30, label(0, 25, dollars(most)), ground, *bars, *names), legend(keys))
 
 
 def _every(epochs: int) -> int:
@@ -60,8 +61,14 @@ def cumulative(course: list[tuple[datetime, Bill]]) -> Markup:
     )
     lines = [_line(compared, most, "all_on_demand"), _line(paid, most, "paid")]
     keys = [("key_paid", "paid"), ("key_all_on_demand", "all on demand (dashed)")]
-    top = label(0, 25, dollars(Decimal(repr(most))))
-    return join(picture(said, HEIGHT + 30, top, *lines), legend(keys))
+    axes = [
+        label(0, 25, dollars(Decimal(repr(most)))),
+        label(0, HEIGHT + 12, "$0"),
+        baseline(LEFT, LEFT + WIDTH, HEIGHT + 10),
+        label(LEFT, HEIGHT + 27, "0"),
+        label(LEFT + WIDTH, HEIGHT + 27, short_duration(course[-1][0] - course[0][0]), "end"),
+    ]
+    return join(picture(said, HEIGHT + 30, *axes, *lines), legend(keys))
 
 
 def _line(amounts: list[float], most: float, class_: str) -> Markup:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from spotrun.accounting import Account, RunSummary
 from spotrun.events import Entry
 from spotrun.report.describe import describe
 from spotrun.report.html.markup import Markup, element
-from spotrun.report.html.tables import figure, head, row, table
-from spotrun.report.machine import usd_text
-from spotrun.report.tables import count, dollars, percent, short_duration
+from spotrun.report.html.tables import figure, head, optional_figure, row, table
+from spotrun.report.machine import optional_usd, usd_text
+from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
+from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
+from spotrun.report.why import capacity
 from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME
 
 ROWS_MAX = 500
 """Of each table, the newest: the file must stay small enough to be mailed."""
-COSTS = ("cost", "spot", "on-demand", "storage", "requests", "all on demand")
-OTHERS = ("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone")
+COSTS = ("cost", "spot", "on-demand", "storage", "requests", "egress", "all on demand")
+OTHERS = (
+    *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
+    *("paid", "goodput", "per training hour"),
+)
 
 
 def epochs(summary: RunSummary) -> Markup:
@@ -28,15 +34,45 @@ def epochs(summary: RunSummary) -> Markup:
     return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
 
 
+def glance(summary: RunSummary) -> Markup:
+    """The figures that people look for first."""
+    total = summary.total
+    found = {
+        "paid": dollars(total.cost_usd),
+        "all on demand": dollars(total.counterfactual_usd),
+        "saved": percent(total.savings),
+        "epochs": count(len(summary.epochs)),
+        "per epoch": optional_dollars(summary.usd_per_epoch),
+        "per training hour": optional_dollars(total.usd_per_productive_hour),
+        "wall time": short_duration(total.wall),
+        "downtime": short_duration(total.downtime),
+        "interruptions": count(total.interruptions),
+        "goodput": percent(total.goodput),
+    }
+    pairs = (element("div", element("dt", name), element("dd", text)) for name, text in found.items())
+    return element("dl", *pairs, class_="glance")
+
+
+def interruptions(summary: RunSummary) -> Markup:
+    """What each of them cost; where the terminal breaks a head into lines, this one does not."""
+    found = summary.interruptions
+    rows = []
+    for each in found[-ROWS_MAX:]:
+        where = f"{each.offering.zone} {capacity(each.offering)}"
+        rows.append(row(str(each.attempt), [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each)]))
+    names = ("attempt", "training ended (UTC)", "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
+    return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
+
+
 def attempts(state: RunState) -> Markup:
     rows = []
     for attempt in list(state.attempts.values())[-ROWS_MAX:]:
         offering = state.launch_of(attempt).intent.offering
         end = "" if attempt.end is None else f"{attempt.end.cause}: {attempt.end.detail}".removesuffix(": ")
         notice = "" if attempt.notice_at is None else f"{attempt.notice_at:%Y-%m-%d %H:%M:%S}"
-        capacity = str(offering.capacity_type).replace("_", "-")
         started = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
-        rows.append(row(str(attempt.number), [started, offering.zone, offering.instance_type, capacity, notice, end]))
+        place = (offering.zone, offering.instance_type, capacity(offering))
+        rows.append(row(str(attempt.number), [started, *place, notice, end]))
     heads = [head(name) for name in ("attempt", "started (UTC)", "zone", "type", "capacity", "notice", "end")]
     return table(f"Attempts{_cut(tuple(state.attempts))}", heads, rows, class_="words")
 
@@ -57,10 +93,18 @@ def _account(name: str, a: Account) -> Markup:
 
 def account_cells(a: Account) -> list[Markup]:
     """The figures of `COSTS` and `OTHERS`."""
-    money = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.counterfactual_usd)
+    money = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.egress_usd, a.counterfactual_usd)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
-    cells = [figure(dollars(amount), usd_text(amount)) for amount in money]
-    cells.append(figure(percent(a.savings), -1 if a.savings is None else a.savings))
-    cells += [figure(short_duration(time), time.total_seconds()) for time in times]
-    cells += [figure(count(number), number) for number in (a.interruptions, a.steps_redone)]
-    return cells
+    return [
+        *(figure(dollars(amount), usd_text(amount)) for amount in money),
+        optional_figure(percent(a.savings), a.savings),
+        *(duration(time) for time in times),
+        *(figure(count(number), number) for number in (a.interruptions, a.steps_redone)),
+        duration(a.paid),
+        optional_figure(percent(a.goodput), a.goodput),
+        optional_figure(optional_dollars(a.usd_per_productive_hour), optional_usd(a.usd_per_productive_hour)),
+    ]
+
+
+def duration(time: timedelta) -> Markup:
+    return figure(short_duration(time), time.total_seconds())

@@ -65,6 +65,11 @@ def label(x: float, y: float, text: str, anchor: str = "start") -> Markup:
     return element("text", text, x=f"{x:.1f}", y=f"{y:g}", text_anchor=anchor)
 
 
+def baseline(left: float, right: float, y: float) -> Markup:
+    """The line that a drawing's amounts stand on."""
+    return element("line", x1=f"{left:g}", x2=f"{right:g}", y1=f"{y:g}", y2=f"{y:g}", class_="axis")
+
+
 def legend(entries: list[tuple[str, str]]) -> Markup:
     """Class of a mark and what it means."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)

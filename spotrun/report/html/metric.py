@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from spotrun.accounting import bills_at
 from spotrun.errors import SpecInvalid
-from spotrun.report.html.markup import Markup, element, join, label, picture
+from spotrun.report.html.markup import Markup, baseline, element, join, label, picture
 from spotrun.report.tables import dollars, plain
 from spotrun.state import RunState
 
@@ -47,6 +47,7 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
     first, last = (f"{value:.4g} after {_usd(paid)}" for paid, value in (shown[0], shown[-1]))
     said = f"{plain(metric, 60)} over dollars: {first}, {last}; least {low:.4g}, most {high:.4g}."
     axis = [
+        baseline(LEFT, LEFT + WIDTH, HEIGHT),
         label(0, 20, f"{high:.4g}"),
         label(0, HEIGHT - 10, f"{low:.4g}"),
         label(LEFT, HEIGHT + 15, "$0"),

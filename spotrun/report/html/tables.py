@@ -11,6 +11,11 @@ def figure(text: str, value: object) -> Markup:
     return element("td", text, data_value=value)
 
 
+def optional_figure(text: str, value: object) -> Markup:
+    """What may be unknown; that sorts below every figure."""
+    return figure(text, "-Infinity" if value is None else value)
+
+
 def head(content: Content) -> Markup:
     return element("th", content, scope="col")
 

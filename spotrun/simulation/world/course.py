@@ -20,8 +20,9 @@ class Course(msgspec.Struct, frozen=True):
     One world's run, by the account of the real reports.
 
     `finished_s` is None where the training was not completed; `missed` is against its deadline. `cost_usd` includes
-    storage and requests, `instances_usd` does not. `seconds` are those of each kind of the timeline, productive time
-    included. `bought` has the capacity type of each attempt. `trace_sha256` is equal where everything happened alike.
+    storage, requests and egress, `instances_usd` does not. `seconds` are those of each kind of the timeline, productive
+    time included. `bought` has the capacity type of each attempt. `trace_sha256` is equal where everything happened
+    alike.
     """
 
     seed: int
@@ -30,6 +31,7 @@ class Course(msgspec.Struct, frozen=True):
     deadline_s: float | None
     cost_usd: Decimal
     instances_usd: Decimal
+    egress_usd: Decimal
     losses: int
     steps_redone: int
     seconds: dict[str, float]
@@ -60,6 +62,7 @@ def course(
         deadline_s=None if created.deadline_at is None else (created.deadline_at - began_at).total_seconds(),
         cost_usd=total.cost_usd,
         instances_usd=total.spot_usd + total.on_demand_usd,
+        egress_usd=total.egress_usd,
         losses=total.interruptions,
         steps_redone=total.steps_redone,
         seconds={str(kind): time.total_seconds() for kind, time in total.times.items()},

@@ -10,13 +10,23 @@ from spotrun.strategies.port import Job
 
 IDLE_S = 30.0
 """Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""
+CHECKPOINT_BYTES = 10**8
 WARM_SHARE = 0.1
 """Of a restore, where a standby had done the rest before it took over."""
 
 
-def world_of(job: Job, spec: RunSpec, market: Market, seed: int, *, unbilled_s: float = 0.0) -> SimulatedWorld:
+def world_of(
+    job: Job,
+    spec: RunSpec,
+    market: Market,
+    seed: int,
+    *,
+    unbilled_s: float = 0.0,
+    bucket_region: str = "",
+    checkpoint_bytes: int = CHECKPOINT_BYTES,
+) -> SimulatedWorld:
     """
-    The job under `spec` in a world of that seed.
+    The job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
 
     The first `unbilled_s` of a changeover cost nothing; the rest is spent on boot, set-up and restore alike.
     """
@@ -24,7 +34,7 @@ def world_of(job: Job, spec: RunSpec, market: Market, seed: int, *, unbilled_s: 
     third = (job.changeover_s - pending_s) / 3
     return SimulatedWorld(
         spec,
-        Training(steps=round(job.work_s), step_s=1.0),
+        Training(steps=round(job.work_s), step_s=1.0, size_bytes=checkpoint_bytes),
         market,
         seed=seed,
         habits=Habits(
@@ -35,4 +45,5 @@ def world_of(job: Job, spec: RunSpec, market: Market, seed: int, *, unbilled_s: 
             warm_restore_s=(WARM_SHARE * third, WARM_SHARE * third),
         ),
         idle_s=IDLE_S,
+        bucket_region=bucket_region,
     )

@@ -41,7 +41,8 @@ class SimulatedWorld:
     out for up to `idle_s`: that makes long quiet stretches cheap, and what the runner does for the time alone (ask a
     pool again that rested, go back to spot, leave for the deadline) so much later at most.
 
-    `starts` tells how long each instance boots and sets up, where others are to meet the same; else the habits do.
+    `starts` tells how long each instance boots and sets up, where others are to meet the same; else the habits do. The
+    bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class SimulatedWorld:
         faults: Faults = NO_FAULTS,
         look_s: float = TICK_S,
         idle_s: float = 0.0,
+        bucket_region: str = "",
     ) -> None:
         self.seed = seed
         self.clock = ManualClock()
@@ -69,7 +71,7 @@ class SimulatedWorld:
         self._lines = BadLines(faults, dice, self.clock)
         self.uid = f"{seed % 16**10:010x}"
         self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
-        self._create()
+        self._create(bucket_region)
         self._place = Place(
             clock=self.clock,
             cloud=self.cloud,
@@ -91,9 +93,9 @@ class SimulatedWorld:
         self._looked_s = self._free_s = -inf
         self._changes_seen = -1
 
-    def _create(self) -> None:
+    def _create(self, bucket_region: str) -> None:
         time_scale = 1.0 if self._look_s <= TICK_S else self._look_s / TICK_SYSTEM_MIN_S
-        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale))
+        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale), bucket_region)
         self._ledger.append(lambda _: created)
 
     def _new_runner(self) -> Runner:

@@ -1,0 +1,115 @@
+"""
+The Python environment of a run on one instance: a layer over the agent's own, which `setup` installs into.
+
+It sees all that the agent's Python has, torch first of all, and adds to it. Nothing outside of the instance's folder is
+touched by a `pip install`, on this machine's own Python least of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import site
+import sys
+import venv
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from spotrun.spec import RunSpec
+
+FOLDER = "env"
+_OF_PACKAGES = (".dist-info", ".egg-info")
+_VECTORS = ("avx", "amx", "sse", "fma", "bmi", "sve", "asimd")
+"""What setups compile for, where they compile for the machine that they run on."""
+
+
+def make(instance_dir: Path) -> None:
+    """Anew, whatever was there. `pip` is the agent's, or the one that comes with Python where the agent has none."""
+    folder = instance_dir / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.EnvBuilder(symlinks=True, with_pip=find_spec("pip") is None).create(folder)
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in _own_site_folders()]
+    (_site_folder(folder) / "base.pth").write_text("".join(lines))
+    for name in ("pip", "pip3"):
+        script = folder / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{python(instance_dir)}" -m pip "$@"\n')
+        script.chmod(0o755)
+
+
+def _own_site_folders() -> list[str]:
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [path for path in (*site.getsitepackages(), *users) if os.path.isdir(path)]
+
+
+def _site_folder(folder: Path) -> Path:
+    return folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+def exists(instance_dir: Path) -> bool:
+    return (instance_dir / FOLDER / "bin" / "python").exists()
+
+
+def python(instance_dir: Path) -> str:
+    """The interpreter that runs a script on this instance."""
+    own = instance_dir / FOLDER / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def variables(instance_dir: Path) -> Mapping[str, str]:
+    """What an activated environment sets beside PATH; nothing where the run has none."""
+    return {"VIRTUAL_ENV": str(instance_dir / FOLDER)} if exists(instance_dir) else {}
+
+
+def relocate(instance_dir: Path, made_in: str) -> None:
+    """Let scripts and editable installs that were made in another folder find themselves in this one."""
+    folder = instance_dir / FOLDER
+    if made_in == str(instance_dir):
+        return
+    site_folder = _site_folder(folder)
+    for path in (*(folder / "bin").iterdir(), *site_folder.glob("*.pth"), *site_folder.glob("__editable__*.py")):
+        if path.is_symlink() or not path.is_file():
+            continue
+        data = path.read_bytes()
+        if made_in.encode() in data and b"\0" not in data:
+            path.write_bytes(data.replace(made_in.encode(), str(instance_dir).encode()))
+
+
+def key_of(spec: RunSpec, workdir_sha256: str, accelerators: str) -> str:
+    """
+    The name of what `setup` makes here: a hash of all that goes into it.
+
+    That is the command, the work folder with every file that the command may read, its variables, and what it builds
+    on: Python, its packages (the image's torch among them), the accelerator and the instructions of the processor.
+    """
+    return _hash(
+        {
+            "setup": spec.setup,
+            "workdir": workdir_sha256,
+            "envs": dict(spec.envs),
+            "python": [sys.implementation.cache_tag, platform.python_version(), sys.base_prefix],
+            "packages": _packages(),
+            "machine": [platform.system(), platform.machine(), *platform.libc_ver(), accelerators],
+            "instructions": _instructions(),
+        }
+    )
+
+
+def _hash(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _packages() -> list[str]:
+    """Names with versions, as their folders have them: reading what is in those takes a second on a cold disk."""
+    folders = [Path(path) for path in sys.path if os.path.isdir(path)]
+    return sorted({each.name for folder in folders for each in folder.iterdir() if each.suffix in _OF_PACKAGES})
+
+
+def _instructions() -> list[str]:
+    lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return sorted(flag for flag in flags if flag.startswith(_VECTORS))

@@ -1,0 +1,50 @@
+"""
+What a set-up leaves outside of the run's own folders: no pack holds it, so such a set-up must run on each instance.
+
+A look, not a proof: mounted file systems, running processes, and names that came into or went from the folders in which
+programs, packages and data are put. Caches do not count, for whoever needs them fills them again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDERS = (
+    *("/", "/opt", "/srv", "/mnt", "/media", "/data", "/home", "/etc/profile.d", "/etc/ld.so.conf.d"),
+    *("/usr/bin", "/usr/lib", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/include", "/usr/share"),
+    *("/usr/local", "/usr/local/bin", "/usr/local/lib", "/usr/local/share"),
+)
+CACHES = frozenset({".cache", ".triton", ".nv", ".wget-hsts", ".lesshst", ".python_history", ".bash_history"})
+MOUNTS = Path("/proc/self/mounts")
+
+
+class Outside:
+    """The surroundings as they are now; `since` tells what is different later."""
+
+    def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:
+        self._home = home
+        self._folders = folders
+        self._names = self._look()
+        self._mounts = _mounts()
+
+    def since(self) -> list[str]:
+        """Paths that are new or gone, and places where something was mounted."""
+        return sorted((self._names ^ self._look()) | (_mounts() - self._mounts))
+
+    def _look(self) -> set[str]:
+        system = {path for folder in self._folders for path in _names_in(folder)}
+        return system | {path for path in _names_in(str(self._home)) if os.path.basename(path) not in CACHES}
+
+
+def _names_in(folder: str) -> set[str]:
+    """Without what is in it, nor what changed there: hundreds of thousands of files, on a disk that is still cold."""
+    try:
+        return {os.path.join(folder, name) for name in os.listdir(folder)}
+    except OSError:
+        return set()
+
+
+def _mounts() -> set[str]:
+    return {line.split()[1] for line in MOUNTS.read_text().splitlines()}

@@ -1,0 +1,43 @@
+"""The run's secrets on its instance: read once an agent, before anything is shipped, and for the trainer alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotrun import vault
+from spotrun.agent.logs import LOG_NAME
+from spotrun.agent.mask import Mask, forms_of_all, secret_values
+from spotrun.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """`values` by the names of their variables; `failure` is why there are none, and what to do."""
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    failure: str | None = None
+
+    @classmethod
+    def of(cls, spec: RunSpec, environment: Mapping[str, str]) -> Secrets:
+        try:
+            return cls(vault.read(spec.secret_references, environment))
+        except vault.SecretUnreadable as error:
+            return cls(failure=str(error))
+
+    def mask(self, spec: RunSpec, folder: Path) -> Mask:
+        """
+        What hides them in all that leaves the instance. Where they cannot be read again, nothing is shown of what an
+        earlier agent's trainer, which had them, has written.
+        """
+        named = {**os.environ, **spec.envs}
+        log = folder / LOG_NAME
+        sealed = log.stat().st_size if self.failure is not None and log.exists() else 0
+        return Mask(secret_values(named) | forms_of_all(self.values.values()), sealed)
+
+
+def kept_from_setup(spec: RunSpec) -> set[str]:
+    """Variables that an instance of the local cloud inherits from its runner, and that only the trainer may have."""
+    return {name for secret, reference in spec.secret_references.items() for name in (secret, reference.name)}

@@ -1,0 +1,91 @@
+"""
+Copies out of an accelerator's memory (CUDA): behind what is being computed, and beside what is computed next.
+
+A copy into pinned memory is done by the device itself, on a stream of its own, while its other streams compute; nothing
+of that holds the interpreter. On a machine without CUDA there are no devices, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Lanes(Protocol):
+    """The streams of the devices that have memory of their own."""
+
+    def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
+        """Those that hold any of `tensors`."""
+
+    def mark(self, device: torch.device) -> Any:
+        """This moment, in the order of what the calling thread asks `device` to compute."""
+
+    def beside(self, device: torch.device, mark: Any) -> AbstractContextManager[None]:
+        """What is asked for within goes to another stream, after `mark`; the block's end waits until it is done."""
+
+    def wait(self, device: torch.device) -> None:
+        """Until all is done that the calling thread has asked for."""
+
+
+class CudaLanes:
+    """For copies, one stream on each device."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
+        return {tensor.device for tensor in tensors if tensor.is_cuda}
+
+    def mark(self, device: torch.device) -> torch.cuda.Event:
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    @contextlib.contextmanager
+    def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream = self._streams[device]
+        stream.wait_event(mark)
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
+
+    def wait(self, device: torch.device) -> None:
+        torch.cuda.current_stream(device).synchronize()
+
+
+class Moment:
+    """On each of the devices that hold `tensors`: what they hold now is what is read `beside`, later on."""
+
+    def __init__(self, tensors: Iterable[Tensor], lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._marks = {device: lanes.mark(device) for device in lanes.devices(tensors)}
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """In any thread. What is asked for within is done at the end of the block."""
+        with contextlib.ExitStack() as stack:
+            for device, mark in self._marks.items():
+                stack.enter_context(self._lanes.beside(device, mark))
+            yield
+
+
+def pin(memory: Tensor) -> None:
+    """Devices may write there by themselves. Where that fails they write by way of the processor, and wait for it."""
+    if _in_use():
+        torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)  # type: ignore[no-untyped-call]
+
+
+def unpin(memory: Tensor) -> None:
+    if _in_use():
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())  # type: ignore[no-untyped-call]
+
+
+def _in_use() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

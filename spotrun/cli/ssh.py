@@ -1,0 +1,114 @@
+"""`spotrun ssh`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from spotrun.cli.options import RunArgument, StoreOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spotrun.cli.wiring import OpenRun
+    from spotrun.instance import Instance
+
+PLUGIN = "session-manager-plugin"
+PLUGIN_HELP = (
+    "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
+)
+
+
+class Shell(NamedTuple):
+    """What opens one: a command, the folder to call it in, and the programs that it needs with where to get them."""
+
+    command: tuple[str, ...]
+    folder: Path | None
+    needs: dict[str, str]
+
+    def __str__(self) -> str:
+        import shlex
+
+        there = "" if self.folder is None else f"cd {shlex.quote(str(self.folder))} && "
+        return there + shlex.join(self.command)
+
+
+def ssh(
+    run: RunArgument,
+    store: StoreOption = None,
+    instance: Annotated[
+        str | None, typer.Option("--instance", metavar="ID", help="Not where it trains, but on this one of its own.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="Print the command, and stop there.")] = False,
+) -> None:
+    """Open a shell on the instance where a run trains; on AWS through Session Manager, which needs no open port."""
+    from spotrun.cli.wiring import open_run
+
+    opened = open_run(run, store)
+    shell = shell_on(opened, chosen(opened, instance))
+    if show:
+        print(shell)
+    else:
+        become(shell)
+
+
+def chosen(run: OpenRun, instance_id: str | None) -> Instance:
+    """
+    Of the run's instances that live, the one where it trains, or the newest.
+
+    Raises:
+        CloudError: none lives, or that one does not.
+    """
+    from spotrun.errors import CloudError
+
+    living = sorted((each for each in run.cloud.list(run.created.uid) if each.alive), key=lambda each: each.launch)
+    attempt = run.ledger.refresh().current
+    wanted = instance_id or (None if attempt is None else attempt.instance_id)
+    found = [each for each in living if each.instance_id == wanted]
+    if found or (living and instance_id is None):
+        return (found or living)[-1]
+    what = f"no instance of {run.id} lives" if instance_id is None else f"{instance_id} is no living one of {run.id}"
+    others = ", ".join(each.instance_id for each in living)
+    raise CloudError(
+        what, hint=f"those that live: {others}" if others else f"`spotrun why {run.id}` tells what comes next"
+    )
+
+
+def shell_on(run: OpenRun, instance: Instance) -> Shell:
+    """How to get there."""
+    import os
+
+    from spotrun.clouds.local.driver import LocalCloud
+
+    if isinstance(run.cloud, LocalCloud):
+        folder = run.cloud.folder(instance.instance_id)
+        work = folder / "work"
+        return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder, {})
+    place = ("--target", instance.instance_id, "--region", instance.offering.region)
+    needs = {"aws": "pip install awscli, or see https://aws.amazon.com/cli/", PLUGIN: f"see {PLUGIN_HELP}"}
+    return Shell(("aws", "ssm", "start-session", *place), None, needs)
+
+
+def become(shell: Shell) -> None:
+    """
+    Does not return: the shell takes the place of this process.
+
+    Raises:
+        CloudError: a program that it needs is not installed here.
+    """
+    import os
+    import shutil
+    import sys
+
+    from spotrun.errors import CloudError
+
+    for program, advice in shell.needs.items():
+        if shutil.which(program) is None:
+            raise CloudError(f"a session needs {program}, which is not installed here", hint=advice)
+    if shell.needs:
+        print("not connected? deploy infra/aws/account.yaml with SessionManager=enabled", file=sys.stderr)
+    if shell.folder is not None:
+        os.chdir(shell.folder)
+    sys.stdout.flush()
+    os.execvp(shell.command[0], shell.command)  # noqa: S606  there is nothing for another shell to read

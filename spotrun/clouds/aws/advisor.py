@@ -1,0 +1,104 @@
+"""
+How often EC2 has taken back spot instances of a type in a region lately: Amazon's Spot Instance Advisor, in bands.
+
+https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. It is public, and no part of EC2's API.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.request
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from spotrun.clock import Clock
+from spotrun.errors import CloudError
+from spotrun.offering import CapacityType
+from spotrun.quotes import Quote, Quotes
+
+ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
+KEPT_FOR_S = 24 * 3600.0
+"""The data are of the last month, and change once in a while."""
+_TIMEOUT_S = 20.0
+_SIZE_MAX_BYTES = 64 << 20
+_LINUX = "Linux"
+
+
+class Advised(msgspec.Struct, frozen=True):
+    """Of one type in one region: `r` is the index of its band, `s` the percentage below on demand."""
+
+    r: int
+
+
+class Range(msgspec.Struct, frozen=True):
+    index: int
+    label: str
+
+
+class Advice(msgspec.Struct, frozen=True):
+    ranges: tuple[Range, ...]
+    spot_advisor: dict[str, dict[str, dict[str, Advised]]]
+
+    def band(self, region: str, instance_type: str) -> str | None:
+        """Such as "<5%": the share of instances that were taken in the month before. None where it is not told."""
+        advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
+        return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
+
+
+def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
+    """
+    From a file, or from a URL, whose answer is kept in `cache` for a day.
+
+    Raises:
+        CloudError: it cannot be had, or is not what the advisor says.
+    """
+    try:
+        if source.startswith(("http://", "https://")):
+            return _decoded(_through(cache or _default_cache(), source, clock))
+        return _decoded(Path(source).read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CloudError(
+            f"the Spot Instance Advisor cannot be read from {source}: {error}", hint=f"--advisor {ADVISOR_URL}"
+        ) from error
+
+
+def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
+    """The same, each spot offering with its band."""
+    return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
+
+
+def _with_band(quote: Quote, advice: Advice) -> Quote:
+    offering = quote.offering
+    if offering.capacity_type is not CapacityType.SPOT:
+        return quote
+    return replace(quote, interruption_band=advice.band(offering.region, offering.instance_type))
+
+
+def _through(cache: Path, url: str, clock: Clock) -> bytes:
+    kept = cache / f"spot-advisor-{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
+    if kept.exists() and clock.now().timestamp() - kept.stat().st_mtime < KEPT_FOR_S:
+        return kept.read_bytes()
+    data = _fetched(url)
+    _decoded(data)  # what is not that must not be kept
+    cache.mkdir(parents=True, exist_ok=True)
+    coming = kept.with_suffix(f".{os.getpid()}")
+    coming.write_bytes(data)
+    coming.replace(kept)
+    return data
+
+
+def _fetched(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310  http or https, as was looked at
+        data: bytes = answer.read(_SIZE_MAX_BYTES)
+        return data
+
+
+def _decoded(data: bytes) -> Advice:
+    return msgspec.json.decode(data, type=Advice)
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "spotrun"

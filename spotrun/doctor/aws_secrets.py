@@ -1,0 +1,37 @@
+"""Whether the secrets of a job are in the Parameter Store, where its instances will look. No value is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws.calls import Region
+from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
+from spotrun.errors import AccessDenied, SpotrunError
+from spotrun.secret_reference import PARAMETERS, Reference
+
+SECURE = "SecureString"
+
+
+def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterator[Finding]:
+    if not secrets:
+        return
+    try:
+        kinds = inquiry.parameter_kinds(region, sorted({each.name for each in secrets.values()}))
+    except AccessDenied as error:
+        hint = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
+        yield unknown("secrets", error.message, hint)
+        return
+    for name, reference in secrets.items():
+        yield _finding(region.name, f"secret {name}", reference.name, kinds.get(reference.name))
+
+
+def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
+    put = f"aws ssm put-parameter --type SecureString --name {path} --value … --region {region}"
+    if kind is None:
+        return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put))
+    if kind != SECURE:
+        return failed(name, SpotrunError(f"{path} lies there in the clear, as a {kind}", hint=f"{put} --overwrite"))
+    if not path.startswith(PARAMETERS):
+        return warned(name, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
+    return ok(name, f"{path}, a {SECURE}")

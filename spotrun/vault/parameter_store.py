@@ -1,0 +1,69 @@
+"""SecureStrings of AWS's Parameter Store, read with the role of an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+from botocore import exceptions as sdk
+from botocore.config import Config
+
+from spotrun.errors import StoreUnavailable
+from spotrun.vault import SecretUnreadable
+
+BATCH = 10
+"""The most that one GetParameters may name."""
+SECURE = "SecureString"
+_PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
+_CONFIG = Config(
+    connect_timeout=5.0,
+    read_timeout=10.0,
+    retries={"mode": "standard", "total_max_attempts": 8},  # reading is harmless to repeat; a minute at most
+    user_agent_extra="spotrun",
+)
+
+
+def read_parameters(paths: Sequence[str]) -> dict[str, str]:
+    """
+    The values by path.
+
+    Raises:
+        SecretUnreadable: one is missing, lies there in the clear, or may not be read.
+        StoreUnavailable: a passing fault, or a role that is not known everywhere yet.
+    """
+    found: dict[str, str] = {}
+    try:
+        client = _client()
+        for start in range(0, len(paths), BATCH):
+            batch = list(paths[start : start + BATCH])
+            found |= _checked(client.get_parameters(Names=batch, WithDecryption=True), client.meta.region_name)
+    except (sdk.ClientError, sdk.BotoCoreError) as error:
+        what = f"the Parameter Store did not give {', '.join(paths)}: {error}"
+        if _passes(error):
+            raise StoreUnavailable(what) from error
+        hint = "the role of instances (infra/aws) reads below /spotrun/; a key of your own has to allow kms:Decrypt"
+        raise SecretUnreadable(what, hint=hint) from error
+    return found
+
+
+def _passes(error: sdk.ClientError | sdk.BotoCoreError) -> bool:
+    if not isinstance(error, sdk.ClientError):
+        return True
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or "Throttl" in error.response.get("Error", {}).get("Code", "")
+
+
+def _client() -> Any:
+    return boto3.Session().client("ssm", config=_CONFIG)
+
+
+def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:
+    if missing := answer["InvalidParameters"]:
+        what = f"there is no parameter {', '.join(missing)} in {region}"
+        raise SecretUnreadable(what, hint=f"{_PUT.format(missing[0])} --region {region}")
+    clear = [row["Name"] for row in answer["Parameters"] if row["Type"] != SECURE]
+    if clear:
+        what = f"{', '.join(clear)} lies in {region} in the clear"
+        raise SecretUnreadable(what, hint=f"make it a SecureString: {_PUT.format(clear[0])} --overwrite")
+    return {row["Name"]: row["Value"] for row in answer["Parameters"]}

@@ -1,0 +1,139 @@
+"""
+A network, a process tree and a view of the disk of its own, for a machine that is a process tree on this one.
+
+Inside, the metadata service is where it is on EC2, at 169.254.169.254; process 1 is the machine's, and the commands
+that end a machine are shims under their absolute paths too. Nothing is added to the networks outside: connections go
+through sockets that were made inside and are served from here. It takes root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+METADATA = ("169.254.169.254", 80)
+ENDING_PATHS = [
+    f"{folder}/{name}"
+    for folder in ("/sbin", "/usr/sbin", "/bin", "/usr/bin")
+    for name in ("shutdown", "poweroff", "halt", "reboot", "systemctl", "init", "telinit")
+]
+_CLONE_NEWNET = 0x40000000
+_CHUNK_BYTES = 1 << 16
+_UNSHARE = ["unshare", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+_INSIDE = """
+set -e
+ip link set lo up
+ip address add 169.254.169.254/32 dev lo
+mount -t tmpfs none /run
+for path in $ENDING; do mount --bind "$TOOLS/systemctl" "$path"; done
+if [[ -e /proc/sysrq-trigger ]]; then
+    mount --bind "$NOTHING" /proc/sysrq-trigger
+    mount -o remount,ro,bind /proc/sysrq-trigger
+fi
+unset ENDING TOOLS NOTHING
+echo ready
+read -r _
+exec >>"$1.log" 2>&1 </dev/null
+bash "$1" &
+while true; do sleep 1000 & wait; done
+"""
+"""Sockets of the host's init are below /run. What is left at the end is the init of the machine, which reaps."""
+
+
+class Way(NamedTuple):
+    """What connects to `inside` reaches `outside`."""
+
+    inside: tuple[str, int]
+    outside: tuple[str, int]
+
+
+@cache
+def permitted() -> bool:
+    """Whether this user may have them."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*_UNSHARE, "mount", "-t", "tmpfs", "none", "/run"], capture_output=True).returncode == 0
+
+
+class Namespaces:
+    """Of one machine, from `start` to `close`."""
+
+    def __init__(self) -> None:
+        self._listening: list[socket.socket] = []
+
+    def start(self, script: Path, tools: Path, environment: Mapping[str, str], ways: Iterable[Way]) -> None:
+        """`script` is run as root inside, and says what it has to say into a file beside it, SCRIPT.log."""
+        nothing = script.with_suffix(".nothing")
+        nothing.touch()
+        paths = {os.path.realpath(path) for path in ENDING_PATHS if Path(path).exists()}
+        masked = {"ENDING": " ".join(sorted(paths)), "TOOLS": str(tools), "NOTHING": str(nothing)}
+        process = subprocess.Popen(
+            [*_UNSHARE, "bash", "-c", _INSIDE, "bash", str(script)],
+            cwd=script.parent,
+            env={**environment, **masked},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, process.stdout:
+            assert process.stdout.readline() == b"ready\n"
+            ways = list(ways)
+            with ThreadPoolExecutor(1) as pool:  # a thread of its own, which stays inside
+                self._listening = pool.submit(_listen, process.pid, [way.inside for way in ways]).result()
+            for listening, way in zip(self._listening, ways, strict=True):
+                threading.Thread(target=_serve, args=(listening, way.outside), daemon=True).start()
+            process.stdin.write(b"go\n")
+
+    def close(self) -> None:
+        for listening in self._listening:
+            with contextlib.suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+            listening.close()
+
+
+def _listen(pid: int, addresses: list[tuple[str, int]]) -> list[socket.socket]:
+    """A socket belongs to the network that its maker was in."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/proc/{pid}/ns/net", "rb") as network:
+        if libc.setns(network.fileno(), _CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+    return [socket.create_server(address, backlog=128) for address in addresses]
+
+
+def _serve(listening: socket.socket, outside: tuple[str, int]) -> None:
+    while True:
+        try:
+            near, _ = listening.accept()
+        except OSError:
+            return
+        try:
+            far = socket.create_connection(outside)
+        except OSError:
+            near.close()
+            continue
+        for source, sink in ((near, far), (far, near)):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+
+
+def _pump(source: socket.socket, sink: socket.socket) -> None:
+    """Until one of the two has had enough."""
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(_CHUNK_BYTES):
+            sink.sendall(chunk)
+    for each in (source, sink):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+    # closed by whoever forgets it last: the other thread may still be in it

@@ -1,0 +1,49 @@
+"""Processes by their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+from spotrun import proc
+from spotrun.clouds.local.processes import carrying, kill_all
+
+ROUNDS = 40
+"""Without a second look at who is within execve, dozens in a hundred escape."""
+
+
+def test_a_process_between_two_programs_is_found_too(tmp_path: Path) -> None:
+    script = tmp_path / "another"
+    script.write_text('#!/bin/sh\nexec "$0"\n')
+    script.chmod(0o755)
+    escaped = []
+    for number in range(ROUNDS):
+        variable = {"SPOTRUN_TEST_PROC": f"{os.getpid()}-{number}"}
+        child = subprocess.Popen([script], env=os.environ | variable, start_new_session=True)
+        kill_all(lambda variable=variable: carrying(*next(iter(variable.items()))))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(0.2)
+            continue
+        escaped.append(number)
+        child.kill()
+        child.wait()
+    assert escaped == []
+
+
+def test_only_who_was_started_with_the_variable_is_found() -> None:
+    one, other = (
+        subprocess.Popen(["sleep", "60"], env={"SPOTRUN_TEST_PROC": value, "PATH": os.environ["PATH"]})
+        for value in ("this", "this too")
+    )
+    try:
+        assert proc.started_with("SPOTRUN_TEST_PROC", "this") == [one.pid]
+        one.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)  # dead, and nobody has fetched its exit code
+        assert proc.started_with("SPOTRUN_TEST_PROC", "this") == []
+    finally:
+        for child in (one, other):
+            child.kill()
+            child.wait()

@@ -1,0 +1,148 @@
+"""The agent of one training, as the tests play it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+from spotrun import trainer_link
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    ArenasWanted,
+    DrainWanted,
+    EpochEnded,
+    Finished,
+    Hello,
+    LinkClosed,
+    Refused,
+    Resume,
+    SnapshotTaken,
+    SnapshotWanted,
+)
+from tests.trainings.trainers import Spawner, Zygote
+
+
+class Agent:
+    """
+    One training's agent: it starts trainers until the training is finished, each from the newest snapshot.
+
+    `on_message(agent, message)` is called for every message; what it sends (`agent.link.send`) the trainer gets.
+    """
+
+    def __init__(
+        self, zygote: Zygote | Spawner, job: dict, folder: Path, *, every_steps=None, on_message=None, arenas=2
+    ):
+        self.zygote, self.job, self.folder = zygote, job, folder
+        self.every_steps, self.on_message, self.arenas = every_steps, on_message, arenas
+        self.image = b""
+        self.snapshot: SnapshotTaken | None = None
+        self.messages: list[object] = []
+        self.attempts = 0
+        self.link: trainer_link.TrainerLink
+        self.pid = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.trace = folder / "trace"
+        self.log = folder / "log"
+
+    def attempt(self, *, kill: str | None = None, resume: bool = True) -> str:
+        """One trainer process, until it ended: "finished", "refused", "killed", or "failed"."""
+        self.attempts += 1
+        if not resume:
+            self.image, self.snapshot = b"", None
+        if not self.image:
+            for trace in self.folder.glob("trace*"):
+                trace.unlink()
+        self.link, theirs = trainer_link.pair()
+        job = self.job | {"trace": str(self.trace), "result": str(self.folder / "result.json"), "kill": kill}
+        self.pid = self.zygote.start(job, theirs, self.log)
+        theirs.close()
+        held: dict[int, tuple[int, int]] = {}
+        last: object = None
+        try:
+            while True:
+                received = self.link.receive(60)
+                assert received, f"the trainer is silent\n{self.log.read_text()}"
+                last = received[0] if isinstance(received[0], Finished | Refused) else last
+                self._answer(received[0], held)
+        except LinkClosed:
+            pass
+        finally:
+            for fd, _ in held.values():
+                os.close(fd)
+            self.link.close()
+        code = self.zygote.end(self.pid)
+        if code == -signal.SIGKILL:
+            return "killed"
+        if isinstance(last, Refused):
+            return "refused"
+        return "finished" if isinstance(last, Finished) and code == 0 else "failed"
+
+    def _answer(self, message: object, held: dict[int, tuple[int, int]]) -> None:
+        self.messages.append(message)
+        with contextlib.suppress(LinkClosed):
+            match message:
+                case Hello():
+                    self._send_resume()
+                case ArenasWanted(size_bytes=size):
+                    first = max(held, default=-1) + 1
+                    fds = [os.memfd_create("arena") for _ in range(self.arenas)]
+                    for n, fd in enumerate(fds):
+                        os.ftruncate(fd, size)
+                        held[first + n] = fd, size
+                    self.link.send(Arenas(size_bytes=size, count=len(fds), first=first), fds)
+                case SnapshotTaken(arena=arena, size_bytes=size):
+                    assert size <= held[arena][1]
+                    self.image, self.snapshot = os.pread(held[arena][0], size, 0), message
+                    self.link.send(ArenaFree(arena=arena))
+            if self.on_message:
+                self.on_message(self, message)
+
+    def _send_resume(self) -> None:
+        at = self.snapshot
+        message = Resume(
+            size_bytes=len(self.image),
+            epoch=at.epoch if at else 0,
+            step=at.step if at else 0,
+            every_steps=self.every_steps,
+            seed=7,
+            fresh=not self.image,
+        )
+        if not self.image:
+            return self.link.send(message)
+        fd = os.memfd_create("checkpoint")
+        os.write(fd, self.image)
+        self.link.send(message, [fd])
+        return os.close(fd)
+
+    def run(self, kills: list[str] = ()) -> dict:
+        """Train to the end, with a SIGKILL at each of these places, and return the result with its trace."""
+        for kill in kills:
+            assert self.attempt(kill=kill) == "killed", f"no such place: {kill}\n{self.log.read_text()[-3000:]}"
+        how = self.attempt()
+        assert how == "finished", f"{how}\n{self.log.read_text()[-6000:]}"
+        return self.result()
+
+    def result(self) -> dict:
+        result = json.loads((self.folder / "result.json").read_text())
+        traces = [path.read_text().splitlines() for path in sorted(self.folder.glob("trace*"))]
+        return result | {"trace": [line for trace in traces for line in trace]}
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if self.job.get("ranks") else os.kill)(self.pid, signal.SIGKILL)
+
+    def want_snapshot(self) -> None:
+        self.link.send(SnapshotWanted(why="interval"))
+
+    def drain(self) -> None:
+        self.link.send(DrainWanted(reason="a test"))
+
+    def told(self, kind: type) -> list:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def epochs_told(self) -> list[int]:
+        return [message.epoch for message in self.told(EpochEnded)]

@@ -1,0 +1,37 @@
+"""What is asked of a process that has imported both packages of Lightning, without a training."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+
+from spotrun import trainer_link
+
+
+def moved_names(job: dict) -> None:
+    """What Lightning does not have of the private names, for both packages; and with one name taken away."""
+    from spotrun.lightning.connectors import names
+
+    found = {}
+    for package in ("pytorch_lightning", "lightning.pytorch"):
+        trainer = importlib.import_module(package).Trainer(logger=False, enable_checkpointing=False)
+        found[package] = names.moved(trainer)
+        del trainer.fit_loop.epoch_loop._skip_next_val
+        found[f"{package}, one gone"] = names.moved(trainer)
+    Path(job["result"]).write_text(json.dumps(found))
+
+
+def public_classes(job: dict) -> None:
+    """What `from spotrun.lightning import SpotrunCallback` gives when both packages are imported."""
+    import lightning.pytorch
+    import pytorch_lightning
+
+    from spotrun.lightning import SpotrunCallback
+    from spotrun.lightning.factory import for_lightning, for_pytorch_lightning
+
+    os.environ[trainer_link.AGENT_FD] = "700"
+    classes = [SpotrunCallback, *(type(factory()[0]) for factory in (for_pytorch_lightning, for_lightning))]
+    bases = (pytorch_lightning.Callback, lightning.pytorch.Callback)
+    Path(job["result"]).write_text(json.dumps([[issubclass(cls, base) for base in bases] for cls in classes]))
