@@ -24,7 +24,7 @@ from tests.eventually import eventually
 from tests.fault_proxy import FaultProxy, Narrow
 from tests.object_stores import RunningServer
 
-SCALE = 8.0
+SCALE = 4.0
 MB = 1_000_000
 SIZES_MB = (5, 20)
 RATES_MB_PER_S = (2.5, 1 / 8)

@@ -36,8 +36,9 @@ from spotrun.clouds.local.metadata import MetadataService
 from spotrun.hazard import Hazard
 from spotrun.instance import Instance, InstanceState
 from spotrun.ledger import Decide, Ledger, key_of
-from spotrun.state import RunState
+from spotrun.state import AttemptEnd, RunState
 from spotrun.stores.memory import MemoryStore
+from tests.commits import committed
 from tests.eventually import eventually
 from tests.histories import History, offering
 
@@ -253,8 +254,7 @@ def test_n5_a_service_out_of_reach_is_told_once_and_the_ledger_knows(hear: Calla
     assert heard.inbox.empty()
     assert len(heard.notes) == 1
     journal = Written()
-    chronicle = Chronicle(journal, 1, "i-1", journal.state.attempts[journal.attempt].booted_at)
-    chronicle.attempt = journal.attempt
+    chronicle = chronicle_of(journal)
     before = journal.state.next_number
     for _ in range(2):
         chronicle.notices_lost(lost)
@@ -334,16 +334,37 @@ def test_n15_the_deadline_is_on_the_monotonic_clock(odd: Odd, hear: Callable[...
     assert before_s + 100 <= notice.deadline_s <= clock.monotonic() + 100
 
 
+# -- the last word ---------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_became_durable_while_the_end_was_decided_on_is_the_one_that_survives() -> None:
+    journal = Written()
+    chronicle = chronicle_of(journal)
+    mine = journal.state.attempts[journal.attempt]
+    journal.meanwhile = [committed(journal.attempt, "checkpoints/5", 286, mine.booted_at)]
+    chronicle.ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
+    assert end_of(journal).detail == "interruption notice: out of time; step 286 survives"
+
+
+def test_where_nothing_is_durable_the_end_says_that_no_step_survives() -> None:
+    journal = Written()
+    chronicle_of(journal).ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
+    assert end_of(journal).detail == "interruption notice: out of time; no step survives"
+
+
 # -- small things ----------------------------------------------------------------------------------------------------
 
 
 class Written:
-    """The journal of an attempt that trains, each entry written at once."""
+    """
+    The journal of an attempt that trains, each entry written at once; `meanwhile`, by others just before the next one.
+    """
 
     def __init__(self) -> None:
         history = History()
         history.running()
         self.attempt = history.attempt
+        self.meanwhile: list[ev.AnyEvent] = []
         clock = ManualClock(history.now)
         store = MemoryStore(clock)
         for entry in history.entries:
@@ -356,6 +377,22 @@ class Written:
         return self._ledger.state
 
     def append(self, decide: Decide) -> Future[ev.Entry | None]:
+        while self.meanwhile:
+            event = self.meanwhile.pop()
+            self._ledger.append(lambda _: event)  # noqa: B023
         future: Future[ev.Entry | None] = Future()
         future.set_result(self._ledger.append(decide))
         return future
+
+
+def chronicle_of(journal: Written) -> Chronicle:
+    mine = journal.state.attempts[journal.attempt]
+    chronicle = Chronicle(journal, mine.launch, mine.instance_id, mine.booted_at)
+    chronicle.attempt = journal.attempt
+    return chronicle
+
+
+def end_of(journal: Written) -> AttemptEnd:
+    end = journal.state.attempts[journal.attempt].end
+    assert end is not None
+    return end

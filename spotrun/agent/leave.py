@@ -19,8 +19,8 @@ NOTICE_MARGIN_S = 0.3
 """System time that is lost to scheduling on a busy machine."""
 LAST_WORD_S = 1.0
 """Run time before the deadline at which the ledger is told that the final snapshot will not make it."""
-LAST_WORD_MIN_S = 0.15
-"""System time, for the same."""
+LAST_WORD_MIN_S = 0.5
+"""System time, for the same: the ledger is written to by whoever gets the machine just then."""
 DRAIN_WITHIN_S = 120.0
 """Run time that a drain without a deadline may take."""
 DRAIN_WITHIN_MIN_S = 60.0
