@@ -19,7 +19,7 @@ NOTICE_MARGIN_S = 0.3
 """System time that is lost to scheduling on a busy machine."""
 LAST_WORD_S = 1.0
 """Run time before the deadline at which the ledger is told that the final snapshot will not make it."""
-LAST_WORD_MIN_S = 0.5
+LAST_WORD_MIN_S = 0.3
 """System time, for the same: the ledger is written to by whoever gets the machine just then."""
 DRAIN_WITHIN_S = 120.0
 """Run time that a drain without a deadline may take."""
@@ -98,7 +98,7 @@ class Leave:
     def _drain_s(self, pace: Pace) -> float:
         assert self.deadline_s is not None
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
-        margin_s = NOTICE_MARGIN_S * self.clock.scale
+        margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale
         return drain_moment(self.deadline_s, self.deadline_s - self.noticed_s, commit_s, pace.step_s or 0.0, margin_s)
 
     def _give_up_s(self) -> float:
