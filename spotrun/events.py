@@ -20,7 +20,7 @@ from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import Moment, Offering, require_amount
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 ENTRY_SIZE_MAX = 64 * 1024
 """Bytes. What does not fit belongs into an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
@@ -363,7 +363,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     attempt: int
     incarnation: Count
     prefix: str
-    manifest_sha256: str
+    manifest_blake3: str
     size_bytes: Count
     objects: Count
     epoch: int

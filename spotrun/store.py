@@ -52,9 +52,9 @@ class Store(Protocol):
             True: created by this call. False: something is there, perhaps by an earlier try of this writer.
         """
 
-    def put(self, key: str, data: bytes | memoryview, sha256: bytes | None = None) -> bool:
+    def put(self, key: str, data: bytes | memoryview) -> bool:
         """
-        Write an object whole, durably, over what was there. `sha256` of `data`, from a caller that knows it.
+        Write an object whole, durably, over what was there.
 
         Returns:
             True: the store has computed a checksum of all that it stored, and it is that of `data`. False: it computes

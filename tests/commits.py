@@ -12,7 +12,7 @@ from spotrun.state import Commit
 from spotrun.store import Store
 
 NOTHING_SENT = Uploaded(
-    manifest=Manifest(format=FORMAT, size_bytes=1, parts=()), manifest_sha256="0" * 64, objects=1, sent_bytes=1
+    manifest=Manifest(format=FORMAT, size_bytes=1, parts=()), manifest_blake3="0" * 64, objects=1, sent_bytes=1
 )
 
 
@@ -21,7 +21,7 @@ def committed(
 ) -> ev.CheckpointCommitted:
     """That a checkpoint of `step` lies at `prefix`. `fields` are any others of the entry, as it names them."""
     others: dict[str, Any] = {"incarnation": 0, "epoch": 0, "batch": step, "stall_s": 0, "durable_s": 0, "why": "test"}
-    others |= {"manifest_sha256": uploaded.manifest_sha256, "objects": uploaded.objects}
+    others |= {"manifest_blake3": uploaded.manifest_blake3, "objects": uploaded.objects}
     others |= {"size_bytes": uploaded.manifest.size_bytes, "borrows": uploaded.manifest.borrows}
     return ev.CheckpointCommitted(attempt=attempt, prefix=prefix, step=step, taken_at=taken_at, **(others | fields))
 

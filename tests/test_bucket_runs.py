@@ -39,7 +39,7 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(site: Site, bucket: RunningSer
 
 
 def assert_the_run_reads_alike(site: Site, uri: str, copy: str) -> None:
-    """In the copy that another client made, each object has the size and the sha256 that the run says it has."""
+    """In the copy that another client made, each object has the size and the checksum that the run says it has."""
     near, far = open_run("far", copy), open_run("far", uri)
     listed = {stored.key: stored.size_bytes for stored in far.store.list("")}
     assert {stored.key: stored.size_bytes for stored in near.store.list("")} == listed

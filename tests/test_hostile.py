@@ -7,7 +7,6 @@ images, trees that name callables, manifests that point elsewhere, entries full 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -19,10 +18,12 @@ from typing import Any
 
 import pytest
 import torch
+from blake3 import blake3
 from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun.checkpoint import layout, snapshot
+from spotrun.checkpoint.manifest import FORMAT
 from spotrun.checkpoint.restore import fetch
 from spotrun.cli import app
 from spotrun.clock import ManualClock
@@ -30,6 +31,7 @@ from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.events import encode_entry, entry_json, seal
 from spotrun.ledger import Ledger, key_of
 from spotrun.spec import RunSpec
+from spotrun.state import Commit
 from spotrun.stores.local import LocalStore
 from tests.commits import committed
 from tests.damaged_runs import SmallRun
@@ -128,14 +130,12 @@ def test_there_are_enough_hostile_images() -> None:
 # -- manifests, which the ledger vouches for because their author wrote the ledger too --------------------------------
 
 
-def part(
-    name: object = "part-0000", size_bytes: object = 4, sha256: object = hashlib.sha256(b"data").hexdigest()
-) -> Any:
-    return {"name": name, "size_bytes": size_bytes, "sha256": sha256}
+def part(name: object = "part-0000", size_bytes: object = 4, digest: object = blake3(b"data").hexdigest()) -> Any:
+    return {"name": name, "size_bytes": size_bytes, "blake3": digest}
 
 
 def manifest(*parts: object, **more: object) -> bytes:
-    return json.dumps({"format": 1, "size_bytes": 4, "parts": parts, "meta": {}, **more}).encode()
+    return json.dumps({"format": FORMAT, "size_bytes": 4, "parts": parts, "meta": {}, **more}).encode()
 
 
 MANIFESTS = {
@@ -155,21 +155,32 @@ MANIFESTS = {
     "a size in words": manifest(part(size_bytes=PYTHON)),
     "no parts": manifest(),
     "parts nested deep": b"[" * 100_000,
-    "a checksum with a call": manifest(part(sha256=PYTHON)),
-    "not a checksum": manifest(part(sha256="0" * 64)),
+    "a checksum with a call": manifest(part(digest=PYTHON)),
+    "not a checksum": manifest(part(digest="0" * 64)),
 }
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_manifest_with_a_payload_is_damaged_and_runs_nothing(name: str, tmp_path: Path) -> None:
     run = SmallRun(LocalStore(tmp_path / "run"))
-    commit, data = run.history.state.commits[-1], MANIFESTS[name]
+    with pytest.raises(CheckpointDamaged):
+        fetch(run.store, vouched_for(run, MANIFESTS[name]))
+    assert_no_canary()
+
+
+def test_the_same_manifest_without_a_payload_is_read(tmp_path: Path) -> None:
+    run = SmallRun(LocalStore(tmp_path / "run"))
+    image = fetch(run.store, vouched_for(run, manifest(part())))
+    with os.fdopen(image.fd, "rb") as file:
+        assert file.read() == b"data"
+
+
+def vouched_for(run: SmallRun, data: bytes) -> Commit:
+    """A commit of the run with that manifest, and what it is of."""
+    commit = run.history.state.commits[-1]
     run.store.put(f"{commit.event.prefix}/manifest.json", data)
     run.store.put(f"{commit.event.prefix}/part-0000", b"data")
-    vouched = replace(commit.event, manifest_sha256=hashlib.sha256(data).hexdigest(), size_bytes=4)
-    with pytest.raises(CheckpointDamaged):
-        fetch(run.store, replace(commit, event=vouched))
-    assert_no_canary()
+    return replace(commit, event=replace(commit.event, manifest_blake3=blake3(data).hexdigest(), size_bytes=4))
 
 
 # -- entries ---------------------------------------------------------------------------------------------------------
@@ -208,7 +219,7 @@ def written_by_an_adversary(text: str, workdir: str) -> History:
             text,
             1,
             history.now,
-            manifest_sha256=text,
+            manifest_blake3=text,
             why=text,
             versions={text: text},
             metrics={text: 1.0},

@@ -43,7 +43,7 @@ ONLY_IN = {
     "boto3": ("stores/s3", "clouds/aws/", "vault/parameter_store.py"),
     "botocore": ("stores/s3", "clouds/aws/", "vault/parameter_store.py"),
     "google": ("stores/gcs.py",),
-    "google_crc32c": ("stores/gcs.py",),
+    "google_crc32c": ("stores/http.py",),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 DECISIONS = [path for path in FILES if path.relative_to(ROOT).parts[0].removesuffix(".py") in LAYERS[1].split()]

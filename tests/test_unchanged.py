@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -296,7 +296,7 @@ def part(**fields: object) -> Spoil:
         lambda manifest: msgspec.structs.replace(manifest, size_bytes=manifest.size_bytes + 1),
         lambda manifest: msgspec.structs.replace(manifest, parts=()),
         lambda manifest: msgspec.structs.replace(
-            manifest, parts=(Part(name="part-0000", size_bytes=1, sha256="0" * 64), *manifest.parts[1:])
+            manifest, parts=(Part(name="part-0000", size_bytes=1, blake3="0" * 64), *manifest.parts[1:])
         ),
     ],
 )
@@ -306,6 +306,6 @@ def test_a_manifest_that_would_give_another_image_is_refused(spoil: Spoil) -> No
     key = manifest_key(commit.event.prefix)
     data = msgspec.json.encode(spoil(msgspec.json.decode(attempt.store.objects[key], type=Manifest)))
     attempt.store.objects[key] = data
-    event = msgspec.structs.replace(commit.event, manifest_sha256=hashlib.sha256(data).hexdigest())
+    event = msgspec.structs.replace(commit.event, manifest_blake3=blake3(data).hexdigest())
     with pytest.raises(CheckpointDamaged):
         fetch(attempt.store, msgspec.structs.replace(commit, event=event))

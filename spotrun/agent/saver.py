@@ -236,7 +236,7 @@ class _Worker:
             attempt=snapshot.attempt,
             incarnation=snapshot.incarnation,
             prefix=prefix,
-            manifest_sha256=uploaded.manifest_sha256,
+            manifest_blake3=uploaded.manifest_blake3,
             size_bytes=taken.size_bytes,
             objects=uploaded.objects,
             epoch=taken.epoch,

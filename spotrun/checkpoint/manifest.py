@@ -2,7 +2,10 @@
 What a checkpoint's manifest says: which objects hold the image, and which bytes of each.
 
     PREFIX/part-0000 … part-NNNN     the image, cut; or, of a commit that borrows, what has changed since
-    PREFIX/manifest.json             sizes and sha256 of the parts; its own sha256 goes into the ledger
+    PREFIX/manifest.json             sizes and BLAKE3 digests of the parts; its own goes into the ledger
+
+BLAKE3 (https://github.com/BLAKE3-team/BLAKE3-specs) vouches for bytes as SHA-256 does and reads 4 to 5 GB/s on a core,
+against 1 to 2: every byte of a checkpoint is digested when it is sent and when it is fetched.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-FORMAT = 1
+FORMAT = 2
 _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
 
@@ -23,7 +26,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     name: str
     size_bytes: int
-    sha256: str
+    blake3: str
     of: str = ""
 
     def key(self, prefix: str) -> str:

@@ -5,13 +5,13 @@ A committed checkpoint's image back in memory, every byte compared with what the
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+from blake3 import blake3
 
 from spotrun.checkpoint import unchanged
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
@@ -132,7 +132,7 @@ def _is_whole(manifest: Manifest, fd: int, digest: bytes | None) -> bool:
     def holds(part: Part, extents: list[Extent]) -> bool:
         (extent,) = extents
         with view[extent.start : extent.start + extent.size_bytes] as piece:
-            return hashlib.sha256(piece).hexdigest() == part.sha256
+            return blake3(piece).hexdigest() == part.blake3
 
     with (
         _read_only(fd, manifest.size_bytes) as view,
@@ -152,7 +152,7 @@ def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) ->
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
-        _read_verified(store, key, part.sha256, part.size_bytes, lambda at, piece: None, retry_for_s)
+        _read_verified(store, key, part.blake3, part.size_bytes, lambda at, piece: None, retry_for_s)
 
 
 def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: float = RETRY_FOR_S) -> Manifest:
@@ -161,7 +161,7 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
 
-    _read_verified(store, manifest_key(event.prefix), event.manifest_sha256, None, take, retry_for_s)
+    _read_verified(store, manifest_key(event.prefix), event.manifest_blake3, None, take, retry_for_s)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -182,7 +182,7 @@ def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: f
                 if first < last:
                     _write_all(fd, piece[first - at : last - at], extent.start + first - extent.at)
 
-        _read_verified(store, part.key(prefix), part.sha256, part.size_bytes, take, retry_for_s)
+        _read_verified(store, part.key(prefix), part.blake3, part.size_bytes, take, retry_for_s)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
         list(pool.map(fill, manifest.parts, manifest.placed()))
@@ -198,13 +198,13 @@ Take = Callable[[int, memoryview], None]
 """Is given each piece of an object and where it begins; all of them again where the object did not come whole."""
 
 
-def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
+def _read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """What `take` was given last is what was committed: pieces are hashed and put where they belong as they come."""
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}
     for _ in range(READS_MAX):
         found, found_bytes = _read(store, key, read_bytes, take, retry_for_s)
-        if found == sha256 and size_bytes in (None, found_bytes):
+        if found == digest and size_bytes in (None, found_bytes):
             return
         if found in seen:
             break
@@ -214,15 +214,15 @@ def _read_verified(store: Store, key: str, sha256: str, size_bytes: int | None, 
 
 
 def _read(store: Store, key: str, size_bytes: int, take: Take, retry_for_s: float) -> tuple[str, int]:
-    """The sha256 of what was read, and how much it was."""
+    """The BLAKE3 digest of what was read, and how much it was."""
 
     def once() -> tuple[str, int]:
-        sha256, at = hashlib.sha256(), 0
+        digest, at = blake3(), 0
         for piece in _pieces(store, key, size_bytes):
-            sha256.update(piece)
+            digest.update(piece)
             take(at, memoryview(piece))
             at += len(piece)
-        return sha256.hexdigest(), at
+        return digest.hexdigest(), at
 
     try:
         return through_faults(retry_for_s)(once)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import xxhash
 
 from spotrun.checkpoint import layout
@@ -76,7 +77,7 @@ class Unchanged:
         if manifest.extents or self._fruitless >= FRUITLESS_MAX:
             return
         placed = [extent.start for (extent,) in manifest.placed()]
-        parts = tuple(Part(name=p.name, size_bytes=p.size_bytes, sha256=p.sha256, of=prefix) for p in manifest.parts)
+        parts = tuple(msgspec.structs.replace(part, of=prefix) for part in manifest.parts)
         self._whole = _Whole(prefix, parts, (*placed, manifest.size_bytes), dict(self._seen))
 
 

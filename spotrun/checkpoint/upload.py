@@ -8,7 +8,6 @@ here makes a checkpoint exist: that is the ledger's entry.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
+from blake3 import blake3
 
 from spotrun.checkpoint.layout import ALIGNMENT, aligned
 from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key, part_key
@@ -87,7 +87,7 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
     """`objects` and `sent_bytes` are what was sent; what the manifest borrows was there."""
 
     manifest: Manifest
-    manifest_sha256: str
+    manifest_blake3: str
     objects: int
     sent_bytes: int
 
@@ -143,10 +143,10 @@ def upload(
         extents=(*borrowed.extents, *_places(contents, len(borrowed.parts))) if borrowed.parts else (),
     )
     data = msgspec.json.encode(manifest)
-    sending.put_verified(manifest_key(prefix), memoryview(data))
+    manifest_blake3 = sending.put_verified(manifest_key(prefix), memoryview(data))
     return Uploaded(
         manifest=manifest,
-        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        manifest_blake3=manifest_blake3,
         objects=len(parts) + 1,
         sent_bytes=sum(part.size_bytes for part in parts) + len(data),
     )
@@ -196,11 +196,11 @@ class _Sending:
         size_bytes = sum(size for _, size in pieces)
         name = f"part-{number:04d}"
         with self._control.slots, self._gathered(pieces) as data:
-            sha256 = self.put_verified(part_key(self._prefix, name), data)
+            digest = self.put_verified(part_key(self._prefix, name), data)
         with self._lock:
             self._there_bytes += size_bytes
             self._sent(self._there_bytes)
-        return Part(name=name, size_bytes=size_bytes, sha256=sha256)
+        return Part(name=name, size_bytes=size_bytes, blake3=digest)
 
     def _gathered(self, pieces: Sequence[Piece]) -> memoryview:
         """One piece is sent from where it lies."""
@@ -214,18 +214,18 @@ class _Sending:
         return memoryview(data)
 
     def put_verified(self, key: str, data: memoryview) -> str:
-        """The sha256 of `data`, which is what the store holds now."""
-        sha256 = hashlib.sha256(data)
+        """The BLAKE3 digest of `data`, which is what the store holds now."""
+        digest = blake3(data).hexdigest()
         for attempt in through_faults(self._retry_for_s):
             with attempt:
                 if self._control.cancelled:
                     raise Abandoned
-                if not self._store.put(key, data, sha256.digest()):
-                    self._read_back(key, sha256.hexdigest())
-        return sha256.hexdigest()
+                if not self._store.put(key, data):
+                    self._read_back(key, digest)
+        return digest
 
-    def _read_back(self, key: str, sha256: str) -> None:
-        if hashlib.sha256(self._store.get(key)).hexdigest() != sha256:
+    def _read_back(self, key: str, digest: str) -> None:
+        if blake3(self._store.get(key)).hexdigest() != digest:
             raise StoreUnavailable(f"{key} reads back otherwise than it was written")
 
 

@@ -8,7 +8,6 @@ object of the name, and it compares CRC32C both ways.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import contextlib
 import os
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-import google_crc32c
 import urllib3
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
@@ -33,6 +31,7 @@ from spotrun.stores.http import (
     BeyondTheEnd,
     BucketStore,
     Exists,
+    crc32c,
     folders_named,
     listed,
     passes,
@@ -69,7 +68,7 @@ class GcsStore(BucketStore):
             self._client = _client(os.getpid(), _settings())
             self._bucket = self._client.bucket(address.bucket)
 
-    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         blob, data = self._blob(key), bytes(data)
         blob.cache_control = NO_STORE
         with self._translated("upload", key):
@@ -83,7 +82,7 @@ class GcsStore(BucketStore):
             )
         if blob.crc32c is None:
             return False
-        if blob.crc32c != _crc32c(data):
+        if blob.crc32c != crc32c(data):
             raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
         return True
 
@@ -152,11 +151,6 @@ class GcsStore(BucketStore):
             raise StoreError(f"{what}: {error}", hint=_LOG_IN) from error
         except _PASSING as error:
             raise StoreUnavailable(f"{what}: {error}", hint="check the network") from error
-
-
-def _crc32c(data: bytes) -> str:
-    """As GCS writes it."""
-    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()  # type: ignore[no-untyped-call]
 
 
 def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+
+import google_crc32c
 
 from spotrun.errors import StoreError
 from spotrun.store import StoredObject, is_key
@@ -13,6 +16,8 @@ READ_S = 60.0
 """System time, for each piece of an answer. A call is tried once: its caller knows how long trying again helps."""
 NO_STORE = "no-store"
 """Of everything here: a cache between us and the store would show the past (protocol 28)."""
+_CHECKED_BYTES = 64 << 10
+"""The checksum takes bytes only: so much is copied into the processor's own cache."""
 _NEVER_PASSES = (501, 507)
 """Not implemented, and full."""
 
@@ -38,7 +43,7 @@ class BucketStore(ABC):
     """The three ways to write, by the one in which a service writes."""
 
     @abstractmethod
-    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """
         Whether the service has said that the checksum of what it stored is that of `data`.
 
@@ -53,11 +58,20 @@ class BucketStore(ABC):
             return False
         return True
 
-    def put(self, key: str, data: bytes | memoryview, sha256: bytes | None = None) -> bool:
-        return self._put(key, data, sha256=sha256)
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        return self._put(key, data)
 
     def put_hint(self, key: str, data: bytes) -> None:
         self._put(key, data)
+
+
+def crc32c(data: bytes | memoryview) -> str:
+    """The checksum of what travels, as S3 and GCS both write it. What vouches for a checkpoint is in its manifest."""
+    checksum = google_crc32c.Checksum()  # type: ignore[no-untyped-call]
+    view = memoryview(data)
+    for start in range(0, len(view), _CHECKED_BYTES):
+        checksum.update(bytes(view[start : start + _CHECKED_BYTES]))  # type: ignore[no-untyped-call]
+    return base64.b64encode(checksum.digest()).decode()  # type: ignore[no-untyped-call]
 
 
 def listed(found: Iterable[StoredObject], after: str) -> list[StoredObject]:

@@ -43,7 +43,7 @@ class LocalStore:
             _sync_folder(target.parent)
             return True
 
-    def put(self, key: str, data: bytes | memoryview, sha256: bytes | None = None) -> bool:
+    def put(self, key: str, data: bytes | memoryview) -> bool:
         with self._publishing(key, data, durable=True) as (temporary, target):
             os.replace(temporary, target)
             _sync_folder(target.parent)

@@ -34,7 +34,7 @@ class MemoryStore:
             self._write(key, data)
             return True
 
-    def put(self, key: str, data: bytes | memoryview, sha256: bytes | None = None) -> bool:
+    def put(self, key: str, data: bytes | memoryview) -> bool:
         self.put_hint(key, data)
         return False
 

@@ -10,10 +10,8 @@ AWS tools.
 
 from __future__ import annotations
 
-import base64
 import builtins
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -36,6 +34,7 @@ from spotrun.stores.http import (
     BeyondTheEnd,
     BucketStore,
     Exists,
+    crc32c,
     folders_named,
     listed,
     passes,
@@ -121,19 +120,19 @@ class S3Store(BucketStore):
         with self._translated("open", ""):
             self._client = _client(os.getpid(), _settings())
 
-    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False, sha256: bytes | None = None) -> bool:
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         name = self._name(key)
-        checksum = base64.b64encode(sha256 or hashlib.sha256(data).digest()).decode()
+        checksum = crc32c(data)
         with self._translated("PutObject", key):
             answer = self._client.put_object(
                 Bucket=self._bucket,
                 Key=name,
                 Body=bytes(data) if len(data) < _PAYLOAD_BYTES else _Body(data),
                 CacheControl=NO_STORE,
-                ChecksumSHA256=checksum,
+                ChecksumCRC32C=checksum,
                 **({"IfNoneMatch": "*"} if if_absent else {}),
             )
-        computed = answer.get("ChecksumSHA256")
+        computed = answer.get("ChecksumCRC32C")
         if computed not in (None, checksum):
             raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
         return computed is not None
@@ -298,7 +297,7 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             retries={"mode": "standard", "total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
-            s3={"payload_signing_enabled": False},  # what is signed is its SHA-256, which S3 compares
+            s3={"payload_signing_enabled": False},  # its checksum is signed, which S3 compares
             response_checksum_validation="when_required",  # who reads a checkpoint compares with what the ledger says
         ),
     )

@@ -98,7 +98,7 @@ class Saves:
             attempt=attempt,
             incarnation=0,
             prefix=prefix,
-            manifest_sha256="0" * 64,
+            manifest_blake3="0" * 64,
             size_bytes=self._training.size_bytes,
             objects=1,
             epoch=int(save.step / self._training.steps_per_epoch),
