@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.checkpoint.memory import PeakMemory
-from benchmarks.checkpoint.plan import MEASURED, RESTORED, SAVED
+from benchmarks.checkpoint.plan import MEASURED, RESTORED, RESTORES, SAVED
 from benchmarks.checkpoint.processes import started, wait_well
 
 TRAINING = "benchmarks.checkpoint.training"
@@ -34,7 +35,7 @@ class Measurement:
 
 def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measurement:
     """
-    Train with it, then restore its last checkpoint in a new process.
+    Train with it, then restore its last checkpoint, each time in a new process.
 
     Raises:
         Failed: it could not.
@@ -44,19 +45,19 @@ def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measuremen
     with started(TRAINING, words, log, peers=True) as process, PeakMemory(process.pid) as memory:
         wait_well(process, log)
     measured, saved = read(folder / MEASURED), read(folder / SAVED)
-    restored: dict[str, Any] = {}
-    if variant != "none":
+    restored: list[dict[str, Any]] = []
+    for _ in range(RESTORES if variant != "none" else 0):
         with started(TRAINING, [*words, "--restore"], log, peers=True) as process:
             wait_well(process, log)
-        restored = read(folder / RESTORED)
+        restored.append(read(folder / RESTORED))
     return Measurement(
         state_bytes=measured["state_bytes"],
         iterations=measured["iterations"],
         saves=saved["saves"],
         paused=saved["paused"],
         peak_bytes=memory.peak_bytes,
-        restore_s=restored.get("seconds"),
-        restored_identical=restored["digest"] == saved["digest"] if restored else None,
+        restore_s=median(one["seconds"] for one in restored) if restored else None,
+        restored_identical=all(one["digest"] == saved["digest"] for one in restored) if restored else None,
     )
 
 

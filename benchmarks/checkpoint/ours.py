@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from benchmarks.checkpoint.measurement import TRAINING, Measurement, read
 from benchmarks.checkpoint.memory import PeakMemory
-from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED
+from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED, RESTORES
 from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.events import CheckpointCommitted
@@ -52,7 +53,7 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         commits = [commit.event for commit in run.state.commits]
         last = run.state.latest_commit()
         assert last is not None
-        restored = _restored(run.store, last, words, folder)
+        restored = [_restored(run.store, last, words, folder, folder / f"restore-{n}") for n in range(RESTORES)]
     finally:
         run.close()
     measured = read(folder / MEASURED)
@@ -63,9 +64,9 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         saves=[(one.step, _durable_s(one)) for one in commits if not one.final and one.attempt == commits[0].attempt],
         paused=[(one.stall_s / SCALE, _durable_s(one)) for one in final],
         peak_bytes=peak_bytes,
-        restore_s=restored.seconds,
-        fetch_s=restored.fetch_s,
-        restored_identical=restored.identical,
+        restore_s=median(one.seconds for one in restored),
+        fetch_s=median(one.fetch_s for one in restored),
+        restored_identical=all(one.identical for one in restored),
     )
 
 
@@ -137,8 +138,10 @@ class Restore:
     identical: bool
 
 
-def _restored(store: Store, commit: Commit, words: list[str], folder: Path) -> Restore:
-    agent = Restoring(store, commit, words, folder / "restore")
+def _restored(store: Store, commit: Commit, words: list[str], folder: Path, own: Path) -> Restore:
+    """`own`: a new folder for this one of them."""
+    (folder / RESTORED).unlink(missing_ok=True)
+    agent = Restoring(store, commit, words, own)
     try:
         agent.attempt()
     except BaseException:  # a Ctrl-C is not heard by the trainer, which has a session of its own
