@@ -18,6 +18,7 @@ from torch import Tensor, distributed
 from spotrun.checkpoint.snapshot import Piece, Plan
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.lightning.figures import FiguresBox
+from spotrun.lightning.image_memory import ImageMemory, Memory, Received
 from spotrun.trainer_link import Message
 
 LONGEST_FETCH = timedelta(hours=24)
@@ -51,13 +52,13 @@ class Ranks:
         distributed.broadcast_object_list(box, 0, group=self._group)
         return box[0]
 
-    def share_image(self, image: Any, size_bytes: int) -> Any:
-        """Rank 0's checkpoint image of that size on every rank."""
+    def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
+        """Rank 0's checkpoint image of that size on every rank, each in memory of its own."""
         if self._group is None:
-            return image
-        buffer = image if self.rank == 0 else bytearray(size_bytes)
-        distributed.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), 0, group=self._group)
-        return buffer
+            return memory
+        mine = Received(size_bytes) if memory is None else memory
+        distributed.broadcast(torch.frombuffer(mine.image, dtype=torch.uint8), 0, group=self._group)
+        return mine
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value on rank 0; on the others nothing."""

@@ -32,6 +32,7 @@ from spotrun.lightning.connectors import averaging, logs, mlflow_client, mlflow_
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.due_validation import DueValidation
+from spotrun.lightning.image_memory import Memory
 from spotrun.lightning.ranks import Follower, Ranks
 from spotrun.lightning.refusal import TrainingRefused, refuse
 from spotrun.lightning.snapshots import KEY, Place, Snapshots
@@ -46,12 +47,12 @@ RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 class Run:
     """It is the tap on the loops (connectors.loops.Tap), and decides what happens when."""
 
-    def __init__(self, trainer: Any, agent: session.Agent, ranks: Ranks, resume: Resume, image: Any) -> None:
+    def __init__(self, trainer: Any, agent: session.Agent, ranks: Ranks, resume: Resume, memory: Memory | None) -> None:
         self._trainer = trainer
         self._agent = agent
         self._ranks = ranks
         self._loops = Loops(trainer, self)
-        state = self._read(image) if image is not None else None
+        state = self._read(memory.image) if memory is not None else None
         self._resumed: dict[str, Any] | None = state.pop(KEY) if state else None
         self._own: dict[str, Any] = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         # What the user seeded decides too, so that --seed 2 is another training.
@@ -67,8 +68,8 @@ class Run:
         self._validation = DueValidation(trainer, agent, ranks, self.snapshots)
         self._trained = False
         self._finished = False
-        if state:
-            self._load(state)
+        if state and memory:
+            self._load(state, memory)
         elif RUN_UID_VARIABLE in os.environ:
             logs.begin(trainer, os.environ[RUN_UID_VARIABLE])
             mlflow_files.begin(trainer, os.environ[RUN_UID_VARIABLE])
@@ -84,14 +85,13 @@ class Run:
         if not ranks.agree(agent is not None) or agent is None:
             return None
         refusal.check_trainer(trainer, agent)
-        resume, image = None, None
+        resume, own = None, None
         if isinstance(agent, session.Session):
-            resume, image = agent.begin(f"{names.package(trainer)} {names.version(trainer)}")
+            resume, own = agent.begin(f"{names.package(trainer)} {names.version(trainer)}")
         resume = ranks.share(resume)
         assert resume is not None
-        if resume.size_bytes:
-            image = ranks.share_image(image, resume.size_bytes)
-        return cls(trainer, agent, ranks, resume, image)
+        memory = ranks.share_image(own, resume.size_bytes) if resume.size_bytes else None
+        return cls(trainer, agent, ranks, resume, memory)
 
     def _read(self, image: Any) -> dict[str, Any]:
         state: dict[str, Any]
@@ -111,12 +111,12 @@ class Run:
             )
         return state
 
-    def _load(self, state: dict[str, Any]) -> None:
+    def _load(self, state: dict[str, Any], memory: Memory) -> None:
         self.snapshots.resumed_at(state["global_step"])
         self._trainer.num_sanity_val_steps = 0  # it was run before the first step, and counts nothing
         # Weights are copied into the model, but optimizers and callbacks may keep what they are given.
-        kept = {key: value if key == "state_dict" else tensors.owned(value) for key, value in state.items()}
-        lightning_state.load(self._trainer, kept)
+        kept = memory.keep({key: value for key, value in state.items() if key != "state_dict"})
+        lightning_state.load(self._trainer, {key: kept.get(key, value) for key, value in state.items()})
         assert self._resumed is not None
         self._loops.make_loaders_as_in(self._resumed["loaded_at"])
         logs.continue_version(self._trainer, self._resumed["logs"])

@@ -8,7 +8,6 @@ A thread reads what the agent sends and raises flags; the training thread looks 
 from __future__ import annotations
 
 import atexit
-import mmap
 import os
 import platform
 import threading
@@ -19,9 +18,10 @@ import torch
 from torch import Tensor
 
 from spotrun import trainer_link
-from spotrun.checkpoint.snapshot import Piece, Plan, map_image
+from spotrun.checkpoint.snapshot import Piece, Plan
 from spotrun.checkpoint.staging import Aside, Staged, Stager
 from spotrun.lightning.figures import FiguresBox
+from spotrun.lightning.image_memory import ImageMemory
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
@@ -91,7 +91,7 @@ class Session:
         self.figures = FiguresBox()
         self._over = threading.Event()
 
-    def begin(self, lightning: str) -> tuple[Resume, mmap.mmap | None]:
+    def begin(self, lightning: str) -> tuple[Resume, ImageMemory | None]:
         """
         Say hello and wait for what to resume from, however long the agent takes to fetch it.
 
@@ -102,11 +102,11 @@ class Session:
             Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
         )
         resume, fds = self._wait_for_resume()
-        image = map_image(fds[0], resume.size_bytes) if resume.size_bytes else None
+        memory = ImageMemory(fds[0], resume.size_bytes) if resume.size_bytes else None
         listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
         listener.start()
         atexit.register(self._leave, os.getpid(), listener)
-        return resume, image
+        return resume, memory
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
         """At exit: a thread that computes while the interpreter is taken down under it aborts the process."""

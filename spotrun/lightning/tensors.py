@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import mmap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-HUGE_PAGE_BYTES = 2 << 20
-
 
 def owned(value: Any) -> Any:
     """The same tree with tensors of its own."""
+    return mapped(value, lambda tensor: tensor.detach().clone())
+
+
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with other tensors."""
     if isinstance(value, Tensor):
-        return _in_huge_pages(value) if _is_large(value) else value.detach().clone()
+        return function(value)
     if isinstance(value, dict):
         tree = copy.copy(value)  # an OrderedDict or Counter stays one
         for key, item in value.items():
-            tree[key] = owned(item)
+            tree[key] = mapped(item, function)
         return tree
     if type(value) in (list, tuple):
-        return type(value)(owned(item) for item in value)
+        return type(value)(mapped(item, function) for item in value)
     return value
-
-
-@torch.no_grad()
-def _in_huge_pages(tensor: Tensor) -> Tensor:
-    """A copy. To touch new memory in pages of 4 kB takes five times as long as to copy into it."""
-    memory = mmap.mmap(-1, tensor.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
-
-
-def _is_large(tensor: Tensor) -> bool:
-    return tensor.is_cpu and tensor.nbytes >= HUGE_PAGE_BYTES and tensor.is_contiguous()
 
 
 @torch.no_grad()
