@@ -100,17 +100,19 @@ class Bench:
     place: Place
 
     def rows(self, variants: list[str]) -> Iterator[Row]:
-        none = self._measure("none")
-        limits = self._limits(none.state_bytes)
+        """Each variant is compared with a training without checkpoints before it and another one after it."""
+        before = self._measure("none", "none-0")
+        limits = self._limits(before.state_bytes)
         if "none" in variants:
-            yield row(self.model, "none", none, none, limits)
-        for variant in variants:
-            if variant != "none":
-                yield row(self.model, variant, self._measure(variant), none, limits)
+            yield row(self.model, "none", before, [before], limits)
+        for number, variant in enumerate([one for one in variants if one != "none"], 1):
+            found, after = self._measure(variant, variant), self._measure("none", f"none-{number}")
+            yield row(self.model, variant, found, [before, after], limits)
+            before = after
 
-    def _measure(self, variant: str) -> Measurement:
+    def _measure(self, variant: str, folder_name: str) -> Measurement:
         self._say(variant)
-        folder = self.folder / variant
+        folder = self.folder / folder_name
         folder.mkdir(parents=True)
         with self.place() as uri:
             if variant == "ours":
