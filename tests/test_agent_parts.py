@@ -23,7 +23,7 @@ from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.pace import Pace
-from spotrun.agent.saver import Snapshot, Stalls
+from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.checkpoint import retention
 from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload

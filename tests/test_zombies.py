@@ -22,7 +22,8 @@ from spotrun import events as ev
 from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
-from spotrun.agent.saver import Snapshot, _Worker
+from spotrun.agent.saver import _Worker
+from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.status import Status
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import verify

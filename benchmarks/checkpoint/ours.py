@@ -79,7 +79,7 @@ def _trained(run: AgentRun, folder: Path, notices: int) -> int:
     """The most memory that the first instance had."""
     node = run.launch()
     with PeakMemory(node.bootstrap.pid) as memory:
-        _await(run, node, (folder / MEASURED).exists)
+        _await(run, node, lambda: (folder / MEASURED).exists() and run.state.commits)
         (folder / DIGESTS_WANTED).touch()
         _taken_away(run, node)
     for _ in range(1, notices):
@@ -89,8 +89,8 @@ def _trained(run: AgentRun, folder: Path, notices: int) -> int:
     return memory.peak_bytes
 
 
-def _await(run: AgentRun, node: Node, condition: Callable[[], bool]) -> None:
-    def look() -> bool:
+def _await(run: AgentRun, node: Node, condition: Callable[[], object]) -> None:
+    def look() -> object:
         if node.bootstrap.poll() is not None:
             raise Failed(f"the instance went by itself:\n{run.log(node)[-2000:]}")
         return condition()

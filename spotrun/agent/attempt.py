@@ -34,7 +34,8 @@ from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.precedence import Precedence
-from spotrun.agent.saver import DETAIL_MAX, Saver, Snapshot
+from spotrun.agent.saver import DETAIL_MAX, Saver
+from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer import Trainer
 from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable

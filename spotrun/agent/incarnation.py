@@ -13,7 +13,7 @@ from spotrun.agent import decisions
 from spotrun.agent.arenas import Arena, Arenas
 from spotrun.agent.inbox import Exited, Said
 from spotrun.agent.node import Node
-from spotrun.agent.saver import Snapshot
+from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer import Trainer, training_command, user_environment
 from spotrun.agent.vigil import Signs, Vigil
 from spotrun.checkpoint.restore import Image

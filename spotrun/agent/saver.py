@@ -11,12 +11,11 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
-from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
 from spotrun.agent.precedence import Precedence
 from spotrun.agent.recorder import Recorder, unless
+from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.unchanged import Unchanged, digest
@@ -26,55 +25,11 @@ from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
 from spotrun.spec import CheckpointSpec
 from spotrun.store import Store
-from spotrun.trainer_link import SnapshotTaken
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000
 LARGE_BYTES = 32 << 20
 """Less is sent with some hundredths of a second of computing, which training does not feel."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """
-    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
-    still for snapshots, up to this one.
-    """
-
-    attempt: int
-    incarnation: int
-    sequence: int
-    arena: Arena
-    taken: SnapshotTaken
-    taken_at: datetime
-    taken_s: float
-    stalled_s: float
-    why: str
-
-    @property
-    def prefix(self) -> str:
-        return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{self.sequence}"
-
-
-class Stalls:
-    """
-    What commits have to account for: each the stalls since the one before it, of snapshots that were not kept too.
-
-    A snapshot that is taken while another is being sent knows nothing of what becomes of that.
-    """
-
-    def __init__(self) -> None:
-        self._trainer = (-1, -1)
-        self._accounted_s = 0.0
-
-    def since(self, snapshot: Snapshot) -> float:
-        """Run time from the trainer's last commit up to `snapshot`."""
-        known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
-        return snapshot.stalled_s - known_s
-
-    def accounted(self, snapshot: Snapshot) -> None:
-        """It is a commit."""
-        self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""Snapshots that a trainer has told of, and what they have cost it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from spotrun.agent.arenas import Arena
+from spotrun.checkpoint import retention
+from spotrun.trainer_link import SnapshotTaken
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """
+    A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
+    still for snapshots, up to this one.
+    """
+
+    attempt: int
+    incarnation: int
+    sequence: int
+    arena: Arena
+    taken: SnapshotTaken
+    taken_at: datetime
+    taken_s: float
+    stalled_s: float
+    why: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{retention.FOLDER}{self.attempt}-{self.incarnation}-{self.sequence}"
+
+
+class Stalls:
+    """
+    What commits have to account for: each the stalls since the one before it, of snapshots that were not kept too.
+
+    A snapshot that is taken while another is being sent knows nothing of what becomes of that.
+    """
+
+    def __init__(self) -> None:
+        self._trainer = (-1, -1)
+        self._accounted_s = 0.0
+
+    def since(self, snapshot: Snapshot) -> float:
+        """Run time from the trainer's last commit up to `snapshot`."""
+        known_s = self._accounted_s if self._trainer == (snapshot.attempt, snapshot.incarnation) else 0.0
+        return snapshot.stalled_s - known_s
+
+    def accounted(self, snapshot: Snapshot) -> None:
+        """It is a commit."""
+        self._trainer, self._accounted_s = (snapshot.attempt, snapshot.incarnation), snapshot.stalled_s
