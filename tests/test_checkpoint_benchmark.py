@@ -53,6 +53,7 @@ def test_a_checkpoint_of_a_small_model_is_measured_and_restored_to_the_bit(tmp_p
     assert ours["stall_ms_max"] >= ours["stall_ms_median"] > 0
     assert all(ours[name] > 0 for name in RATIOS)
     assert all(none[name] is None for name in RATIOS)
+    assert isinstance(ours["first_batch_beyond_s"], float)
     assert ours["slowdown"] > -0.9
     assert ours["extra_ram_over_state"] > 1, "an arena alone is as large as the state"
     assert all(ours["limits"][name] > 0 for name in ("memcpy_s", "put_s", "get_s"))

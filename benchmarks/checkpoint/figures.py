@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from benchmarks.checkpoint.measurement import Measurement
+from benchmarks.checkpoint.measurement import Begun, Measurement
 from benchmarks.checkpoint.plan import EVERY_STEPS
 
 STALLED_ITERATIONS = 2
@@ -28,7 +28,8 @@ class Row:
     """
     `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
     checkpoints; `extra_ram_over_state` is the peak beyond that of a training without them.
-    `fetch_over_get` is the part of a restore in which the bytes come.
+    `fetch_over_get` is the part of a restore in which the bytes come. `first_batch_beyond_s` is how much longer than
+    its imports, its network and what is left of a GET beside the imports a resuming trainer takes to its first batch.
     """
 
     model: str
@@ -42,6 +43,7 @@ class Row:
     restore_over_get: float | None
     fetch_over_get: float | None
     restored_identical: bool | None
+    first_batch_beyond_s: float | None
     slowdown: float
     extra_ram_over_state: float
     checkpoints: int
@@ -65,6 +67,7 @@ def row(model: str, variant: str, found: Measurement, calm: Sequence[Measurement
         restore_over_get=_ratio(found.restore_s, limits.get_s),
         fetch_over_get=_ratio(found.fetch_s, limits.get_s),
         restored_identical=found.restored_identical,
+        first_batch_beyond_s=None if found.begun is None else _beyond_s(found.begun, limits.get_s),
         slowdown=step_s(found) / fmean(map(step_s, calm)) - 1,
         extra_ram_over_state=(found.peak_bytes - fmean(one.peak_bytes for one in calm)) / found.state_bytes,
         checkpoints=len(stalls),
@@ -91,6 +94,10 @@ def step_s(found: Measurement) -> float:
     a process to upload, memory that is made) is in the longest stall.
     """
     return fmean(seconds for seconds, _ in found.iterations[2 * EVERY_STEPS - 1 :])
+
+
+def _beyond_s(begun: Begun, get_s: float) -> float:
+    return begun.first_batch_s - begun.imports_s - begun.build_s - max(0.0, get_s - begun.imports_s)
 
 
 def _ratio(seconds: float | None, limit_s: float) -> float | None:

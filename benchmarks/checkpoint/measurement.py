@@ -21,6 +21,7 @@ class Measurement:
     `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
     on, `paused` (seconds of waiting, seconds until durable) while it stood still. Of a restore, `fetch_s` went by until
     all bytes were here, where that can be told. `restored_identical`: to the bit.
+    `begun` is of an instance that takes over, where one does.
     """
 
     state_bytes: int
@@ -31,6 +32,16 @@ class Measurement:
     restore_s: float | None = None
     fetch_s: float | None = None
     restored_identical: bool | None = None
+    begun: Begun | None = None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A trainer process that resumes: seconds for its imports, for its network and data, and until its first batch."""
+
+    imports_s: float
+    build_s: float
+    first_batch_s: float
 
 
 def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measurement:

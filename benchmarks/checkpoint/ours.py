@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.checkpoint.measurement import TRAINING, Measurement, read
+from benchmarks.checkpoint.measurement import TRAINING, Begun, Measurement, read
 from benchmarks.checkpoint.memory import PeakMemory
-from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED, RESTORES
+from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED, RESTORES
 from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.events import CheckpointCommitted
@@ -67,6 +67,7 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         restore_s=median(one.seconds for one in restored),
         fetch_s=median(one.fetch_s for one in restored),
         restored_identical=all(one.identical for one in restored),
+        begun=Begun(**read(folder / BEGUN)) if PLANS[model].notices > 1 else None,
     )
 
 
@@ -83,6 +84,7 @@ def _trained(run: AgentRun, folder: Path, notices: int) -> int:
         (folder / DIGESTS_WANTED).touch()
         _taken_away(run, node)
     for _ in range(1, notices):
+        (folder / BEGUN).unlink()
         node = run.launch()
         _await(run, node, lambda: node.status().get("phase") == "train")  # noqa: B023
         _taken_away(run, node)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 EVERY_STEPS = 20
 RESTORES = 3
 """The median counts, as it does of the limits: a virtual machine's first use of its memory takes seconds a GB."""
-MEASURED, SAVED, RESTORED = "measured.json", "saved.json", "restored.json"
+MEASURED, SAVED, RESTORED, BEGUN = "measured.json", "saved.json", "restored.json", "begun.json"
 DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
 """Files between a trainer and who measures it."""
 

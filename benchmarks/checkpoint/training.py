@@ -8,7 +8,8 @@ arithmetic are timed where they happen; the rest of an iteration, from the start
 is the loop, its hooks and whatever checkpoints do there. So hooks are counted wherever a variant puts them, and
 computing that is slower for the sake of an upload beside it shows in the slowdown only. See figures.py.
 
-It writes `measured.json`, then whatever its variant does once training is paused; with `--restore`, `restored.json`.
+It writes `begun.json` at its first batch, `measured.json`, then whatever its variant does once training is paused; with
+`--restore`, `restored.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
@@ -32,7 +34,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.checkpoint.models import MODELS, Model
-from benchmarks.checkpoint.plan import DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
+from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED, PLANS, RESTORED, Plan
 
 EPOCH_STEPS = 3000
 SAMPLES = 64
@@ -140,6 +142,26 @@ class Clock(pl.Callback):
         return (self._folder / DIGESTS_WANTED).exists()
 
 
+class Begun(pl.Callback):
+    """Writes down how long it takes from the start of the process to the first batch, and what of it goes where."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._began_s = psutil.Process().create_time()
+        self._imported_s, self._built_s = time.time(), 0.0
+
+    def built(self) -> None:
+        """The network and its data are there."""
+        self._built_s = time.time()
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        if self._folder.joinpath(BEGUN).exists():
+            return
+        first_s = time.time() - self._began_s
+        parts = {"imports_s": self._imported_s - self._began_s, "build_s": self._built_s - self._imported_s}
+        write(self._folder / BEGUN, parts | {"first_batch_s": first_s})
+
+
 class Restored(pl.Callback):
     """
     Times a restore, from the set-up of fit() to its first batch, with all imports done and the network built; then
@@ -205,8 +227,8 @@ def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
     from benchmarks.checkpoint.peers import peer_of
 
     peer = peer_of(args.variant, args.to, args.folder)
-    clock = Clock(args.folder, plan.steps)
-    own = [Restored(args.folder)] if args.restore else [clock, *peer.callbacks(clock, plan.notices)]
+    clock, begun = Clock(args.folder, plan.steps), Begun(args.folder)
+    own = [Restored(args.folder)] if args.restore else [begun, clock, *peer.callbacks(clock, plan.notices)]
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -219,6 +241,7 @@ def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
     )
     module = Training(model)
     loader = DataLoader(Batches(model), batch_size=model.batch_size)
+    begun.built()
     trainer.fit(module, loader, ckpt_path=peer.resumed_path() if args.restore else None, weights_only=False)
 
 
