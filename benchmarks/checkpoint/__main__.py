@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -51,6 +52,7 @@ def main(
     except Refused as error:
         sys.exit(f"error: {error}")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what would be left trains on, and for ever
     rows: list[Row] = []
     try:
         rows.extend(_rows(wanted_models, wanted, store))
