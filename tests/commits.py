@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import Any
 
 from spotrun import events as ev
 from spotrun.checkpoint.manifest import FORMAT, Manifest
+from spotrun.checkpoint.restore import Image, fetch
 from spotrun.checkpoint.upload import Uploaded, upload
 from spotrun.state import Commit
 from spotrun.store import Store
@@ -31,3 +33,16 @@ def saved(store: Store, number: int, image: bytes) -> Commit:
     prefix = f"checkpoints/1-0-{number}"
     event = committed(1, prefix, number, datetime.now(UTC), upload(store, prefix, memoryview(image), {"step": number}))
     return Commit(number=number, at=event.taken_at, event=event)
+
+
+def restored(store: Store, commit: Commit) -> bytes:
+    """The bytes of a commit as a trainer gets them."""
+    return content_of(fetch(store, commit))
+
+
+def content_of(image: Image) -> bytes:
+    """All bytes of what was fetched, which is closed then."""
+    try:
+        return os.pread(image.fd, image.size_bytes, 0)
+    finally:
+        image.close()

@@ -19,6 +19,7 @@ from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
 if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsCloud
     from tests.ec2_server import Ec2Account
+    from tests.guarded_account import GuardedAccount
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,15 +58,25 @@ def bucket(
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ec2Account]:
     """An EC2 account on this machine, furnished, which boto3 finds through the environment."""
-    from spotrun.clock import ScaledClock
-    from tests.guarded_account import GuardedAccount
-
-    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as account:
-        for name, text in account.environment.items():
-            monkeypatch.setenv(name, text)
+    with _guarded_account() as account:
+        account.reach(monkeypatch)
         account.furnish()
         yield account
         assert account.denied == []  # the policy that we ship allows every call of these tests
+
+
+@pytest.fixture(scope="module")
+def account_of_module() -> Iterator[GuardedAccount]:
+    """One for all tests of a module, which make it as new for each: making clients for it is what takes time."""
+    with _guarded_account() as account:
+        yield account
+
+
+def _guarded_account() -> GuardedAccount:
+    from spotrun.clock import ScaledClock
+    from tests.guarded_account import GuardedAccount
+
+    return GuardedAccount(ScaledClock(datetime.now(UTC), 1.0))
 
 
 @pytest.fixture

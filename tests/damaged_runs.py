@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from spotrun.ledger import FOLDER, Ledger, key_of
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
-from tests.commits import committed
+from tests.commits import committed, content_of
 from tests.histories import History
 
 HUGE_BYTES = 8 << 20
@@ -73,11 +72,7 @@ class SmallRun:
     def restore(self, state: RunState) -> tuple[int, bytes, tuple[int, ...]]:
         """The commit that a trainer would get, its bytes, and what was skipped."""
         found = newest_readable(self.store, state.restore_candidates())
-        image = found.image
-        try:
-            return image.commit.number, os.pread(image.fd, image.size_bytes, 0), found.skipped
-        finally:
-            image.close()
+        return found.image.commit.number, content_of(found.image), found.skipped
 
     def commits_of(self, keys: set[str]) -> set[int]:
         """The commits that these objects belong to."""

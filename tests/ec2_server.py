@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import boto3
+import pytest
 from moto import backends
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
@@ -111,6 +112,11 @@ class Ec2Account:
             "AWS_DEFAULT_REGION": REGION,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+
+    def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let clients of this test find it by themselves."""
+        for name, text in self.environment.items():
+            monkeypatch.setenv(name, text)
 
     def furnish(self) -> None:
         """What the driver expects to find: nothing is in the account of a moto that was reset."""

@@ -133,16 +133,14 @@ def environment_of(pid: int) -> Mapping[str, str]:
 def final_tensors(run: OpenRun) -> dict[int, bytes]:
     """The bytes of every tensor in a completed run's final checkpoint: weights, optimizer, counters."""
     from spotrun.checkpoint import layout
-    from spotrun.checkpoint.restore import fetch
+    from tests.commits import restored
 
     state = run.ledger.refresh()
     assert state.terminal is not None
     assert state.terminal.final_commit is not None
     commit = state.commit(state.terminal.final_commit)
     assert commit is not None
-    fetched = fetch(run.store, commit)
-    image = os.pread(fetched.fd, fetched.size_bytes, 0)
-    fetched.close()
+    image = restored(run.store, commit)
     header = layout.decode_header(image)
     tensors = {}
     for number, tensor in enumerate(header.tensors):

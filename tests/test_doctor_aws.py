@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from moto import backends
 from msgspec.structs import replace
 
-from spotrun.clock import Clock, ManualClock, ScaledClock, system_clock
+from spotrun.clock import Clock, ManualClock, system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.inquiry import NO_INSTANCE
@@ -35,21 +35,15 @@ SPOT_G, ON_DEMAND_G = "L-3819A6DF", "L-DB2E81BA"
 BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[GuardedAccount]:
-    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as server:
-        yield server
-
-
 @pytest.fixture
-def account(server: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
-    """One account for all tests here, as new for each: making clients for it is what takes time."""
-    for name, text in server.environment.items():
-        monkeypatch.setenv(name, text)
+def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
+    """One in which the caller is the runner, with quotas that are enough for one GPU."""
+    account = account_of_module
+    account.reach(monkeypatch)
     backends.get_backend("s3").reset()  # type: ignore[arg-type]
-    server.furnish()
-    server.denied, server.arn, server.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
-    return server
+    account.furnish()
+    account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
+    return account
 
 
 @cache

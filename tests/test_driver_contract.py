@@ -56,8 +56,7 @@ class AwsAccount:
         self._clock = ScaledClock(datetime.now(UTC), 60.0)
         self._server = Ec2Account(self._clock)
         self._server.__enter__()
-        for name, text in self._server.environment.items():
-            monkeypatch.setenv(name, text)
+        self._server.reach(monkeypatch)
         self._server.furnish()
         self._server.image, self._server.tools = {"PATH": os.environ["PATH"]}, {"aws": ec2_machines.NO_STORE}
 

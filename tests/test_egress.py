@@ -283,8 +283,7 @@ def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None
 
 def test_a_bucket_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with Ec2Account(ScaledClock(START, 1.0)) as account:
-        for name, text in account.environment.items():
-            monkeypatch.setenv(name, text)
+        account.reach(monkeypatch)
         made = {"LocationConstraint": "eu-west-1"}
         boto3.client("s3", region_name="eu-west-1").create_bucket(Bucket="far", CreateBucketConfiguration=made)
         assert region_of(open_store("s3://far/runs")) == "eu-west-1"

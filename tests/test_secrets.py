@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from spotrun.agent.logs import Console
 from spotrun.agent.mask import Mask, forms_of_all
 from spotrun.agent.secret_values import Secrets
 from spotrun.agent.trainer import user_environment
-from spotrun.clock import ScaledClock, system_clock
+from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.aws_secrets import secret_findings
 from spotrun.doctor.finding import Verdict
@@ -92,20 +90,14 @@ def test_a_variable_of_this_machine_is_no_secret_of_an_instance_on_aws() -> None
 # -- on an instance --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[GuardedAccount]:
-    with GuardedAccount(ScaledClock(datetime.now(UTC), 1.0)) as server:
-        yield server
-
-
 @pytest.fixture
-def account(server: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
+def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
     """One in which the caller is an instance: it has the role that we ship."""
-    for name, text in server.environment.items():
-        monkeypatch.setenv(name, text)
+    account = account_of_module
+    account.reach(monkeypatch)
     backends.get_backend("ssm").reset()  # type: ignore[arg-type]
-    server.policies, server.denied = NODE, []
-    return server
+    account.policies, account.denied = NODE, []
+    return account
 
 
 def put(account: GuardedAccount, path: str, value: str = CANARY, kind: str = "SecureString") -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import NamedTuple
 import pytest
 
 from spotrun import events as ev
-from spotrun.checkpoint.restore import fetch
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.creation import first_entry
@@ -27,11 +25,11 @@ from spotrun.events import encode_entry
 from spotrun.fold import fold
 from spotrun.ledger import Ledger, key_of
 from spotrun.retrying import persist
-from spotrun.state import Commit, RunState
+from spotrun.state import RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
 from tests.aws_launches import Login
-from tests.commits import saved
+from tests.commits import restored, saved
 from tests.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.histories import History
 from tests.object_stores import RunningServer, SeaweedFS, running
@@ -177,14 +175,6 @@ def test_a_checkpoint_is_saved_and_restored_through_any_fault_that_passes(
     assert restored(bench.near, commit) == IMAGE
     assert restored(bench.far, commit) == IMAGE
     assert bench.line.fate.left == 0, "the fault was met"
-
-
-def restored(store: Store, commit: Commit) -> bytes:
-    image = fetch(store, commit)
-    try:
-        return os.pread(image.fd, image.size_bytes, 0)
-    finally:
-        image.close()
 
 
 @pytest.mark.parametrize("scheme", ["s3"])

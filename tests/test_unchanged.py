@@ -23,7 +23,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.spec import CheckpointSpec, KeepBestSpec
 from spotrun.state import Commit, RunState
 from spotrun.stores.memory import MemoryStore
-from tests.commits import committed
+from tests.commits import committed, restored
 from tests.histories import History
 
 MB = 1 << 20
@@ -71,7 +71,7 @@ class Attempt:
 
     def restored(self, commit: Commit) -> bytes:
         verify(self.store, commit)
-        whole, in_pieces = (_fetched(store, commit) for store in (self.store, _InPieces(self.store)))
+        whole, in_pieces = (restored(store, commit) for store in (self.store, _InPieces(self.store)))
         assert whole == in_pieces
         return whole
 
@@ -86,14 +86,6 @@ class _InPieces(MemoryStore):
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         whole = self.get(key, 0, size_bytes)
         yield from (whole[start : start + 99_991] for start in range(0, len(whole), 99_991))
-
-
-def _fetched(store: MemoryStore, commit: Commit) -> bytes:
-    image = fetch(store, commit)
-    try:
-        return os.pread(image.fd, image.size_bytes, 0)
-    finally:
-        image.close()
 
 
 @pytest.mark.parametrize("layers", [1, 24])

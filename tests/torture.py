@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from spotrun import events as ev
-from spotrun.checkpoint.restore import fetch
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
@@ -33,7 +32,7 @@ from spotrun.ledger import Ledger, key_of
 from spotrun.state import RunState
 from spotrun.store import Store, open_store
 from tests import fault_proxy as faults
-from tests.commits import committed
+from tests.commits import committed, restored
 from tests.fault_proxy import Fault, FaultProxy, Seeded
 from tests.histories import History
 from tests.object_stores import RunningServer, SeaweedFS, running
@@ -205,12 +204,7 @@ def _compare(toll: Toll, direct: Store, history: History, writers: list[_Writer]
 def _check_image(toll: Toll, direct: Store, state: RunState, number: int, sha256: str) -> None:
     commit = state.commit(number)
     assert commit is not None
-    image = fetch(direct, commit)
-    try:
-        found = hashlib.sha256(os.pread(image.fd, image.size_bytes, 0)).hexdigest()
-    finally:
-        image.close()
-    if found != sha256:
+    if hashlib.sha256(restored(direct, commit)).hexdigest() != sha256:
         toll.false_successes.append(f"checkpoint {number}")
 
 
