@@ -19,7 +19,7 @@ from spotrun.books import NOTHING, Bill, Books, baseline_in_words
 from spotrun.events import SetUp
 from spotrun.interruptions import Interruption, interruptions
 from spotrun.outcome import durable_epochs, outcome
-from spotrun.state import Launch, RunState
+from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, spent, timeline
 
 
@@ -180,7 +180,7 @@ def assumptions(state: RunState) -> str:
     assert created is not None
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
-    unpriced = sum(1 for launch in state.launches.values() if _unpriced(launch))
+    unpriced = sum(launch.billed_from is not None and not launch.prices for launch in state.launches.values())
     parts = [
         prices,
         f"instances: {created.billing.source}",
@@ -217,11 +217,6 @@ def _egress(state: RunState) -> str:
         for region in crossed
     )
     return f"egress between the bucket in {storage.region} and {'; '.join(rates)}"
-
-
-def _unpriced(launch: Launch) -> bool:
-    record = launch.gone or launch.recorded
-    return record is not None and record.billed_from is not None and not record.prices
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:

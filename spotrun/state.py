@@ -11,7 +11,7 @@ import msgspec
 from spotrun import events as ev
 from spotrun.billing import ZERO, Meter, hourly
 from spotrun.events import Cause
-from spotrun.instance import EndedBy
+from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
 
 
@@ -45,16 +45,33 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def _refused(self) -> bool:
         return self.closed is not None and self.closed.refused and self.recorded is None
 
+    @property
+    def billed_from(self) -> datetime | None:
+        """Since when its meter runs, or ran, by what was recorded last; None where it never did."""
+        return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
+
+    @property
+    def prices(self) -> tuple[PriceSegment, ...]:
+        """What it was charged, by what was recorded last: an end may have been told without any price."""
+        return next((fact.prices for fact in self._facts if fact.prices), ())
+
+    @property
+    def newest_price_usd_per_hour(self) -> Decimal:
+        """The last of its prices; while there is none, that at which it was asked for."""
+        return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
+
+    @property
+    def _facts(self) -> list[ev.LaunchRecorded | ev.InstanceGone]:
+        return [fact for fact in (self.gone, self.recorded) if fact is not None]
+
     def meter(self, rule: ev.BillingRule) -> Meter:
-        """Its bill, from what was recorded last: an end that was only inferred may know no price."""
-        known = [fact for fact in (self.gone, self.recorded) if fact is not None]
-        prices = next((fact.prices for fact in known if fact.prices), ())
-        billed_from = next((fact.billed_from for fact in known if fact.billed_from is not None), None)
+        """Its bill."""
         gone = self.gone
         if gone is None:
-            return Meter(rule, prices, billed_from, None, None)
+            return Meter(rule, self.prices, self.billed_from, None, None)
         spot = self.intent.offering.capacity_type is CapacityType.SPOT
-        return Meter(rule, prices, billed_from, gone.ended_at, gone.ended_by if spot else EndedBy.USER)
+        ended_by = gone.ended_by if spot else EndedBy.USER
+        return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """

@@ -144,9 +144,11 @@ class History:
         ended_at: datetime | None = None,
         dearer_since: tuple[datetime, str] | None = None,
         last_step: int | None = None,
+        never_ran: bool = False,
     ) -> None:
+        """`never_ran`: so EC2 tells it where a fault of its own ended the instance, and then it knows no price."""
         recorded = self.state.launches[launch].recorded
-        prices = () if recorded is None else recorded.prices
+        prices = () if recorded is None or never_ran else recorded.prices
         if dearer_since is not None:
             prices = (*prices, PriceSegment(since=dearer_since[0], usd_per_hour=Decimal(dearer_since[1])))
         self.write(

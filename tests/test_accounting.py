@@ -347,6 +347,13 @@ def test_an_instance_whose_price_nobody_knows_is_said_to_be_missing_from_the_bil
     assert "UNKNOWN PRICE of 1 instance" in summarise(unpriced, history.now).assumptions
 
 
+def test_an_end_that_tells_no_price_leaves_the_one_that_was_recorded():
+    history = History()
+    history.after(600).gone(history.running(), EndedBy.FAULT, never_ran=True)
+    assert summary_of(history).total.spot_usd > 0
+    assert "UNKNOWN PRICE" not in summary_of(history).assumptions
+
+
 def without_prices(entries: list[Entry]) -> list[Entry]:
     return [
         replace(entry, event=replace(entry.event, prices=())) if isinstance(entry.event, LaunchRecorded) else entry

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
 from spotrun.clock import ManualClock
+from spotrun.events import InstanceGone
+from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, WIDTH, price_course, sparkline
@@ -35,6 +37,24 @@ def test_each_bar_is_the_price_in_effect_at_its_moment() -> None:
     # 1190 s in twelve: spot from 100 s to 590 s, at 0.60 from 400 s on; on-demand from 690 s
     told = ["-" if each is None else str(each) for each in price_course(history.state, history.now, width=12)]
     assert told == ["-", *["0.30"] * 3, "0.60", "-", *["3.00"] * 6]
+
+
+def test_an_instance_that_was_gone_before_anybody_recorded_it_is_in_it() -> None:
+    history = History()
+    launch = history.launch(price="0.30")
+    price = PriceSegment(since=history.now, usd_per_hour=Decimal("0.30"))
+    history.after(100).write(
+        InstanceGone(
+            launch=launch,
+            instance_id="i-1",
+            billed_from=price.since,
+            ended_at=history.now,
+            ended_by=EndedBy.CLOUD,
+            prices=(price,),
+            evidence="the cloud's record",
+        )
+    )
+    assert price_course(history.state, history.now, width=2) == [Decimal("0.30")] * 2
 
 
 def test_the_line_reaches_from_the_least_to_the_most_and_says_both() -> None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
 from spotrun.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
 from spotrun.events import BillingRule
-from spotrun.instance import EndedBy, PriceSegment
+from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.state import Launch, RunState
 
@@ -280,14 +280,7 @@ class _Instance:
     @property
     def _began(self) -> datetime:
         """When the meter began by the ledger; its end where it never did."""
-        facts = (self._launch.gone, self._launch.recorded)
-        known = (fact.billed_from for fact in facts if fact is not None and fact.billed_from is not None)
-        return next(known, self._until)
-
-    @property
-    def _prices(self) -> tuple[PriceSegment, ...]:
-        facts = (self._launch.gone, self._launch.recorded)
-        return next((fact.prices for fact in facts if fact is not None and fact.prices), ())
+        return self._until if self._launch.billed_from is None else self._launch.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
         """What of its bill falls into the hours that the file has."""
@@ -309,7 +302,7 @@ class _Instance:
         return None
 
     def _tolerance(self) -> Decimal:
-        dearest = max((price.usd_per_hour for price in self._prices), default=ZERO)
+        dearest = max((price.usd_per_hour for price in self._launch.prices), default=ZERO)
         return hourly(dearest, EDGES) + _sum(charge.precision_usd for charge in self._usage)
 
     @property
@@ -324,7 +317,7 @@ class _Instance:
         """What the time from the launch until the machine ran our code costs by the ledger."""
         if self._launch.attempt is None:
             return ZERO
-        return metered(self._prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
+        return metered(self._launch.prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
 
     def _told(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
         others = {charge.what for charge in self._charges if charge.kind is ChargeKind.OTHER and charge.amount_usd}
@@ -349,7 +342,7 @@ class _Instance:
             yield f"metered for {theirs * _SECONDS_PER_HOUR:.0f} s, by the ledger {ours * _SECONDS_PER_HOUR:.0f} s"
         else:
             rate = _sum(charge.amount_usd for charge in self._usage) / theirs
-            prices = " then ".join(f"${price.usd_per_hour}" for price in self._prices)
+            prices = " then ".join(f"${price.usd_per_hour}" for price in self._launch.prices)
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:

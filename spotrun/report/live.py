@@ -162,9 +162,7 @@ def _where(state: RunState) -> str:
 
 def _place(launch: Launch) -> str:
     offering = launch.intent.offering
-    prices = launch.recorded.prices if launch.recorded is not None else ()
-    price = prices[-1].usd_per_hour if prices else offering.price_usd_per_hour
-    return f"{offering} at ${price}/h" + (" simulated" if offering.simulated else "")
+    return f"{offering} at ${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
 
 
 def _budget(seen: Pass, summary: RunSummary, now: datetime) -> str | None:

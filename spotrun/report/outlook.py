@@ -68,7 +68,7 @@ def _sums(state: RunState, running: Launch) -> str | None:
     known = spot_launches(state)
     if not known:
         return None
-    spot, dear = _price(known[-1]), running.intent.offering.price_usd_per_hour
+    spot, dear = known[-1].newest_price_usd_per_hour, running.intent.offering.price_usd_per_hour
     if spot >= dear:
         return f"at ${spot}/h it would save nothing just now"
     seconds = changeover(state)
@@ -78,11 +78,6 @@ def _sums(state: RunState, running: Launch) -> str | None:
         f"{dollars(dear - spot)} saved an hour pays for {span(seconds)} of changeover ({dollars(cost_usd)}) "
         f"after {span(pays_after.total_seconds())}"
     )
-
-
-def _price(launch: Launch) -> Decimal:
-    recorded = () if launch.recorded is None else launch.recorded.prices
-    return recorded[-1].usd_per_hour if recorded else launch.intent.offering.price_usd_per_hour
 
 
 def _on_demand(launch: Launch) -> bool:

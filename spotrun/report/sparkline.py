@@ -19,7 +19,7 @@ def price_course(state: RunState, now: datetime, width: int = WIDTH) -> list[Dec
     where none was rented.
     """
     assert state.created_at is not None
-    launches = [launch for launch in state.launches.values() if launch.recorded is not None]
+    launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
     moments = (state.created_at + whole * (n + 1) / width for n in range(width))
     return [_price_at(launches, moment) for moment in moments]
@@ -27,12 +27,9 @@ def price_course(state: RunState, now: datetime, width: int = WIDTH) -> list[Dec
 
 def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
     for launch in reversed(launches):
-        assert launch.recorded is not None
-        known = launch.gone or launch.recorded
         gone = launch.gone is not None and launch.gone.ended_at < moment
-        if launch.recorded.billed_from <= moment and not gone:
-            prices = known.prices or launch.recorded.prices
-            in_effect = [segment for segment in prices if segment.since <= moment] or list(prices[:1])
+        if launch.billed_from is not None and launch.billed_from <= moment and not gone:
+            in_effect = [each for each in launch.prices if each.since <= moment] or list(launch.prices[:1])
             return in_effect[-1].usd_per_hour if in_effect else None
     return None
 

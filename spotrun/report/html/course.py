@@ -74,10 +74,9 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
     """From when to when the instance was billed."""
-    record = launch.gone or launch.recorded
-    if record is None or record.billed_from is None:
+    if launch.billed_from is None:
         return None
-    return record.billed_from, launch.gone.ended_at if launch.gone is not None else end
+    return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end
 
 
 def _bars(scale: Scale, row: int, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
