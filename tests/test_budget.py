@@ -291,7 +291,7 @@ def test_before_the_first_epoch_there_is_a_time_and_no_epoch_and_before_the_firs
 def test_a_forecast_in_words() -> None:
     assert budget_line(Outlook(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
     passes = Outlook(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
-    assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10"
+    assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10 UTC"
 
 
 # -- the warning -----------------------------------------------------------------------------------------------------
@@ -345,6 +345,7 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
     ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
     PlainView(ledger, clock, spec(), "demo").show(Pass(state=ledger.refresh()))
     assert "budget $30.0" in (said := capsys.readouterr().out)
+    assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
     assert "of $40: passes it in epoch 40 at 03-02 1" in said
     (row,) = site.call_json("status")
     assert row["budget_usd"] == "40"

@@ -169,13 +169,16 @@ def test_what_comes_next_is_told_with_its_reason() -> None:
         return next_decision(history.state, wanted or spec(), history.now)
 
     assert coming() == "asks each spot pool in turn; on-demand once spot has been missing for 10m00s"
+    for late in ({}, {"deadline": "8h"}):
+        wanted = spec(resources={"spot_policy": "on-demand"}, policy=late)
+        assert coming(wanted) == "asks each on-demand pool in turn"
     history.close(history.launch(SPOT, "0.36"))
     history.launch(ON_DEMAND, "3.60")
     assert coming() == "trains on on-demand in local-a (sim-gpu) once it has booted"
     history.close(history.state.pending_launch.number)  # type: ignore[union-attr]
     history.running(ON_DEMAND, "3.60")
     assert coming() == (
-        "asks for spot again at 12:11:25: $3.2400 saved an hour pays for 2m00s of changeover ($0.0120) after 13s"
+        "asks for spot again at 12:11:25 UTC: $3.2400 saved an hour pays for 2m00s of changeover ($0.0120) after 13s"
     )
     hurried = spec(policy={"deadline": "8h"})
     assert coming(hurried).startswith("returns to spot when its expected life pays for the way there: $3.2400 saved")
@@ -207,7 +210,7 @@ def test_who_watches_is_told_what_comes_next_until_all_have_ended(capsys: pytest
         view.show([row(history)])
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("demo: created | epochs 0 | asks each spot pool in turn; on-demand once spot")
-    assert "training | epochs 0 | asks for spot again at 12:11:25" in second
+    assert "training | epochs 0 | asks for spot again at 12:11:25 UTC" in second
     assert notes([row(history)])[-1].startswith("demo asks for spot again at 12:11:25")
 
 

@@ -6,7 +6,7 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption
 
 
 def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show everything that happened to a run, in order; void entries are marked."""
+    """Show everything that happened to a run, in order; void entries are marked. Times are UTC."""
     from spotrun.cli.wiring import open_run
     from spotrun.events import entry_json
     from spotrun.report.live import event_line
@@ -20,4 +20,4 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     readable = {entry.number for entry in opened.ledger.entries}
     for number in sorted(voids.keys() - readable):
         if not as_json:
-            print(f"          {number:4}  VOID: {plain(voids[number])}")
+            print(f"                {number:4}  VOID: {plain(voids[number])}")

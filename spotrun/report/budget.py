@@ -21,17 +21,17 @@ def budget_outlook(
 
 
 def budget_line(found: Outlook) -> str:
-    """`$12.30 of $40: passes it in epoch 37 at 02:10`; without a forecast where there is none."""
+    """`$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC`; without a forecast where there is none."""
     whole = f"{found.budget_usd:f}"
     return f"{dollars(found.spent_usd)} of ${whole}" + passing(found.passes_at, found.epoch, "it")
 
 
 def passing(at: datetime | None, epoch: int | None, what: str) -> str:
-    """`: passes $40 in epoch 37 at 02:10`, on another day with its date; empty where it does not."""
+    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty where it does not."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"
-    return f": passes {what}{where} at {at:%m-%d %H:%M}"
+    return f": passes {what}{where} at {at:%m-%d %H:%M} UTC"
 
 
 def share(spent_usd: Decimal, budget_usd: Decimal) -> str:

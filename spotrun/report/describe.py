@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from spotrun import events as ev
@@ -19,6 +19,11 @@ DETAIL_MAX = 300
 def describe(entry: Entry) -> str:
     """What happened, in a sentence without time and number."""
     return plain(" ".join(_SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
+
+
+def moment(at: datetime) -> str:
+    """As lines about a run begin: `11-22 02:10:05`, in UTC. A run may last for days."""
+    return f"{at:%m-%d %H:%M:%S}"
 
 
 def gigabytes(size_bytes: int) -> str:
@@ -82,7 +87,7 @@ def _resumed(event: ev.ResumedFrom) -> str:
 def _notice(event: ev.NoticeSeen) -> str:
     if event.deadline_at is None:
         return f"notice: {event.kind}"
-    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S}"
+    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S} UTC"
 
 
 def _committed(event: ev.CheckpointCommitted) -> str:

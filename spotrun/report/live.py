@@ -18,7 +18,7 @@ from spotrun.hints import AgentHint
 from spotrun.ledger import Ledger
 from spotrun.outcome import status_word
 from spotrun.report.budget import budget_line, budget_outlook
-from spotrun.report.describe import describe, span
+from spotrun.report.describe import describe, moment, span
 from spotrun.report.outlook import next_decision
 from spotrun.report.sparkline import price_course, sparkline
 from spotrun.report.tables import plain
@@ -70,7 +70,7 @@ class PlainView(_Watching, Lines[Pass]):
             parts.append(plain(seen.waiting_for))
         if seen.remark:
             parts.append(plain(seen.remark))
-        return f"{self._clock.now():%H:%M:%S}  ..  " + " | ".join(part for part in parts if part)
+        return f"{moment(self._clock.now())}  ..  " + " | ".join(part for part in parts if part)
 
 
 class LiveView(_Watching, Screen[Pass]):
@@ -91,7 +91,7 @@ class LiveView(_Watching, Screen[Pass]):
             (self._run_id, "bold"),
             "  ",
             (status_word(seen.state), "bold cyan"),
-            f"  {self._clock.now():%H:%M:%S}{scale}",
+            f"  {moment(self._clock.now())} UTC{scale}",
         )
 
     def _bar(self, hint: AgentHint | None) -> RenderableType:
@@ -135,7 +135,7 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 
 def event_line(entry: Entry) -> str:
-    return f"{entry.at:%H:%M:%S}  {entry.number:4}  {describe(entry)}"
+    return f"{moment(entry.at)}  {entry.number:4}  {describe(entry)}"
 
 
 def _fraction(hint: AgentHint) -> float:

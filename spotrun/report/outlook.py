@@ -34,7 +34,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
         return _back_to_spot(state, spec, current)
     until = now + life_left(state, current, now) - HANDOVER_BEFORE_END
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
-    return f"stays {kind}; another instance is asked for at {until:%a %H:%M}, before its time-to-live ends"
+    return f"stays {kind}; another instance is asked for at {until:%a %H:%M} UTC, before its time-to-live ends"
 
 
 def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
@@ -46,6 +46,8 @@ def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
 def _without_an_instance(state: RunState, spec: RunSpec) -> str:
     if spec.resources.spot_policy == "spot":
         return "asks each spot pool again when it has rested"
+    if spec.resources.spot_policy == "on-demand":
+        return "asks each on-demand pool in turn"
     if spec.policy.deadline is not None:
         return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} finds the deadline allows"
     after = span(spec.policy.on_demand_after.total_seconds())
@@ -57,7 +59,7 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
         at = kept_since(state, current) + spec.policy.return_cooldown
-        return f"asks for spot again at {at:%H:%M:%S}" + ("" if sums is None else f": {sums}")
+        return f"asks for spot again at {at:%H:%M:%S} UTC" + ("" if sums is None else f": {sums}")
     if spec.policy.strategy != "ours" or sums is None:
         return f"returns to spot when strategy {spec.policy.strategy} finds that the deadline allows it"
     return f"returns to spot when its expected life pays for the way there: {sums}"

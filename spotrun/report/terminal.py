@@ -12,7 +12,7 @@ from rich.text import Text
 from spotrun.accounting import Account, RunSummary
 from spotrun.events import SetUp
 from spotrun.interruptions import Interruption
-from spotrun.report.describe import gigabytes
+from spotrun.report.describe import gigabytes, moment
 from spotrun.report.tables import (
     NOTHING,
     add_row,
@@ -97,10 +97,10 @@ def interruption_table(found: Sequence[Interruption]) -> Table:
     """What each interruption cost, the newest `INTERRUPTIONS_SHOWN` of them."""
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
-    table = figures_table(f"Interruptions{left_out}", "training ended", ["where", *INTERRUPTION_FIGURES])
+    table = figures_table(f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES])
     for each in shown:
         where = f"{each.offering.zone} {capacity(each.offering)}"
-        add_row(table, [f"{each.at:%m-%d %H:%M:%S}", plain(where, 24), *interruption_cells(each)])
+        add_row(table, [moment(each.at), plain(where, 24), *interruption_cells(each)])
     return table
 
 
