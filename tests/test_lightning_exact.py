@@ -6,20 +6,15 @@ tests/trainings.
 
 from __future__ import annotations
 
-import ast
 import json
 import platform
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-import spotrun.lightning
 from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
 from tests.trainings.agent import Agent
@@ -647,43 +642,6 @@ def test_lightnings_private_names_are_where_they_were(zygote, tmp_path):
     }
 
 
-def test_private_names_are_used_in_one_place():
-    folder = Path(spotrun.lightning.__file__).parent
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
-                owner = ast.unparse(node.value)
-                allowed = owner in ("self", "os", "torch", "super()") or owner.startswith("self._inner")
-                assert allowed or (path.stem, node.attr) in PRIVATE_TO_OTHERS, (
-                    f"{path}:{node.lineno} {owner}.{node.attr}"
-                )
-
-
-def test_no_signal_has_a_handler():
-    """Nothing, and no collective call least of all, may happen between any two instructions of a training."""
-    for path in Path(spotrun.lightning.__file__).parent.rglob("*.py"):
-        imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
-        assert "signal" not in [alias.name for node in imported for alias in node.names], path
-
-
-PRIVATE_TO_OTHERS = {
-    ("module_state", name)
-    for name in ("_buffers", "_non_persistent_buffers_set", "_defaults", "_update_count", "_computed")
-} | {("overlap", "_version")}
-"""Of torch.nn.Module, of torchmetrics, and of a tensor."""
-
-
 def test_each_package_gets_a_callback_of_its_own(zygote, tmp_path):
     zygote.end(zygote.start({"call": "public_classes", "result": str(tmp_path / "result")}, None, tmp_path / "log"))
     assert json.loads((tmp_path / "result").read_text()) == [[True, True], [True, False], [False, True]]
-
-
-def test_the_entry_points_cost_nothing_elsewhere():
-    code = """if True:
-        import sys, spotrun.lightning
-        from spotrun.lightning.factory import for_lightning, for_pytorch_lightning
-        assert for_lightning() == for_pytorch_lightning() == []
-        assert not {"torch", "numpy", "lightning", "pytorch_lightning", "msgspec"} & set(sys.modules)
-    """
-    environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from spotrun.errors import SpotrunError
-from spotrun.lightning.connectors import names
+from spotrun.lightning.connectors import names, position
 from spotrun.lightning.session import Agent
 from spotrun.trainer_link import Refused
 
@@ -48,7 +48,7 @@ _RULES: tuple[Rule, ...] = (
         'Trainer(strategy="ddp"), or Trainer(devices=1)',
     ),
     (
-        lambda t: getattr(t, "_val_check_time_interval", None) is not None,
+        position.validates_by_the_clock,
         "validation is due by the clock, which no other run repeats",
         "give val_check_interval in batches or as a share of the epoch",
     ),

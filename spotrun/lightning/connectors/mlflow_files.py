@@ -18,6 +18,7 @@ from spotrun.lightning.connectors import logs
 State = dict[str, Any]
 
 FOLDERS = ("metrics", "params", "tags")
+PRIVATE_NAMES = ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri")
 MARK = "tags/spotrun.run"
 """The uid of the run that began it, as a tag that MLflow shows."""
 

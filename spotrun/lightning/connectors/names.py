@@ -7,9 +7,10 @@ import inspect
 import operator
 from typing import Any
 
-from spotrun.lightning.connectors import averaging, logs
+from spotrun.lightning.connectors import averaging, logs, mlflow_files
 
 PRIVATE_NAMES = (
+    "_val_check_time_interval",
     "_checkpoint_connector.dump_checkpoint",
     "_checkpoint_connector.resume_start",
     "_checkpoint_connector._loaded_checkpoint",
@@ -36,6 +37,7 @@ PRIVATE_NAMES = (
     "fit_loop.restarting",
     "fit_loop._skip_backward",
     "fit_loop.epoch_loop._restarting",
+    "fit_loop.epoch_loop._batches_that_stepped",
     "fit_loop.epoch_loop._results",
     "fit_loop.epoch_loop._should_accumulate",
     "fit_loop.epoch_loop._should_check_val_fx",
@@ -57,6 +59,12 @@ PRIVATE_NAMES = (
 )
 
 
+RESULT_CLASSES = ("_ResultMetric", "_Metadata", "_Sync")
+"""Of trainer.connectors.logger_connector.result."""
+MODE = "_mode"
+"""Of utilities.combined_loader.CombinedLoader."""
+
+
 def moved(trainer: Any) -> list[str]:
     """The private names above that this Lightning does not have."""
     missing = [name for name in PRIVATE_NAMES if not _has(trainer, name)]
@@ -65,15 +73,15 @@ def moved(trainer: Any) -> list[str]:
     except (AttributeError, ImportError, KeyError):
         missing.append("trainer.connectors.logger_connector.result._ResultMetric")
     try:
-        _combined_loader_class(trainer)([])._mode  # noqa: B018
+        getattr(_combined_loader_class(trainer)([]), MODE)
     except (AttributeError, ImportError):
-        missing.append("utilities.combined_loader.CombinedLoader._mode")
-    for callback in averaging.callbacks(trainer):
-        missing += [
-            f"StochasticWeightAveraging.{name}" for name in averaging.PRIVATE_NAMES if not hasattr(callback, name)
-        ]
-    for logger in logs.file_loggers(trainer):
-        missing += [f"{type(logger).__name__}.{name}" for name in logs.PRIVATE_NAMES if not hasattr(logger, name)]
+        missing.append(f"utilities.combined_loader.CombinedLoader.{MODE}")
+    for parts, needed in (
+        (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
+        (logs.file_loggers(trainer), logs.PRIVATE_NAMES),
+        (mlflow_files.all_loggers(trainer), mlflow_files.PRIVATE_NAMES),
+    ):
+        missing += [f"{type(part).__name__}.{name}" for part in parts for name in needed if not hasattr(part, name)]
     return missing
 
 
@@ -89,7 +97,8 @@ def version(trainer: Any) -> str:
 def _has(root: object, name: str) -> bool:
     owner, _, last = name.rpartition(".")
     try:
-        inspect.getattr_static(operator.attrgetter(owner)(root), last)  # static: `done` cannot be asked before the run
+        holder = operator.attrgetter(owner)(root) if owner else root
+        inspect.getattr_static(holder, last)  # `done` cannot be asked before the run
     except AttributeError:
         return False
     return True
@@ -101,5 +110,6 @@ def _combined_loader_class(trainer: Any) -> Any:
 
 
 def result_classes(trainer: Any) -> tuple[Any, Any, Any]:
-    module = __import__(type(trainer.fit_loop.epoch_loop._results).__module__, fromlist=["_ResultMetric"])
-    return module._ResultMetric, module._Metadata, module._Sync
+    module = importlib.import_module(type(trainer.fit_loop.epoch_loop._results).__module__)
+    metric, metadata, sync = (getattr(module, name) for name in RESULT_CLASSES)
+    return metric, metadata, sync

@@ -26,6 +26,11 @@ def logged_step(trainer: Any) -> int:
     return max(0, int(trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
 
 
+def validates_by_the_clock(trainer: Any) -> bool:
+    """`val_check_interval` is a time."""
+    return trainer._val_check_time_interval is not None
+
+
 def is_done(trainer: Any) -> bool:
     """Nothing is left to train."""
     return bool(trainer.fit_loop.done)
