@@ -8,6 +8,7 @@ the files. A run that has to begin again, as it was killed before its first snap
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -136,7 +137,13 @@ def load(trainer: Any, saved: list[State]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content_of(content))
             if pattern == CSV:
-                logger.experiment.metrics_keys = path.read_text().splitlines()[0].split(",")
+                logger.experiment.metrics_keys = _columns(path)
+
+
+def _columns(path: Path) -> list[str]:
+    """Of a CSV file with a header, in which a name with a comma is quoted."""
+    with path.open(newline="") as file:
+        return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:

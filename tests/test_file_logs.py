@@ -1,0 +1,31 @@
+"""The files of a logger as part of a snapshot, whatever the metrics are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pytorch_lightning.loggers import CSVLogger
+
+from spotrun.lightning.connectors import logs
+
+
+def logged_by(logger: CSVLogger, name: str, *steps: int) -> None:
+    for step in steps:
+        logger.log_metrics({name: step / 10, "loss": 1.0}, step)
+    logger.save()
+
+
+@pytest.mark.parametrize("name", ["mAP@[.5,.95]", 'the "best"', "accuracy"])
+def test_a_resumed_csv_goes_on_in_its_own_columns(tmp_path: Path, name: str) -> None:
+    straight = CSVLogger(tmp_path / "straight")
+    logged_by(straight, name, 0, 1)
+    first, second = CSVLogger(tmp_path / "killed"), CSVLogger(tmp_path / "killed")
+    logged_by(first, name, 0)
+    saved = logs.dump(SimpleNamespace(is_global_zero=True, loggers=[first]))
+    resumed = SimpleNamespace(is_global_zero=True, loggers=[second])
+    logs.continue_version(resumed, saved)
+    logs.load(resumed, saved)
+    logged_by(second, name, 1)
+    assert Path(second.log_dir, logs.CSV).read_text() == Path(straight.log_dir, logs.CSV).read_text()
