@@ -161,6 +161,26 @@ def test_the_report_fits_and_nothing_in_it_is_cut(width: int):
     assert "\x1b" not in text
 
 
+def test_the_widest_figures_fit_too():
+    run = stormy()
+    times, usd = dict.fromkeys(run.total.times, timedelta(minutes=59, seconds=59)), Decimal("1234.56")
+    widest = replace(
+        run.total, times=times, spot_usd=usd, on_demand_usd=usd, storage_usd=usd, interruptions=999, steps_redone=99_999
+    )
+    text = printed(replace(run, total=widest))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    costs, figures = (line.split() for line in text.splitlines() if line.startswith("total"))
+    assert costs[2:5] == ["$1234.56"] * 3
+    assert figures[2:] == ["59m59s"] * (1 + len(CAUSES))
+
+
+def test_of_a_week_of_bills_no_figure_is_cut_off_where_the_terminal_is_narrow():
+    nights = [stormy(name="nightly-resnet50", uid=f"{night:010}") for night in range(7)]
+    rows = {line[:20].strip(): line[20:].split() for line in printed(nights).splitlines()}
+    assert rows["cost"] == [dollars(run.total.cost_usd) for run in nights]
+    assert rows["state"] == ["completed"] * 7
+
+
 def test_the_report_says_what_was_paid_saved_and_assumed():
     text = printed(stormy())
     first_line = text.splitlines()[0]

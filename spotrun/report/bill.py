@@ -12,14 +12,14 @@ from rich.text import Text
 from spotrun.bill.charge import Charge, Record
 from spotrun.bill.reconcile import Line, Part, Reconciliation
 from spotrun.report.machine import usd_text
-from spotrun.report.tables import NOTHING, add_row, figures_table, plain
+from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 
 SCOPE = "Instances, their disks and addresses: what the bucket charges for storage and requests carries no run's tag."
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
     """Print the comparison; it needs 80 columns, and no terminal."""
-    (console or Console()).print(bill(found, run, simulated=simulated), markup=False, highlight=False, emoji=False)
+    print_figures(bill(found, run, simulated=simulated), console)
 
 
 def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:

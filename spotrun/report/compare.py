@@ -23,6 +23,7 @@ from spotrun.report.tables import (
     optional_dollars,
     percent,
     plain,
+    print_figures,
     short_duration,
 )
 from spotrun.timeline import DOWNTIME, Kind
@@ -51,7 +52,7 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 def show(summaries: Sequence[RunSummary], console: Console | None = None) -> None:
     """Print the comparison: figures downwards, runs across."""
-    (console or Console()).print(side_by_side(summaries), markup=False, highlight=False, emoji=False)
+    print_figures(side_by_side(summaries), console)
 
 
 def machine(summaries: Sequence[RunSummary]) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from spotrun.report.study import case_title
-from spotrun.report.tables import add_row, figures_table, short_duration
+from spotrun.report.tables import add_row, figures_table, print_figures, short_duration
 from spotrun.simulation.fidelity import Fidelity
 
 
@@ -52,5 +51,5 @@ def show(found: Iterable[Fidelity]) -> None:
     print("\nThe same jobs by the runner itself, in simulated worlds:\n")
     for each in found:
         print(f"{case_title(each.case)}\n")
-        Console().print(fidelity_table(each))
+        print_figures(fidelity_table(each))
         print(f"\n{in_words(each)}\n")

@@ -8,10 +8,9 @@ from math import isfinite
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
-from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, short_duration
+from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, print_figures, short_duration
 from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
@@ -135,10 +134,9 @@ def _figures(row: Forecast | ByRunner) -> dict[str, Any]:
 
 def show(plan: Plan, lived: ByRunner | None = None, *, known: bool) -> None:
     """All of it on the terminal. `known`: the specification itself says how long the work takes."""
-    console = Console()
-    console.print(cost_table(plan))
+    print_figures(cost_table(plan))
     print()
-    console.print(time_table(plan))
+    print_figures(time_table(plan))
     print()
     print(cost_picture(plan))
     print()

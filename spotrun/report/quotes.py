@@ -15,13 +15,11 @@ from spotrun.price_history import PriceRange, price_course
 from spotrun.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.report.machine import optional_usd, usd_text
 from spotrun.report.sparkline import bars
-from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain
+from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain, print_figures
 
 Order = Literal["usd", "compute"]
 MONTH = timedelta(days=30)
 COURSE_POINTS = 12
-WIDTH_MIN = 140
-"""A figure that is cut off is worse than a long line."""
 _FIGURES = [
     "capacity",
     "$/h\nnow",
@@ -49,9 +47,7 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
     """Print the table; notes and what the marks mean below it."""
-    (console or Console(width=max(Console().width, WIDTH_MIN))).print(
-        quotes_table(found, order), markup=False, highlight=False, emoji=False
-    )
+    print_figures(quotes_table(found, order), console)
     print("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
 
 

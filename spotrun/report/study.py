@@ -10,10 +10,9 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
-from spotrun.report.tables import NOTHING, add_row, figures_table
+from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 from spotrun.simulation.study import Case, Row, Study
 from spotrun.units import format_duration
 
@@ -68,9 +67,9 @@ def show(found: Study) -> None:
         extent = f"{record.windows} windows of {record.zones} zones" if record.zones > 1 else "1 zone"
         short = "" if record.trials else "; shorter than every deadline, not studied"
         facts = f"{record.polarity}, up {record.up_share:.0%}, tick {record.tick_s:g} s"
-        print(f"{record.name}: {extent}, {facts}{short}")
+        print(f"{plain(record.name)}: {extent}, {facts}{short}")
     print("\nCosts are shares of the on-demand-only bill.\n")
     for case, rows in groupby(found.rows, key=lambda row: row.case):
-        Console().print(case_table(case, rows))
+        print_figures(case_table(case, rows))
         print()
     print(f"sha256 of all trials: {found.digest}")

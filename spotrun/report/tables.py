@@ -6,13 +6,15 @@ from datetime import timedelta
 from decimal import Decimal
 
 from rich import box
-from rich.console import JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from spotrun.units import shown
 
 NOTHING = "-"
+_UNBOUNDED = 10_000
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -69,13 +71,26 @@ def count(number: int) -> str:
     return str(number) if number else NOTHING
 
 
-def figures_table(title: str, first: str, others: list[str]) -> Table:
+class FiguresTable(Table):
+    """A figure that is cut off is worse than a long line: a narrow terminal wraps its lines. See `print_figures`."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = Measurement.get(console, options.update(max_width=_UNBOUNDED), self).maximum
+        yield from super().__rich_console__(console, options.update(max_width=max(options.max_width, needed)))
+
+
+def print_figures(what: RenderableType, console: Console | None = None) -> None:
+    """Print it as it is: no markup is read in it, and no line is cropped."""
+    (console or Console()).print(what, markup=False, highlight=False, emoji=False, crop=False)
+
+
+def figures_table(title: str, first: str, others: list[str]) -> FiguresTable:
     """An empty table: labels to the left, figures to the right, as narrow as its contents."""
-    table = Table(
+    table = FiguresTable(
         title=Text(title, style="bold"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
         pad_edge=False,
         show_edge=False,
     )

@@ -22,6 +22,7 @@ from spotrun.report.tables import (
     optional_duration,
     percent,
     plain,
+    print_figures,
     short_duration,
 )
 from spotrun.report.why import capacity
@@ -33,7 +34,7 @@ INTERRUPTIONS_SHOWN = 20
 
 def show(summary: RunSummary, console: Console | None = None) -> None:
     """Print the report; it needs 80 columns, and no terminal."""
-    (console or Console()).print(report(summary), markup=False, highlight=False, emoji=False)
+    print_figures(report(summary), console)
 
 
 def report(summary: RunSummary) -> RenderableType:
@@ -100,7 +101,7 @@ def interruption_table(found: Sequence[Interruption]) -> Table:
     table = figures_table(f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES])
     for each in shown:
         where = f"{each.offering.zone} {capacity(each.offering)}"
-        add_row(table, [moment(each.at), plain(where, 24), *interruption_cells(each)])
+        add_row(table, [moment(each.at), plain(where, 22), *interruption_cells(each)])
     return table
 
 
