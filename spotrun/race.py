@@ -26,9 +26,11 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
         StoreError: two were told that they created it, or the winner's bytes are not what is there.
     """
     answers = _answers(store, key, racers)
-    if all(answer is None for answer in answers):
-        raise StoreUnavailable(f"{store.uri} answered none of {racers} writers", hint="try again, or `spotrun doctor`")
-    won = [number for number, answer in enumerate(answers) if answer]
+    unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    if len(unanswered) == racers:
+        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or `spotrun doctor`"
+        raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
+    won = [number for number, answer in enumerate(answers) if answer is True]
     if len(won) > 1:
         raise _unsafe(f"{len(won)} of {racers} writers were told that they created the same object")
     stored = int(persist(lambda: store.get(key)))
@@ -40,16 +42,16 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
         raise _unsafe("an object that was there was overwritten")
 
 
-def _answers(store: Store, key: str, racers: int) -> list[bool | None]:
-    """What each writer was told; None: nothing that can be relied on."""
+def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
+    """What each writer was told; a fault is nothing that can be relied on."""
     start = Barrier(racers, timeout=START_WITHIN_S)
 
-    def create(number: int) -> bool | None:
+    def create(number: int) -> bool | StoreUnavailable:
         start.wait()
         try:
             return store.put_if_absent(key, b"%d" % number)
-        except StoreUnavailable:
-            return None
+        except StoreUnavailable as error:
+            return error
 
     with ThreadPoolExecutor(racers, thread_name_prefix="race") as pool:
         return list(pool.map(create, range(racers)))

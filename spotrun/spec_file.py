@@ -45,11 +45,16 @@ class PlacedProblem:
 class SpecFileInvalid(SpecInvalid):
     """A spec with problems; `problems` has each of them for `--json`, in the order of the file."""
 
-    def __init__(self, path: Path, problems: tuple[PlacedProblem, ...]) -> None:
+    def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
         listed = "\n".join(f"{'  ' if count else ''}{problem}" for problem in problems)
-        super().__init__(count + listed, hint=f"correct it, then spotrun validate {shown(path, 200)}")
+        super().__init__(count + listed, hint=hint or self._hint(path, problems))
         self.problems = problems
+
+    def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
+        if all(problem.where.startswith("--") for problem in problems):
+            return "give it anew; --help shows all flags"
+        return f"correct it, then spotrun validate {shown(path, 200)}"
 
 
 def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
@@ -148,13 +153,13 @@ def _read_text(path: Path) -> str:
     try:
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind):
-            raise _unreadable(path, "is a folder, not a file", "name a YAML file")
+            raise _no_file(path, "is a folder, not a file")
         if not stat.S_ISREG(kind):
-            raise _unreadable(path, "is not a regular file", "name a YAML file")
+            raise _no_file(path, "is not a regular file")
         with open(path, "rb") as file:
             content = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
-        raise _unreadable(path, "no such file", _files_like(path)) from None
+        raise _no_file(path, "no such file", _files_like(path)) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(content) > BYTES_MAX:
@@ -168,6 +173,11 @@ def _read_text(path: Path) -> str:
 
 def _unreadable(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
     return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),))
+
+
+def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
+    problem = PlacedProblem(shown(path, 200), "", message, suggestion)
+    return SpecFileInvalid(path, (problem,), hint="name a YAML file; `spotrun validate --schema` tells what is in one")
 
 
 def _files_like(path: Path) -> str | None:

@@ -135,6 +135,21 @@ def test_what_is_no_lightning_checkpoint_is_refused_and_not_run(
     assert "code ran" not in "".join(capfd.readouterr())
 
 
+def test_a_file_of_an_older_torch_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "old.ckpt"
+    torch.save({"state_dict": {}}, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(SpecInvalid, match=r"torch 1\.6") as refused:
+        read_facts(path)
+    assert "mmap" not in str(refused.value)
+    assert "save it again" in (refused.value.hint or "")
+
+
+def test_an_export_into_a_folder_that_is_not_there_says_so_before_it_reads_anything(site: Site) -> None:
+    missing = site.folder / "missing"
+    told = site.call("checkpoints", "export", "any", missing / "out.ckpt", code=2)
+    assert f"there is no folder {missing}" in told
+
+
 def test_a_bad_start_starts_no_run(site: Site) -> None:
     path = site.folder / "bad.ckpt"
     path.write_text("not a checkpoint")

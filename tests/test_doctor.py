@@ -16,6 +16,7 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, Trial
 from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.race import race
 from spotrun.simulation.world.faults import LossyStore
 from spotrun.store import Store, StoredObject, StoreFacts, Unsaid
 from spotrun.stores.local import LocalStore
@@ -104,6 +105,17 @@ def test_a_race_on_a_bad_line_is_judged_by_what_is_there(fate: str, clock: Manua
     fates = itertools.cycle(["ok", fate, "ok", "ok", "ok"])
     found = tried(LossyStore(MemoryStore(clock), lambda: next(fates)), clock)
     assert verdicts(found) == {Verdict.OK}
+
+
+class Away(MemoryStore):
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        raise StoreUnavailable("503 SlowDown", hint="wait")
+
+
+def test_a_store_that_answers_nobody_is_refused_with_its_own_reason(clock: ManualClock) -> None:
+    with pytest.raises(StoreUnavailable, match="answered none of 16 writers: 503 SlowDown") as refused:
+        race(Away(clock), "trial")
+    assert refused.value.hint == "wait"
 
 
 class Forbidding(MemoryStore):

@@ -298,6 +298,14 @@ def test_paths_that_are_no_file_are_refused(folder: Path) -> None:
     assert "no such file" in refused(folder / "missing" / "job.yaml").message
     assert "is a folder" in refused(folder).message
     assert "not a regular file" in refused(Path("/dev/zero")).message
+    assert (refused(folder / "jub.yaml").hint or "").startswith("name a YAML file")
+
+
+def test_a_flag_alone_that_is_wrong_sends_nobody_to_the_file(folder: Path) -> None:
+    with pytest.raises(SpecFileInvalid) as caught:
+        load_spec(write(folder, TRAIN), {"resources.max_price": "abc"})
+    assert caught.value.message.startswith("--max-price: 'abc' is not a number of US dollars")
+    assert "validate" not in (caught.value.hint or "")
     assert "cannot be read" in refused(folder / "train.py" / "job.yaml").message
     assert "cannot be read" in refused(Path("a\0b")).message
     assert "cannot be read" in refused(folder / ("a" * 300)).message

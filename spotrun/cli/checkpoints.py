@@ -88,6 +88,8 @@ def export_checkpoint(
 
     if out.exists() and not force:
         raise SpecInvalid(f"{out} is there already", hint="name another file, or add --force")
+    if not out.parent.is_dir():
+        raise SpecInvalid(f"there is no folder {out.parent}", hint="make it, or name another file")
     opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     image = fetch(opened.store, commit)

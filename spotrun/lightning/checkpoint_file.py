@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path, PurePath
 from typing import Any
@@ -83,6 +84,11 @@ def read_facts(path: Path) -> Facts:
 
 def _load(path: Path) -> Any:
     try:
+        if path.exists() and not zipfile.is_zipfile(path):
+            raise SpecInvalid(
+                f"{path} is no file of torch.save, or one from before torch 1.6",
+                hint="name a Lightning checkpoint; load one that old with torch, and save it again",
+            )
         return torch.load(path, map_location="meta", weights_only=True, mmap=True)
     except OSError as error:
         raise SpecInvalid(f"{path} cannot be read: {error.strerror}", hint="name a Lightning checkpoint") from error

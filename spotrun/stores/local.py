@@ -129,7 +129,7 @@ class LocalStore:
                 raise
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
 
 
 def _files_below(top: Path) -> Iterator[Path]:
