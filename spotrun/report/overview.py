@@ -23,7 +23,7 @@ def table(rows: Rows) -> Table:
     """A row for each run."""
     made = Table(box=None, pad_edge=False)
     made.add_column("run", no_wrap=True)
-    for heading in ("state", "step", "epochs", "lost", "cost", "started"):
+    for heading in ("state", "step", "epochs", "lost", "cost", "started (UTC)"):
         made.add_column(heading)
     for row in rows:
         made.add_row(*(Text(cell) for cell in [row["run"], *_cells(row)]))
@@ -34,7 +34,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
     word = row["state"] + (", unattended" if row.get("attended") is False else "")
     cost = dollars(Decimal(row["cost_usd"])) if "cost_usd" in row else "?"
     counts = [str(row.get(name, "?")) for name in ("step", "epochs_completed", "interruptions")]
-    return [word, *counts, cost, row["started_at"][5:16]]
+    return [word, *counts, cost, row["started_at"][5:16].replace("T", " ")]
 
 
 def notes(rows: Rows) -> list[str]:
