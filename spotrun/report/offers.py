@@ -1,4 +1,4 @@
-"""The offerings that were considered, with the chosen one ticked."""
+"""The offerings that were considered, with the chosen one ticked: on one screen, as a launch waits for an answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from rich.text import Text
 
 from spotrun.offering import Offering
 
+ROWS_MAX = 15
+
 
 def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> Table:
+    """In their order, the first `ROWS_MAX` of them with the chosen one; the last line counts the rest."""
+    first = offerings[:ROWS_MAX]
+    shown = first if chosen in first else [*first[:-1], chosen]
     table = Table(title="Offerings considered", title_justify="left", box=None, pad_edge=False)
     for heading, justify in (("", "left"), ("zone", "left"), ("type", "left"), ("accelerators", "left")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     table.add_column("capacity")
     table.add_column("$/h", justify="right")
-    for offering in offerings:
+    for offering in shown:
         table.add_row(*(Text(cell) for cell in _cells(offering, offering == chosen)))
+    if len(shown) < len(offerings):
+        table.caption = (
+            f"and {len(offerings) - len(shown)} more; `spotrun offers --cloud {chosen.cloud}` shows them all"
+        )
+        table.caption_justify = "left"
     return table
 
 
