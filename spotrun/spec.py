@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from pathlib import Path
 from string import ascii_lowercase
 from typing import Annotated, Any, Literal
@@ -29,7 +28,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic.json_schema import GenerateJsonSchema
 
 from spotrun.address import DEFAULT_STORE
 from spotrun.condition import EXAMPLE, FIGURE_NAMES
@@ -37,29 +35,39 @@ from spotrun.errors import SpecInvalid
 from spotrun.instance import VOLUME_GIB
 from spotrun.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
 from spotrun.secret_reference import ENVIRONMENT, REFERENCE_PATTERN, Reference, resolved
+from spotrun.spec_fields import (
+    TEXT_SCHEMA,
+    AmountField,
+    Command,
+    Deadline,
+    Duration,
+    ImageParameter,
+    Place,
+    PositiveDuration,
+    Share,
+    StepsField,
+    Text,
+    Usd,
+    as_seconds,
+    as_text,
+    duration_text,
+)
 from spotrun.spec_problems import problems_of
 from spotrun.spec_values import (
-    IMAGE_PARAMETER_PATTERN,
     INSTANCE_TYPE_PATTERN,
     NAME_PATTERN,
     NEWS_KINDS,
     ON_DEMAND,
-    PLACE_PATTERN,
-    SHARE_PATTERN,
     STEPS_PATTERN,
     STRATEGY_NAMES,
-    TIME_OF_DAY_PATTERN,
     VARIABLE_PATTERN,
     Accelerators,
-    clean_text,
     is_instance_type,
-    matching,
     one_of,
     read_accelerators,
     read_args,
     read_baseline,
     read_condition,
-    read_deadline,
     read_envs,
     read_every,
     read_gigabytes,
@@ -67,11 +75,8 @@ from spotrun.spec_values import (
     read_notice,
     read_notify_command,
     read_num_nodes,
-    read_positive_duration,
     read_script,
     read_secrets,
-    read_share,
-    read_steps,
     read_time_scale,
     read_uri,
     read_webhook,
@@ -79,83 +84,14 @@ from spotrun.spec_values import (
 )
 from spotrun.units import (
     DURATION_PATTERN,
-    Amount,
     Steps,
     Unreadable,
-    duration_in_seconds,
-    format_duration,
-    parse_amount,
-    parse_duration,
-    parse_usd,
 )
 
-_DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "10m", "1h30m"]})
-_USD_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}]}
-)
-_AMOUNT_SCHEMA = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "number", "exclusiveMinimum": 0},
-            {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(GB)?\+?$"},
-        ]
-    }
-)
-_TEXT_SCHEMA = WithJsonSchema({"type": "string", "minLength": 1})
 _SCALARS = {"type": ["string", "number", "boolean"]}
-_as_text = PlainSerializer(lambda value: None if value is None else str(value))
-
-
-def _duration_text(value: Any) -> Any:
-    return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
-
-
-_as_seconds = PlainSerializer(_duration_text)
-
-Duration = Annotated[timedelta, PlainValidator(parse_duration), _as_seconds, _DURATION_SCHEMA]
-PositiveDuration = Annotated[timedelta, PlainValidator(read_positive_duration), _as_seconds, _DURATION_SCHEMA]
-Deadline = Annotated[
-    timedelta | time,
-    PlainValidator(read_deadline),
-    PlainSerializer(lambda value: f"{value:%H:%M}" if isinstance(value, time) else _duration_text(value)),
-    WithJsonSchema({"type": "string", "pattern": f"{TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}"}),
-]
-Usd = Annotated[Decimal, PlainValidator(parse_usd), _as_text, _USD_SCHEMA]
-Share = Annotated[
-    Decimal,
-    PlainValidator(read_share),
-    _as_text,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                {"type": "string", "pattern": SHARE_PATTERN},
-            ]
-        }
-    ),
-]
-AmountField = Annotated[Amount, PlainValidator(parse_amount), _as_text, _AMOUNT_SCHEMA]
-StepsField = Annotated[
-    Steps,
-    PlainValidator(read_steps),
-    _as_text,
-    WithJsonSchema({"type": "string", "pattern": STEPS_PATTERN}),
-]
-Text = Annotated[str, PlainValidator(clean_text), _TEXT_SCHEMA]
-Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT_SCHEMA]
-ImageParameter = Annotated[
-    str,
-    PlainValidator(matching(IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
-    WithJsonSchema({"type": "string", "pattern": IMAGE_PARAMETER_PATTERN}),
-]
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
 EC2_BOOT = timedelta(seconds=90)
 """Usual for a GPU instance with a Deep Learning AMI; measured as soon as there was one."""
-Place = Annotated[
-    str,
-    PlainValidator(matching(PLACE_PATTERN, "use letters, digits, dots and dashes")),
-    WithJsonSchema({"type": "string", "pattern": PLACE_PATTERN}),
-]
 
 
 class Model(BaseModel):
@@ -167,7 +103,7 @@ class Model(BaseModel):
 class TrainSpec(Model):
     """What to run: a Python script with arguments, or any shell command."""
 
-    script: Annotated[str, PlainValidator(read_script), _TEXT_SCHEMA] | None = Field(
+    script: Annotated[str, PlainValidator(read_script), TEXT_SCHEMA] | None = Field(
         default=None, description="Python script, relative to workdir. Needs no change for spotrun."
     )
     args: Annotated[
@@ -201,7 +137,7 @@ class ResourcesSpec(Model):
         Annotated[
             Accelerators,
             PlainValidator(read_accelerators),
-            _as_text,
+            as_text,
             WithJsonSchema(
                 {
                     "anyOf": [
@@ -249,14 +185,14 @@ class KeepBestSpec(Model):
 class CheckpointSpec(Model):
     """Where checkpoints go, how often, and how many are kept."""
 
-    uri: Annotated[str, PlainValidator(read_uri), _TEXT_SCHEMA] = Field(
+    uri: Annotated[str, PlainValidator(read_uri), TEXT_SCHEMA] = Field(
         default=DEFAULT_STORE,
         description="The store: it holds the whole run folder. A local folder, s3://bucket/prefix or gs://bucket/prefix.",
     )
     every: Annotated[
         Literal["auto"] | timedelta | Steps,
         PlainValidator(read_every),
-        _as_seconds,
+        as_seconds,
         WithJsonSchema({"type": "string", "pattern": rf"^auto$|{STEPS_PATTERN}|{DURATION_PATTERN}"}),
     ] = Field(
         default="auto",
@@ -378,7 +314,7 @@ class NotifySpec(Model):
         default=None,
         description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows its `text`.",
     )
-    command: Annotated[str, PlainValidator(read_notify_command), _TEXT_SCHEMA] | None = Field(
+    command: Annotated[str, PlainValidator(read_notify_command), TEXT_SCHEMA] | None = Field(
         default=None, description="Or run this shell command where the runner is, with the JSON on its standard input."
     )
     on: tuple[Annotated[str, PlainValidator(one_of(*NEWS_KINDS)), WithJsonSchema({"enum": list(NEWS_KINDS)})], ...] = (
@@ -412,7 +348,7 @@ class ScriptStep(Model):
     when: Annotated[
         Condition,
         PlainValidator(parse_condition),
-        _as_text,
+        as_text,
         WithJsonSchema({"type": "string", "pattern": CONDITION_PATTERN}),
     ] = Field(
         description='"epoch N at P%" (epochs counted from 1), "upload at P%" (of a checkpoint\'s bytes), '
@@ -421,7 +357,7 @@ class ScriptStep(Model):
     then: Annotated[
         Action,
         PlainValidator(lambda value: Action(one_of(*Action)(value))),
-        _as_text,
+        as_text,
         WithJsonSchema({"enum": [str(action) for action in Action]}),
     ] = Field(
         description="interrupt: the spot instance is taken. no-spot: it is taken and there is no spot anywhere "
@@ -430,7 +366,7 @@ class ScriptStep(Model):
     notice: Annotated[
         timedelta | None,
         PlainValidator(read_notice),
-        PlainSerializer(lambda value: "none" if value is None else _duration_text(value)),
+        PlainSerializer(lambda value: "none" if value is None else duration_text(value)),
         WithJsonSchema({"type": "string", "pattern": rf"^none$|{DURATION_PATTERN}"}),
     ] = Field(default=timedelta(seconds=120), description="Warning before the instance is taken; none: without one.")
 
@@ -515,7 +451,7 @@ class RunSpec(Model):
     name: Annotated[str, PlainValidator(read_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})] = (
         Field(description="Name of the run: small letters, digits and dashes. Default: the name of the file.")
     )
-    workdir: Annotated[Path, PlainValidator(read_workdir), _as_text, _TEXT_SCHEMA] = Field(
+    workdir: Annotated[Path, PlainValidator(read_workdir), as_text, TEXT_SCHEMA] = Field(
         description="The folder to upload and to train in, relative to this file. Default: this file's folder."
     )
     train: TrainSpec = Field(description="What to run: script and args, or run.")
@@ -641,36 +577,3 @@ def _without_nones(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nones(item) for key, item in value.items() if item is not None}
     return [_without_nones(item) for item in value] if isinstance(value, list) else value
-
-
-class _ForEditors(GenerateJsonSchema):
-    """Defaults as a user would write them, and no `null`: a file leaves a key out instead."""
-
-    def nullable_schema(self, schema: Any) -> dict[str, Any]:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: Any) -> dict[str, Any]:
-        if schema.get("default") is None or isinstance(schema["default"], BaseModel):
-            return self.generate_inner(schema["schema"])
-        return super().default_schema(schema)
-
-    def encode_default(self, default: Any) -> Any:
-        return format_duration(default) if isinstance(default, timedelta) else super().encode_default(default)
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file, for editors: the models, and the shorthands of a file."""
-    schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
-    resources = schema["$defs"]["ResourcesSpec"]["properties"]
-    resources["use_spot"] = {
-        "type": "boolean",
-        "description": "SkyPilot's: true is spot, false is on-demand.",
-    }
-    schema["properties"]["run"] = {
-        "type": "string",
-        "minLength": 1,
-        "description": "Any shell command, instead of train.",
-    }
-    del schema["required"]
-    schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

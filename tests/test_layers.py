@@ -12,8 +12,8 @@ import spotrun
 
 ROOT = Path(spotrun.__file__).parent
 LAYERS = (
-    """errors units address condition credentials redaction secret_reference spec spec_file spec_problems
-    spec_secrets spec_values spec_yaml market_script offering instance events""",
+    """errors units address condition credentials redaction secret_reference spec spec_fields spec_file spec_problems
+    spec_schema spec_secrets spec_values spec_yaml market_script offering instance events""",
     """billing storage_prices volume_prices state fold timeline outcome books accounting market policy hazard intervals
     trace exactness egress interruptions strategies sightings spending accelerators price_history quotes""",
     """clock proc store stores retrying race ledger hints trainer_link trace_file workdir start_file packs vault

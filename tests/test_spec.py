@@ -21,9 +21,10 @@ from pydantic import BaseModel
 from spotrun import spec_yaml
 from spotrun.errors import SpecInvalid
 from spotrun.market_script import Action, After, EpochAt, UploadAt, parse_condition
-from spotrun.spec import RunSpec, json_schema
+from spotrun.spec import RunSpec
 from spotrun.spec_file import SpecFileInvalid, load_spec
 from spotrun.spec_problems import keys_of
+from spotrun.spec_schema import json_schema
 from spotrun.spec_values import NEWS_KINDS, Accelerators
 from spotrun.units import (
     Amount,
