@@ -13,7 +13,7 @@ from spotrun import fold, start_file, workdir
 from spotrun.billing import rule_of
 from spotrun.boot import upload as boot
 from spotrun.clock import ScaledClock, clock_from_environment
-from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError
+from spotrun.errors import LedgerDamaged, LedgerUnspoken, RunNotFound, SpotrunError, StoreError
 from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.race import race
@@ -133,6 +133,7 @@ def first_entry(store: Store) -> RunCreated:
     Raises:
         RunNotFound: there is none, or it creates no run.
         LedgerDamaged: it is not what was written.
+        LedgerUnspoken: a spotrun wrote it whose ledgers this one does not read.
         StoreUnavailable: it could not be read for some seconds; a person may be waiting.
     """
     data = persist(lambda: read_entry(store, 0))
@@ -143,6 +144,12 @@ def first_entry(store: Store) -> RunCreated:
     entry = decode_entry(data)
     if entry is None or not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
+    if entry.event.ledger_version != LEDGER_VERSION:
+        raise LedgerUnspoken(
+            f"the ledger of {store.uri} is of version {entry.event.ledger_version}, and this spotrun reads version "
+            f"{LEDGER_VERSION}",
+            hint="use the spotrun that the run was launched with, or another --store",
+        )
     return entry.event
 
 

@@ -12,16 +12,21 @@ from fractions import Fraction
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun.cli.background import leave_behind
 from spotrun.cli.wiring import open_run, who
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
+from spotrun.ledger import key_of
 from spotrun.spec_file import load_spec
+from spotrun.store import open_store
 from tests.audit import books
 from tests.eventually import eventually
+from tests.histories import History
 from tests.local_runs import Site
+from tests.test_policy import spec
 
 
 def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: Site) -> None:
@@ -102,6 +107,18 @@ def test_the_doctor_finds_this_machine_well(site: Site) -> None:
     output = site.call("doctor")
     assert "one winner each" in output
     assert "FAILED" not in output
+
+
+def test_a_run_of_another_version_is_told_as_such_and_hides_no_other(site: Site) -> None:
+    for version, uid in ((ev.LEDGER_VERSION - 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
+        (entry,) = History(uid=uid, spec=spec().to_dict()).entries
+        written = replace(entry, event=replace(entry.event, ledger_version=version))
+        open_store(str(site.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))
+    shared = ("--store", site.folder / "shared")
+    for verb in ("report", "stop"):
+        assert "use the spotrun that the run was launched with" in site.call(verb, "demo-0123456789", *shared, code=5)
+    rows = {row["run"]: row["state"] for row in site.call_json("status", *shared)}
+    assert rows == {"demo-9876543210": "created", "demo-0123456789": "unreadable"}
 
 
 def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:

@@ -149,8 +149,11 @@ def _detail(state: RunState, budget: Outlook | None) -> str:
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:
+    from spotrun.errors import LedgerDamaged
+
+    state = "damaged" if isinstance(run.error, LedgerDamaged) else "unreadable"
     facts = {"run": run.name, "name": run.name.rpartition("-")[0], "started_at": "", "uri": run.uri}
-    return {**facts, "state": "damaged", "detail": run.error.message, "hint": run.error.hint}
+    return {**facts, "state": state, "detail": run.error.message, "hint": run.error.hint}
 
 
 def _attended(run: OpenRun) -> bool | None:

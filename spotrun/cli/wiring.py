@@ -24,7 +24,7 @@ from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import clock_of, first_entry, newborn, region_of
-from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpecInvalid, SpotrunError, StoreError
+from spotrun.errors import CloudError, LedgerDamaged, LedgerUnspoken, RunNotFound, SpecInvalid, SpotrunError, StoreError
 from spotrun.events import RunCreated
 from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
 from spotrun.ledger import Ledger
@@ -337,11 +337,11 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 
 
 class Unreadable(NamedTuple):
-    """A folder that holds a run whose first entry cannot be read."""
+    """A folder that holds a run whose first entry is damaged, or of another version."""
 
     name: str
     uri: str
-    error: LedgerDamaged
+    error: LedgerDamaged | LedgerUnspoken
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -351,7 +351,7 @@ def runs_in(folder: str) -> list[OpenRun]:
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Every run in a store, and every one whose first entry is damaged. Folders that hold no run are passed over.
+    Every run in a store, and every one whose first entry cannot be read. Folders that hold no run are passed over.
 
     Raises:
         StoreError: the store, or a folder in it, cannot be read: nobody knows whether there is a run.
@@ -372,8 +372,8 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
         return OpenRun(uri, writer("cli"))
     except RunNotFound:
         return None
-    except LedgerDamaged as damage:
-        return Unreadable(name, uri, damage)
+    except (LedgerDamaged, LedgerUnspoken) as error:
+        return Unreadable(name, uri, error)
 
 
 def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) -> SpotrunError:
