@@ -33,8 +33,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         length = tokens_BT.shape[1]
-        x_BTD = self.tokens(tokens_BT) + self.places(torch.arange(length))
-        mask_TT = nn.Transformer.generate_square_subsequent_mask(length)
+        x_BTD = self.tokens(tokens_BT) + self.places(torch.arange(length, device=tokens_BT.device))
+        mask_TT = nn.Transformer.generate_square_subsequent_mask(length, device=tokens_BT.device)
         logits_BTV: Tensor = self.predict(self.norm(self.blocks(x_BTD, mask=mask_TT, is_causal=True)))
         return logits_BTV
 

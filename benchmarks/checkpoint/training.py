@@ -3,6 +3,8 @@ The trainer process of every variant: the same Lightning training, timed in the 
 
     python -m benchmarks.checkpoint.training --model resnet50 --variant pl_s3 --to s3://… --folder DIR [--restore]
 
+On a GPU, where there is one, in mixed precision with its GradScaler; else on one thread of the processor.
+
 The stall of a checkpoint is what the training loop takes besides computing. Forward, backward and the optimizer's
 arithmetic are timed where they happen; the rest of an iteration, from the start of one batch to the start of the next,
 is the loop, its hooks and whatever checkpoints do there. So hooks are counted wherever a variant puts them, and
@@ -41,7 +43,7 @@ SAMPLES = 64
 
 
 class Stopwatch:
-    """The time that passed within `running`."""
+    """The time that passed within `running`, until the GPU has done what it was given there; it may copy meanwhile."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -50,6 +52,8 @@ class Stopwatch:
     def running(self) -> Iterator[None]:
         began = time.perf_counter()
         yield
+        if torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
         self.seconds += time.perf_counter() - began
 
 
@@ -197,7 +201,8 @@ def state_bytes(trainer: pl.Trainer) -> int:
 def digest(trainer: pl.Trainer) -> str:
     sha256 = hashlib.sha256()
     for tensor in tensors(trainer):
-        sha256.update(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+        sha256.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
+    sha256.update(repr(trainer.precision_plugin.state_dict()).encode())  # the scale of the loss, in mixed precision
     return sha256.hexdigest()
 
 
@@ -231,7 +236,8 @@ def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
     own = [Restored(args.folder)] if args.restore else [begun, clock, *peer.callbacks(clock, plan.notices)]
     trainer = pl.Trainer(
         max_epochs=1,
-        accelerator="cpu",
+        accelerator="gpu" if torch.cuda.is_available() else "cpu",
+        precision="16-mixed" if torch.cuda.is_available() else "32-true",
         logger=False,
         enable_checkpointing=any(isinstance(one, pl.callbacks.ModelCheckpoint) for one in own),
         enable_progress_bar=False,
