@@ -37,7 +37,8 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
     `accelerators` is `NAME:COUNT` ("V100:1") or "" for a machine without any. `simulated` says that nobody will
     ever be billed this price. `price_list` names the list, with its day, that has this type's price on demand; "" where
-    there is none. `image` and `subnet` are what it would start with now, where a cloud has to be told.
+    there is none. `image`, `subnet` and `launch_template` are what it would start with now, where a cloud has to be
+    told.
     """
 
     cloud: str
@@ -53,6 +54,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
     price_list: str = ""
     image: str = ""
     subnet: str = ""
+    launch_template: str = ""
 
     def __post_init__(self) -> None:
         require_amount(self.price_usd_per_hour)

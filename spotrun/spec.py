@@ -46,6 +46,7 @@ from spotrun.spec_fields import (
     PositiveDuration,
     Share,
     StepsField,
+    TemplateName,
     Text,
     Usd,
     as_seconds,
@@ -435,6 +436,9 @@ class AwsSpec(Model):
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
     )
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The root volume, in GiB.")
+    launch_template: TemplateName | None = Field(
+        default=None, description="Its name: launches go by its default version of then, and what spotrun asks wins."
+    )
     security_group: Place = Field(default="spotrun-node", description="Its name; in its network the subnets are found.")
     instance_profile: Place = Field(default="spotrun-node", description="The role of an instance: its run's folder.")
 

@@ -17,6 +17,7 @@ from spotrun.spec_values import (
     PLACE_PATTERN,
     SHARE_PATTERN,
     STEPS_PATTERN,
+    TEMPLATE_PATTERN,
     TIME_OF_DAY_PATTERN,
     clean_text,
     matching,
@@ -89,6 +90,11 @@ StepsField = Annotated[
 ]
 Text = Annotated[str, PlainValidator(clean_text), TEXT_SCHEMA]
 Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), TEXT_SCHEMA]
+TemplateName = Annotated[
+    str,
+    PlainValidator(matching(TEMPLATE_PATTERN, "write the name of an EC2 launch template, like spotrun-node")),
+    WithJsonSchema({"type": "string", "pattern": TEMPLATE_PATTERN}),
+]
 ImageParameter = Annotated[
     str,
     PlainValidator(matching(IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),

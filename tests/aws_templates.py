@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import boto3
 import yaml
 
 from tests.ec2_server import ACCOUNT, REGION
@@ -32,6 +33,16 @@ _ARNS = {
 
 def path_of(name: str) -> Path:
     return FOLDER / f"{name}.yaml"
+
+
+def deploy(name: str, **parameters: str) -> None:
+    """As a stack of the account that boto3 finds."""
+    boto3.client("cloudformation").create_stack(
+        StackName=f"spotrun-{name}",
+        TemplateBody=path_of(name).read_text(),
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+        Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
+    )
 
 
 class Template:

@@ -120,7 +120,7 @@ class Ec2Account:
 
     def furnish(self) -> None:
         """What the driver expects to find: nothing is in the account of a moto that was reset."""
-        for name in ("ec2", "ssm", "iam", "scheduler"):
+        for name in ("ec2", "ssm", "iam", "scheduler", "cloudformation"):
             backends.get_backend(name).reset()  # type: ignore[arg-type]
         ec2, ssm, iam = (boto3.client(name, region_name=REGION) for name in ("ec2", "ssm", "iam"))
         network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]

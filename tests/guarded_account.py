@@ -13,7 +13,7 @@ from moto.ec2.models import ec2_backends
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
-from tests.aws_templates import Template
+from tests.aws_templates import Template, deploy
 from tests.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.iam import Asked, Document, decide
 from tests.iam_calls import Call, Known, asked_by, read_call
@@ -47,6 +47,13 @@ class GuardedAccount(Ec2Account):
             boto3.client("ec2").create_tags(Resources=[group["GroupId"]], Tags=tags)
         self.calls.clear()
         self.policies = RUNNER
+
+    def deploy_region(self) -> None:
+        """infra/aws/region.yaml, in place of what `furnish` has put there."""
+        with self.as_administrator():
+            ec2 = boto3.client("ec2", region_name=REGION)
+            ec2.delete_security_group(GroupName="spotrun-node")
+            deploy("region", VpcId=ec2.describe_vpcs()["Vpcs"][0]["VpcId"])
 
     @contextmanager
     def as_administrator(self) -> Iterator[None]:

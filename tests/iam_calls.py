@@ -20,6 +20,7 @@ from tests.iam import Asked
 Parameters = Mapping[str, str]
 _WITHOUT_RESOURCES = {
     *("DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances"),
+    "DescribeLaunchTemplateVersions",
     *("DescribeSecurityGroups", "DescribeSpotInstanceRequests", "DescribeSpotPriceHistory", "DescribeSubnets"),
     "DescribeVpcs",
 }
@@ -28,6 +29,7 @@ _LAUNCH_PARAMETERS = re.compile(
     r"|SecurityGroupId\.\d+|IamInstanceProfile\.(Name|Arn)|InstanceInitiatedShutdownBehavior"
     r"|MetadataOptions\.(HttpEndpoint|HttpTokens|HttpPutResponseHopLimit|InstanceMetadataTags)"
     r"|BlockDeviceMapping\.\d+\.(DeviceName|Ebs\.(VolumeSize|VolumeType|Encrypted|DeleteOnTermination))"
+    r"|LaunchTemplate\.(LaunchTemplateId|Version)"
     r"|InstanceMarketOptions\.(MarketType|SpotOptions\.\w+)"
     r"|TagSpecification\.\d+\.(ResourceType|Tag\.\d+\.(Key|Value))"
 )
@@ -172,6 +174,9 @@ def _named(parameters: Parameters, known: Known) -> Iterator[Asked]:
     for group in _numbered(parameters, "SecurityGroupId"):
         tags = known.tags.get(group, _NO_TAGS)
         yield Asked("ec2:RunInstances", _arn("security-group", group), _tags_of("Resource", tags))
+    if (template := parameters.get("LaunchTemplate.LaunchTemplateId")) is not None:
+        tags = known.tags.get(template, _NO_TAGS)
+        yield Asked("ec2:RunInstances", _arn("launch-template", template), _tags_of("Resource", tags))
     if "KeyName" in parameters:
         yield Asked("ec2:RunInstances", _arn("key-pair", parameters["KeyName"]))
 

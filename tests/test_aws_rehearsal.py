@@ -49,6 +49,7 @@ class Aws(Site):
             monkeypatch.setenv(name, text)
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
         account.furnish()
+        account.deploy_region()
         kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
         account.tools = {"aws": f'#!/bin/bash\nexec "{sys.executable}" -m awscli "$@"\n'}
         account.image = {name: os.environ[name] for name in kept} | {
@@ -70,7 +71,8 @@ class Aws(Site):
             f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
             "resources: {cloud: aws}\n"
             "setup: date +%s%N > $VIRTUAL_ENV/made-at\nsecrets: [WORD]\n"
-            f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}}}\n"
+            f"aws: {{instance_types: {list(ec2_server.TYPES)}, image_parameter: {ec2_server.IMAGE_PARAMETER}, "
+            "launch_template: spotrun-node}\n"
             "policy: {on_demand_after: 20s, return_to_spot: true, return_cooldown: 60s}\n"
         )
         return path
@@ -123,6 +125,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(site: Aws) -> None:
     site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
     site.trace.rename(site.trace.with_suffix(".calm"))
@@ -142,6 +145,7 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
     state = site.state("stormy")
     attempts = list(state.attempts.values())
     capacity = [state.launch_of(attempt).intent.offering.capacity_type for attempt in attempts]
+    assert all(state.launch_of(attempt).intent.offering.launch_template.endswith(":1") for attempt in attempts)
     causes = [attempt.end.cause for attempt in attempts if attempt.end is not None]
     assert causes[:2] == [Cause.INTERRUPTED] * 2
     assert attempts[0].rebalance

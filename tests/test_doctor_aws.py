@@ -194,6 +194,24 @@ def test_a_group_that_lets_something_in_is_warned_of(account: GuardedAccount) ->
     assert "revoke-security-group-ingress" in found["ingress"].hint
 
 
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_launch_template_is_looked_at_where_one_is_named(account: GuardedAccount) -> None:
+    assert "launch template" not in examined()
+    account.deploy_region()
+    found = examined(launch_template="spotrun-node")
+    assert failures(found) == {}
+    assert ":1, the default version of spotrun-node" in found["launch template"].detail
+    found = failures(examined(launch_template="somebodys"))
+    assert "region.yaml makes one" in found["launch template"].hint
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_launch_template_that_the_policy_does_not_allow_is_found_by_a_dry_run(account: GuardedAccount) -> None:
+    account.deploy_region()
+    account.policies = [{"Statement": [each for each in RUNNER[0]["Statement"] if "Template" not in each["Sid"]]}]
+    assert "launch-template/" in failures(examined(launch_template="spotrun-node"))["launch on spot"].detail
+
+
 def test_each_zone_says_what_it_has(account: GuardedAccount) -> None:
     found = examined(wanted(instance_type="g5.xlarge"))
     assert {found[f"zone {zone}"].detail for zone in ZONES} == {"g5.xlarge"}

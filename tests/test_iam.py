@@ -25,6 +25,7 @@ DOCUMENTS = Template("account", SessionManager="enabled").documents()
 BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
 RUN = f"{BUCKET}/runs/resnet50-0123456789"
 INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
+TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
 SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
 ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
 OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
@@ -67,6 +68,7 @@ ALLOWED = [
     ("guard", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
     ("runner", Asked("ec2:DescribeInstances")),
+    ("runner", Asked("ec2:DescribeLaunchTemplateVersions")),
     ("runner", Asked("servicequotas:GetServiceQuota")),
     ("runner", Asked("ssm:DescribeParameters")),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
@@ -119,6 +121,11 @@ DENIED = [
     ("runner", Asked("ec2:TerminateInstances", INSTANCE)),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, {"aws:ResourceTag/Name": "spotrun:run"})),
     ("runner", Asked("ec2:StopInstances", INSTANCE, OURS)),
+    *(
+        ("runner", Asked(f"ec2:{verb}", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"}))
+        for verb in ("CreateLaunchTemplate", "CreateLaunchTemplateVersion", "ModifyLaunchTemplate", "CreateTags")
+    ),
+    ("node", Asked("ec2:RunInstances", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"})),
     ("runner", Asked("ec2:ModifyInstanceAttribute", INSTANCE, OURS)),
     ("runner", Asked("ec2:CreateTags", INSTANCE, {"aws:RequestTag/spotrun:run": "1", "aws:TagKeys": ("spotrun:run",)})),
     (
@@ -166,7 +173,13 @@ def test_what_is_not_needed_is_not_allowed(who: str, asked: Asked) -> None:
     assert not decided(who, asked).allowed
 
 
-@pytest.mark.parametrize("changes", [{}, {"ImageId": "ami-2"}, {"InstanceMarketOptions": None}], ids=str)
+def by_template(template_id: str) -> dict[str, Any]:
+    return {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "3"}}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"ImageId": "ami-2"}, {"InstanceMarketOptions": None}, by_template("lt-node")], ids=str
+)
 def test_a_launch_as_the_driver_asks_for_it_is_allowed(changes: dict[str, Any]) -> None:
     assert refused_for(launch(changes)) == set()
 
@@ -185,6 +198,7 @@ def test_a_launch_as_the_driver_asks_for_it_is_allowed(changes: dict[str, Any]) 
         ({"SecurityGroupIds": ["sg-database"]}, {"security-group/sg-database"}),
         ({"SecurityGroupIds": ["sg-node", "sg-database"]}, {"security-group/sg-database"}),
         ({"KeyName": "mine"}, {"key-pair/mine"}),
+        (by_template("lt-somebodys"), {"launch-template/lt-somebodys"}),
     ],
     ids=lambda value: ", ".join(sorted(value)) if value else "any",
 )
@@ -215,13 +229,14 @@ def test_only_ec2_may_be_a_node_and_only_schedules_of_our_group_may_be_the_guard
 
 def test_every_statement_that_we_ship_decides_something_here_or_is_named() -> None:
     shipped = {each["Sid"] for name in DOCUMENTS if "trust" not in name for each in DOCUMENTS[name]["Statement"]}
-    cases = [*ALLOWED, *DENIED, *(("runner", asked) for asked in asked_by(launch({}), KNOWN))]
+    launched = asked_by(launch(by_template("lt-node")), KNOWN)
+    cases = [*ALLOWED, *DENIED, *(("runner", asked) for asked in launched)]
     assert shipped - {sid for who, asked in cases for sid in decided(who, asked).by} == NOT_EVALUATED
 
 
 # -- launches --------------------------------------------------------------------------------------------------------
 
-KNOWN = Known(tags={"sg-node": {"spotrun:group": "node"}})
+KNOWN = Known(tags={each: {"spotrun:group": "node"} for each in ("sg-node", "lt-node")})
 
 
 def launch(changes: Mapping[str, Any]) -> Call:

@@ -21,7 +21,7 @@ from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.request import RUN
 from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
 from tests import ec2_server
-from tests.aws_templates import NAMES, Template, path_of
+from tests.aws_templates import NAMES, Template, deploy, path_of
 from tests.ec2_server import ACCOUNT, REGION
 from tests.guarded_account import GuardedAccount
 from tests.iam import listed
@@ -58,17 +58,8 @@ def deployed_by_awscli(name: str, **parameters: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def deployed_by_boto3(name: str, **parameters: str) -> None:
-    boto3.client("cloudformation").create_stack(
-        StackName=f"spotrun-{name}",
-        TemplateBody=path_of(name).read_text(),
-        Capabilities=["CAPABILITY_NAMED_IAM"],
-        Parameters=[{"ParameterKey": key, "ParameterValue": text} for key, text in parameters.items()],
-    )
-
-
-def deploy(name: str, **parameters: str) -> None:
-    (deployed_by_awscli if shutil.which("aws") else deployed_by_boto3)(name, **parameters)
+def deploy_as_one_would(name: str, **parameters: str) -> None:
+    (deployed_by_awscli if shutil.which("aws") else deploy)(name, **parameters)
 
 
 def commands_of_the_readme() -> list[str]:
@@ -80,8 +71,8 @@ def commands_of_the_readme() -> list[str]:
 def set_up() -> None:
     """As the README says; without awscli, what its commands amount to."""
     if shutil.which("aws") is None:
-        deployed_by_boto3("account")
-        deployed_by_boto3("region", VpcId=network())
+        deploy("account")
+        deploy("region", VpcId=network())
         policy = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-runner"
         boto3.client("iam").attach_user_policy(UserName="trainer", PolicyArn=policy)
         return
@@ -99,7 +90,7 @@ def network() -> str:
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 @pytest.mark.usefixtures("bare")
 def test_what_is_deployed_is_what_the_other_tests_read() -> None:
-    deploy("account", SessionManager="enabled")
+    deploy_as_one_would("account", SessionManager="enabled")
     iam = boto3.client("iam")
     found = {}
     for policy in iam.list_policies(Scope="Local")["Policies"]:
@@ -136,12 +127,15 @@ def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs() -
     groups = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"]
     assert groups[0]["IpPermissions"] == []
     assert groups[0]["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
+    template = boto3.client("ec2").describe_launch_templates(LaunchTemplateNames=["spotrun-node"])["LaunchTemplates"][0]
+    assert template["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
 
 
 def test_what_moto_cannot_deploy_is_known_by_name() -> None:
     kinds = {each["Type"] for name in NAMES for each in Template(name).body["Resources"].values()}
     assert {
         "AWS::S3::Bucket",
+        "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",
         "AWS::IAM::InstanceProfile",
         "AWS::IAM::ManagedPolicy",

@@ -113,6 +113,7 @@ def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
         instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
         security_group=aws.security_group,
         instance_profile=aws.instance_profile,
+        launch_template=aws.launch_template,
         image_id=aws.image_id,
         image_parameter=aws.image_parameter,
         volume_gib=aws.volume_gb,

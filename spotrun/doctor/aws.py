@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 
-from msgspec.structs import replace
-
 from spotrun.clock import Clock
 from spotrun.clouds.aws import guard, inquiry
 from spotrun.clouds.aws.calls import Region
@@ -68,6 +66,7 @@ class AwsDoctor:
             return
         yield from findings_of("image", self._image)
         yield from findings_of("network", self._network)
+        yield from findings_of("launch template", self._launch_template)
         yield from findings_of("capacity", self._capacity.zone_findings)
         yield from findings_of("quota", self._capacity.quota_findings)
         yield from findings_of("permissions", self._permissions)
@@ -124,6 +123,12 @@ class AwsDoctor:
         else:
             yield ok("ingress", "nothing may come in")
 
+    def _launch_template(self) -> Iterator[Finding]:
+        """Only where one is named: a launch needs none."""
+        if self._config.launch_template is not None:
+            by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
+            yield ok("launch template", by)
+
     # -- what the caller may do ----------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
@@ -133,16 +138,17 @@ class AwsDoctor:
         yield from findings_of("terminate", self._may_terminate)
 
     def _may_launch(self, name: str, offering: Offering) -> Iterator[Finding]:
-        network, image = self._catalog.network, self._catalog.image
+        network = self._catalog.network
         request = LaunchRequest(
             token=_TOKEN,
             run_uid="doctor",
             run_uri="s3://doctor/doctor",
             launch=0,
-            offering=replace(offering, image=image, subnet=network.subnets[offering.zone]),
+            offering=self._catalog.surrounded(offering),
             time_to_live=timedelta(hours=1),
         )
-        parameters = run_instances(request, self._config, describe_image(self._region, image), network.group)
+        image = describe_image(self._region, request.offering.image)
+        parameters = run_instances(request, self._config, image, network.group)
         try:
             inquiry.rehearse_launch(self._region, parameters)
         except AccessDenied as error:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from spotrun.clock import Clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import ListPrice, PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
@@ -72,6 +73,7 @@ class Catalog:
         self._history: tuple[float, datetime, Mapping[SpotPool, list[PriceSegment]]] | None = None
         self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
+        self._launch_template: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, self._read_launch_template)
 
     @property
     def types(self) -> dict[str, InstanceType]:
@@ -86,9 +88,18 @@ class Catalog:
     def image(self) -> str:
         return self._image.get()
 
+    @property
+    def launch_template(self) -> str:
+        """`ID:VERSION` of what launches go by; "" where no template was named."""
+        return self._launch_template.get()
+
     def forget_image(self) -> None:
         """It is looked up anew when it is needed next."""
         self._image.forget()
+
+    def forget_launch_template(self) -> None:
+        """So is this."""
+        self._launch_template.forget()
 
     @property
     def network(self) -> Network:
@@ -100,10 +111,18 @@ class Catalog:
 
     def offerings(self) -> Iterator[Offering]:
         """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
-        subnets = self.network.subnets
         for offering in self.rented_out():
-            if offering.zone in subnets and offering.pool not in self.unsupported:
-                yield replace(offering, image=self.image, subnet=subnets[offering.zone])
+            if offering.zone in self.network.subnets and offering.pool not in self.unsupported:
+                yield self.surrounded(offering)
+
+    def surrounded(self, offering: Offering) -> Offering:
+        """With what it would start with now, in a zone that has a subnet of ours."""
+        return replace(
+            offering,
+            image=self.image,
+            subnet=self.network.subnets[offering.zone],
+            launch_template=self.launch_template,
+        )
 
     def rented_out(self) -> Iterator[Offering]:
         """Every type in every zone that has it, whether or not we could launch there."""
@@ -171,6 +190,10 @@ class Catalog:
         for row in rows:
             zones.setdefault(row["InstanceType"], set()).add(row["Location"])
         return zones
+
+    def _read_launch_template(self) -> str:
+        name = self._config.launch_template
+        return "" if name is None else str(find_launch_template(self._region, name))
 
     def _read_price_list(self) -> PriceList:
         return read_price_list(self._region, self._config.instance_types, self._clock.now())

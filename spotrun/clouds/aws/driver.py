@@ -17,7 +17,7 @@ from spotrun.clouds.aws.endings import Endings
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.clouds.aws.refusals import BadImage, NoSuchInstance, TokenReused, Unsupported
+from spotrun.clouds.aws.refusals import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.request import run_instances
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
@@ -64,6 +64,9 @@ class AwsCloud:
             raise
         except BadImage:
             self._catalogs[region.name].forget_image()
+            raise
+        except BadLaunchTemplate:
+            self._catalogs[region.name].forget_launch_template()
             raise
         except QuotaExceeded as error:
             raise self._quota_error(region, request.offering, error) from error

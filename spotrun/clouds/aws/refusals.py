@@ -47,6 +47,10 @@ class BadImage(CloudError):
     """The image is gone, or not for us: a newer one may have taken its place (P21)."""
 
 
+class BadLaunchTemplate(CloudError):
+    """The launch template is gone, or is none to launch by; its default version may be another by now."""
+
+
 class CredentialsExpired(CloudUnavailable):
     """They can be renewed meanwhile (P26)."""
 
@@ -56,6 +60,7 @@ _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name an
 _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
+_TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
 
 REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
@@ -95,6 +100,13 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
         ("InvalidAMIID.NotFound", "InvalidAMIID.Unavailable", "InvalidAMIID.Malformed", "ParameterNotFound"),
         (BadImage, _IMAGE),
+    ),
+    **dict.fromkeys(
+        (
+            *("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateId.Malformed"),
+            *("InvalidLaunchTemplateId.VersionNotFound", "InvalidLaunchTemplateName.NotFoundException"),
+        ),
+        (BadLaunchTemplate, _TEMPLATE),
     ),
     "IdempotentParameterMismatch": (TokenReused, None),
     "ConflictException": (AlreadyThere, None),

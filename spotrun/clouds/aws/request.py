@@ -41,6 +41,9 @@ def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group
         "TagSpecifications": [_tagged(kind, request) for kind in _tagged_kinds(offering.capacity_type)],
         "UserData": user_data(request),
     }
+    if offering.launch_template:
+        template_id, version = offering.launch_template.split(":")
+        parameters["LaunchTemplate"] = {"LaunchTemplateId": template_id, "Version": version}
     if offering.capacity_type is CapacityType.SPOT:
         options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         if request.price_cap_usd_per_hour is not None:

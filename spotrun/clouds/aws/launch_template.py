@@ -1,0 +1,73 @@
+"""
+A launch template that an account demands, or that adds what a launch is to have there: monitoring, licences, options.
+
+Whatever spotrun asks for itself is in its RunInstances, and wins over the template:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. What is only in the template holds, so
+that one is refused which would break what spotrun promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.refusals import BadLaunchTemplate
+
+_DEFAULT = "$Default"
+_NOT_BESIDE = {
+    "InstanceMarketOptions": "what is asked for on demand would be rented by them too",
+    "InstanceRequirements": "EC2 takes no instance type beside them",
+    "KeyName": "instances of spotrun have no key pair",
+    "NetworkInterfaces": "EC2 takes no security group and subnet beside them",
+    "SecurityGroups": "a group is named by its id",
+}
+"""What a template must not have at all, and why."""
+_HINT = "make a version without it the default: aws ec2 modify-launch-template --default-version …"
+
+
+class LaunchTemplate(NamedTuple):
+    """One version of one template: what a version holds never changes."""
+
+    template_id: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.template_id}:{self.version}"
+
+
+def find_launch_template(region: Region, name: str) -> LaunchTemplate:
+    """
+    The default version of the template of that name, as it is now.
+
+    Raises:
+        BadLaunchTemplate: there is none, or a launch by it would not be what spotrun promises.
+    """
+
+    def call() -> Any:
+        return region.ec2.describe_launch_template_versions(LaunchTemplateName=name, Versions=[_DEFAULT])
+
+    found = region.ask(f"describe the launch template {name}", call)["LaunchTemplateVersions"]
+    if not found:
+        raise BadLaunchTemplate(f"the launch template {name} has no default version in {region.name}", hint=_HINT)
+    reasons = [*_broken_promises(found[0]["LaunchTemplateData"])]
+    if reasons:
+        raise BadLaunchTemplate(f"the launch template {name} has {'; '.join(reasons)}", hint=_HINT)
+    return LaunchTemplate(found[0]["LaunchTemplateId"], str(found[0]["VersionNumber"]))
+
+
+def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
+    for name, why in _NOT_BESIDE.items():
+        if data.get(name):
+            yield f"{name}: {why}"
+    if data.get("DisableApiTermination"):
+        yield "DisableApiTermination: nobody could end the instance"
+    if data.get("HibernationOptions", {}).get("Configured"):
+        yield "HibernationOptions: who hibernates is told of an interruption without any time left"
+    tenancy = data.get("Placement", {}).get("Tenancy", "default")
+    if tenancy != "default":
+        yield f"the tenancy {tenancy}, whose prices are others"
+    for mapping in data.get("BlockDeviceMappings", []):
+        volume = mapping.get("Ebs", {})
+        if volume and not (volume.get("Encrypted") and volume.get("DeleteOnTermination")):
+            yield f"a volume at {mapping['DeviceName']} that is not encrypted, or stays when its instance ends"
