@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun import fold
@@ -104,11 +105,13 @@ class History:
 
     # -- launches and their instances
 
-    def launch(self, capacity_type: CapacityType = SPOT, price: str = "0.36", on_demand: str = "3.60") -> int:
+    def launch(
+        self, capacity_type: CapacityType = SPOT, price: str = "0.36", on_demand: str = "3.60", image: str = ""
+    ) -> int:
         """Ask for an instance: a standby where an attempt is current."""
         return self.write(
             ev.LaunchIntended(
-                offering=offering(capacity_type, price),
+                offering=replace(offering(capacity_type, price), image=image),
                 time_to_live_s=86_400,
                 price_ceiling_usd_per_hour=Decimal(on_demand),
                 on_demand_usd_per_hour=Decimal(on_demand),

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
+from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
 from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, LoginExpired, QuotaExceeded
@@ -100,6 +101,27 @@ def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cl
     anew = request(cloud)
     assert anew.offering.image == newer != old.offering.image
     assert cloud.launch(anew).alive
+
+
+def test_p21_a_newest_image_that_never_trains_is_left_for_the_one_that_did(account: GuardedAccount) -> None:
+    run = Attended(account)
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    run.agent()
+    newer = _publish_another_image(account)
+    run.clock.advance(SURROUNDINGS_FOR_S)
+    for reason in (INTERRUPTED, "Client.InstanceInitiatedShutdown", INTERRUPTED):
+        run.clock.advance(90)
+        account.end(_alive(account), reason)
+        run.look(runner)
+        run.look(runner)
+    first, second, third, fourth = launches(account)
+    assert second["ImageId"] == newer != first["ImageId"], "the newest is tried"
+    assert third["ImageId"] == fourth["ImageId"] == first["ImageId"], "and not again"
+    intents = [launch.intent for launch in run.state.launches.values()]
+    assert [intent.offering.image for intent in intents] == [asked["ImageId"] for asked in launches(account)]
+    assert f"as {newer} has failed" in intents[2].reason
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -341,6 +363,12 @@ def test_an_end_that_nobody_tells_the_time_of_was_when_it_was_seen_first(
 def _end_without_a_time(account: GuardedAccount, instance_id: str) -> None:
     account.end(instance_id, INTERRUPTED)
     account.row(instance_id)._reason = INTERRUPTED
+
+
+def _alive(account: GuardedAccount) -> str:
+    with account.as_administrator():
+        (found,) = [each for each in driver().list() if each.alive]
+    return found.instance_id
 
 
 def _publish_another_image(account: GuardedAccount) -> str:

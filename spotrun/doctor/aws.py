@@ -110,7 +110,7 @@ class AwsDoctor:
     def _image(self) -> Iterator[Finding]:
         image = describe_image(self._region, self._catalog.image)
         where = "" if self._config.image_id else f", the newest behind {self._config.image_parameter}"
-        yield ok("image", f"{image.image_id}{where}")
+        yield ok("image", f"{image.image_id}{where}" + (f", made on {image.made_on}" if image.made_on else ""))
 
     def _network(self) -> Iterator[Finding]:
         network = self._catalog.network

@@ -54,9 +54,9 @@ def hopeless(state: RunState) -> ev.RunFailed | None:
     if last is not None and last.end is not None and last.end.gave_up and last.started_at >= opened_at(state):
         return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
     first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
-    stillborn = list(takewhile(_stillborn, (launch for launch in first_choices if not refused(launch))))
-    if len(stillborn) >= STILLBORN_MAX:
-        detail = _why_stillborn(stillborn)
+    in_a_row = list(takewhile(stillborn, (launch for launch in first_choices if not refused(launch))))
+    if len(in_a_row) >= STILLBORN_MAX:
+        detail = _why_stillborn(in_a_row)
         return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
     if len(fruitless) >= FRUITLESS_MAX:
@@ -78,7 +78,8 @@ def refused(launch: Launch) -> bool:
     return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
 
 
-def _stillborn(launch: Launch) -> bool:
+def stillborn(launch: Launch) -> bool:
+    """Its instance ended before an attempt, or its request was taken for wrong, and the market was no reason."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD

@@ -13,6 +13,7 @@ from spotrun.billing import SECONDS_PER_HOUR, ZERO, to_nano
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
+from spotrun.policy.images import with_good_image
 from spotrun.policy.patience import age
 from spotrun.policy.situation import changeover
 from spotrun.policy.transfer import most
@@ -50,8 +51,11 @@ def intend(
     if life is None:
         yield from _for_want_of_money(offering, state, spec, world, now)
         return
+    launched = with_good_image(offering, state)
+    if launched != offering:
+        reason = f"{reason}; with {launched.image}, which has trained here, as {offering.image} has failed"
     intent = ev.LaunchIntended(
-        offering=offering,
+        offering=launched,
         time_to_live_s=life.total_seconds(),
         price_ceiling_usd_per_hour=_ceiling(offering, spec, world),
         on_demand_usd_per_hour=on_demand_price(offering, world.offerings),

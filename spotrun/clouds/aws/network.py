@@ -13,9 +13,12 @@ from spotrun.errors import CloudError
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """`made_on` is a day, as EC2 writes it; "" where it tells none."""
+
     image_id: str
     root_device: str
     volume_gib: int
+    made_on: str = ""
 
 
 class Network(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +48,8 @@ def describe_image(region: Region, image_id: str) -> Image:
         for mapping in found.get("BlockDeviceMappings", [])
         if mapping.get("DeviceName") == root and "Ebs" in mapping
     ]
-    return Image(image_id=image_id, root_device=root, volume_gib=max(sizes, default=0))
+    made_on = found.get("CreationDate", "").partition("T")[0]
+    return Image(image_id=image_id, root_device=root, volume_gib=max(sizes, default=0), made_on=made_on)
 
 
 def _newest(region: Region, parameter: str) -> str:

@@ -1,0 +1,42 @@
+"""
+Which machine image to start with: the newest, until it fails.
+
+A parameter names the newest image of its maker, and a new one may not boot, or lack what the bootstrap needs: each
+launch would then pay for a machine that never trains. An image with which this run has trained is known to do.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from spotrun.offering import Offering
+from spotrun.policy.ending import stillborn
+from spotrun.policy.patience import since_opened
+from spotrun.state import Launch, RunState
+
+
+def with_good_image(offering: Offering, state: RunState) -> Offering:
+    """
+    `offering`, with the image that trained last in its region where its own has failed since: a launch with it ended
+    before its agent took over. Where no image of that region has trained, or none still does, its own is tried again.
+    """
+    if not offering.image:
+        return offering
+    newest = _newest_outcomes(offering.region, state)
+    own = newest.get(offering.image)
+    if own is None or own.attempt is not None:
+        return offering
+    good = [launch for launch in newest.values() if launch.attempt is not None]
+    if not good:
+        return offering
+    return replace(offering, image=max(good, key=lambda launch: launch.number).intent.offering.image)
+
+
+def _newest_outcomes(region: str, state: RunState) -> dict[str, Launch]:
+    """By image, the newest launch that tells something of it. Who has resumed a run may have mended what failed."""
+    failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
+    return {
+        launch.intent.offering.image: launch
+        for launch in state.launches.values()
+        if launch.intent.offering.region == region and (launch.attempt is not None or launch.number in failed)
+    }
