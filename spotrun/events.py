@@ -207,6 +207,12 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     unguarded: str | None = None
 
 
+class GuardArmed(Event, frozen=True, kw_only=True):
+    """What could not be made with the launch is there by now: its cloud ends its instance, whatever becomes of us."""
+
+    launch: int
+
+
 class LaunchClosed(Event, frozen=True, kw_only=True):
     """
     Irrevocably: no attempt will start from this launch, and every runner terminates its instance.
@@ -459,6 +465,7 @@ AnyEvent = (
     | PruneRequested
     | LaunchIntended
     | LaunchRecorded
+    | GuardArmed
     | LaunchClosed
     | DrainRequested
     | InstanceCondemned

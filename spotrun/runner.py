@@ -40,6 +40,8 @@ from spotrun.spec import RunSpec
 from spotrun.state import RunState
 from spotrun.store import Store
 
+GUARD_AGAIN_AFTER = timedelta(minutes=10)
+"""A guard that could not be made is asked for again so often: what is in the way may pass, or be mended."""
 PASSES_MAX = 20
 """A decision may follow from the one before (intend, then execute); more in one look would be a fault."""
 
@@ -93,6 +95,7 @@ class Runner:
         self._hints: dict[int, AgentHint | None] = {}
         self._market = market
         self._guards = guards or NoGuards()
+        self._guard_asked_at: dict[int, datetime] = {}
         self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
@@ -129,6 +132,7 @@ class Runner:
             read = self._ledger.state.next_number
             actions = decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
+            self._guard_again()
         except (CloudUnavailable, StoreUnavailable) as error:
             seen = Pass(state=self._ledger.state, blind=error.message)
         else:
@@ -249,6 +253,7 @@ class Runner:
 
     def _arm(self, number: int, instance_id: str, since: datetime) -> str | None:
         """Why it has no guard. The instance's own timer stands all the same, so that the run goes on."""
+        self._guard_asked_at[number] = self._clock.now()
         request = self._request(number)
         ends_at = since + request.time_to_live
         region = request.offering.region
@@ -257,6 +262,14 @@ class Runner:
         except CloudError as error:
             return error.message
         return None
+
+    def _guard_again(self) -> None:
+        for found in self._ledger.state.unguarded:
+            asked_at, now = self._guard_asked_at.get(found.launch), self._clock.now()
+            if asked_at is not None and now - asked_at < GUARD_AGAIN_AFTER:
+                continue
+            if self._arm(found.launch, found.instance_id, found.billed_from) is None:
+                self._append(ev.GuardArmed(launch=found.launch))
 
     def _disarm(self, number: int) -> None:
         request = self._request(number)

@@ -21,7 +21,9 @@ from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import LATER, AwsGuards
 from spotrun.clouds.guards import Guard
 from spotrun.creation import create_run
+from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
+from spotrun.runner import GUARD_AGAIN_AFTER
 from spotrun.simulation.world.faults import Killed
 from spotrun.spec_file import load_spec
 from tests.attended import Attended
@@ -84,6 +86,41 @@ def test_an_account_without_guards_launches_all_the_same_and_its_ledger_says_so(
     assert "only its own timer would end it" in said[0]
     assert {each.action for each in account.denied} == {"scheduler:CreateSchedule"}
     account.denied.clear()
+
+
+def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_passed(
+    account: GuardedAccount, run: Attended
+) -> None:
+    policies = account.policies or ()
+    account.policies = [without(policy, "ArmTheGuard") for policy in policies]
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    asked = len(account.denied)
+    run.look(runner)
+    assert len(account.denied) == asked, "not at each look"
+    run.clock.advance(GUARD_AGAIN_AFTER.total_seconds())
+    run.look(runner)
+    assert len(account.denied) == asked + 1
+    account.policies = policies
+    run.clock.advance(GUARD_AGAIN_AFTER.total_seconds())
+    run.look(runner)
+    assert [run.state.unguarded, len(run.schedules())] == [[], 1]
+    assert describe(run.entries()[-1]).endswith("has its guard by now")
+    account.denied.clear()
+
+
+def test_another_runner_makes_the_guard_that_the_first_one_could_not(run: Attended) -> None:
+    def schedules_are_out_of_order(call: str) -> None:
+        if call == "arm":
+            raise CloudUnavailable("503 from the scheduler")
+
+    runner = run.runner(schedules_are_out_of_order)
+    for _ in range(2):
+        run.look(runner)
+    assert [found.unguarded for found in run.state.unguarded] == ["503 from the scheduler"]
+    run.look(run.runner())
+    assert [run.state.unguarded, len(run.schedules())] == [[], 1]
 
 
 def test_status_says_that_only_its_own_timer_would_end_an_instance(tmp_path: Path) -> None:

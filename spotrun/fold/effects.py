@@ -71,6 +71,12 @@ def _launch_recorded(state: RunState, entry: Entry, event: ev.LaunchRecorded) ->
     return _with_launch(state, event.launch, recorded=event)
 
 
+def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunState:
+    recorded = state.launches[event.launch].recorded
+    assert recorded is not None
+    return _with_launch(state, event.launch, recorded=replace(recorded, unguarded=None))
+
+
 def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
     return _with_launch(state, event.launch, closed=event)
 
@@ -261,6 +267,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.PruneRequested: _prune_requested,
     ev.LaunchIntended: _launch_intended,
     ev.LaunchRecorded: _launch_recorded,
+    ev.GuardArmed: _guard_armed,
     ev.LaunchClosed: _launch_closed,
     ev.DrainRequested: _drain_requested,
     ev.InstanceCondemned: _condemned,

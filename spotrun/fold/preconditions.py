@@ -79,6 +79,12 @@ def _check_launch_recorded(state: RunState, event: ev.LaunchRecorded) -> None:
     _require(launch.recorded is None and launch.gone is None, "already recorded")
 
 
+def _check_guard_armed(state: RunState, event: ev.GuardArmed) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.recorded is not None and launch.recorded.unguarded is not None, "no guard was missing")
+    _require(launch.gone is None, "already gone")
+
+
 def _check_launch_closed(state: RunState, event: ev.LaunchClosed) -> None:
     launch = _known_launch(state, event.launch)
     _require(launch.attempt is None, "the launch has started an attempt")
@@ -204,6 +210,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.PruneRequested: _check_prune_requested,
     ev.LaunchIntended: _check_launch_intended,
     ev.LaunchRecorded: _check_launch_recorded,
+    ev.GuardArmed: _check_guard_armed,
     ev.LaunchClosed: _check_launch_closed,
     ev.DrainRequested: _check_drain_requested,
     ev.InstanceCondemned: _check_condemned,

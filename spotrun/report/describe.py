@@ -112,6 +112,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.PruneRequested: lambda event: f"no more than {event.keep} of these checkpoints to be kept, asks {event.by}",
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
+    ev.GuardArmed: lambda event: f"the instance of launch {event.launch} has its guard by now",
     ev.LaunchClosed: _closed,
     ev.DrainRequested: lambda event: f"the attempt is to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} is to end{_detail(event.detail)}",
