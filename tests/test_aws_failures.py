@@ -16,8 +16,10 @@ from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
 from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, LoginExpired, QuotaExceeded
+from spotrun.events import LaunchIntended
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
+from spotrun.policy import Append
 from tests import aws_launches
 from tests.attended import Attended
 from tests.aws_launches import Login, count, launches, request
@@ -252,8 +254,10 @@ def test_p26_credentials_that_were_renewed_meanwhile_are_used(
 def test_p26_a_day_of_expired_credentials_kills_nothing(
     account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of it the store is out of reach too; then it is elsewhere, and only the cloud cannot be asked."""
-    monkeypatch.setattr("spotrun.policy.money.TIME_TO_LIVE", timedelta(days=2))  # which ends an instance all the same
+    """
+    Nor does the time-to-live of an instance that was soon to be replaced. Half of the day the store is out of reach
+    too; then it is elsewhere, and only the cloud cannot be asked.
+    """
     log_in = Login(tmp_path, monkeypatch)
     log_in("FIRST")
     run = Attended(account)
@@ -261,6 +265,10 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     for _ in range(2):
         run.look(runner)
     agent = run.agent()
+    for _ in range(23):
+        run.clock.advance(3600)
+        agent.trains_on()
+        run.look(runner)
     account.expired = {"FIRST"}
     for hour in range(24):
         run.store_says = LoginExpired("S3 answered 400 ExpiredToken") if hour < 12 else None
@@ -269,11 +277,15 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
         agent.trains_on()
     run.store_says = None
     log_in("SECOND")
+    (launch,) = run.state.launches.values()
+    assert launch.recorded is not None
+    assert launch.recorded.billed_from + timedelta(seconds=launch.intent.time_to_live_s) > run.clock.now()
     seen = runner.tick()
-    assert (seen.blind, seen.actions) == (None, ())
+    assert seen.blind is None
+    assert [type(action.event) for action in seen.actions if isinstance(action, Append)] == [LaunchIntended]
     assert [each.alive for each in seen.instances] == [True]
     assert seen.state.current_attempt == agent.attempt
-    assert seen.state.commits[-1].event.step == 24
+    assert seen.state.commits[-1].event.step == 23 + 24
     assert count(account, "TerminateInstances") == 0
     assert len(launches(account)) == 1
 

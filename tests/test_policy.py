@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
 
+import pytest
 from msgspec.structs import replace
 
 from spotrun import events as ev
@@ -15,6 +16,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
 from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
+from spotrun.policy.money import TIME_TO_LIVE
 from spotrun.spec import RunSpec
 from tests.histories import AWS_RULE, ON_DEMAND, SPOT, History, offering
 
@@ -188,6 +190,22 @@ def test_an_instance_at_the_end_of_its_life_commits_and_goes_even_without_a_stan
     history.after(86_400 - 120)
     (event,) = events_of(decided(history, instances=[here]))
     assert isinstance(event, ev.DrainRequested)
+
+
+@pytest.mark.parametrize("life", [TIME_TO_LIVE, timedelta(hours=1)])
+def test_an_instance_is_replaced_a_day_before_the_end_of_a_life_that_has_so_much(life: timedelta) -> None:
+    history = History()
+    (intent,) = events_of(decided(history))
+    assert isinstance(intent, ev.LaunchIntended)
+    launch = history.write(replace(intent, time_to_live_s=life.total_seconds()))
+    history.record(launch)
+    here = instance(history, launch)
+    history.start(launch)
+    history.after(85_500 if life == TIME_TO_LIVE else 2_700)
+    assert decided(history, instances=[here]) == []
+    (standby,) = events_of(decided(history.after(1), instances=[here]))
+    assert isinstance(standby, ev.LaunchIntended)
+    assert standby.standby_for == history.attempt
 
 
 # -- money and time -----------------------------------------------------------

@@ -21,13 +21,18 @@ from spotrun.policy.upkeep import requests_usd, requests_usd_per_hour, storage_r
 from spotrun.policy.workload import workload
 from spotrun.spec import RunSpec
 from spotrun.spending import outlook
-from spotrun.state import Attempt, RunState
+from spotrun.state import Attempt, Launch, RunState
 
 WARN_AT = Decimal("0.8")
 """The share of a budget at which to warn, where the specification names none."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
-TIME_TO_LIVE = timedelta(hours=24)
+BLIND_FOR = timedelta(hours=24)
+"""For so long a runner may see nothing, its credentials expired or its machine off, and no instance ends for that."""
+HANDOVER_BEFORE_END = timedelta(minutes=15)
+"""So long before an instance's time-to-live a standby is launched for it, at the latest."""
+REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
+TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """A shorter life does not pay for its boot."""
 NEEDED_ASSUMED = timedelta(hours=8)
@@ -36,8 +41,6 @@ UPKEEP_SHARE = Decimal("0.01")
 """Of a budget so much is kept for storage and requests, as long as it is not known to take more."""
 LAST_MINUTES = timedelta(minutes=3)
 """With so little left of its time-to-live an instance commits and goes, whether or not a standby is there."""
-HANDOVER_BEFORE_END = timedelta(minutes=15)
-"""So long before an instance's time-to-live a standby is launched for it."""
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
@@ -184,8 +187,13 @@ def life_left(state: RunState, current: Attempt, now: datetime) -> timedelta:
 
 def nearly_over(state: RunState, current: Attempt, now: datetime) -> bool:
     """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
-    life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
-    return life_left(state, current, now) < min(HANDOVER_BEFORE_END, life / 4)
+    return life_left(state, current, now) < kept_for_handover(state.launch_of(current))
+
+
+def kept_for_handover(launch: Launch) -> timedelta:
+    """What of its time-to-live an instance is not to use: a day, for want of a runner, where it has so much."""
+    life = timedelta(seconds=launch.intent.time_to_live_s)
+    return max(min(HANDOVER_BEFORE_END, life / 4), life - REPLACED_AFTER)
 
 
 def _on_demand(state: RunState, attempt: Attempt) -> bool:

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
-from spotrun.policy.money import HANDOVER_BEFORE_END, life_left
+from spotrun.policy.money import kept_for_handover, life_left
 from spotrun.policy.places import spot_launches
 from spotrun.policy.situation import changeover
 from spotrun.report.describe import span
@@ -32,7 +32,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
         return "hands over: the instance is leaving, and another is asked for"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
-    until = now + life_left(state, current, now) - HANDOVER_BEFORE_END
+    until = now + life_left(state, current, now) - kept_for_handover(state.launch_of(current))
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
     return f"stays {kind}; another instance is asked for at {until:%a %H:%M} UTC, before its time-to-live ends"
 
