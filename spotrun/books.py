@@ -123,16 +123,20 @@ class Books:
             (launch.intent.offering.capacity_type, launch.meter(rule)) for launch in state.launches.values()
         ]
         kept_until = account_end(state, horizon)
-        self._stored = Integral(
-            (commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes))
-            for commit in state.commits
-        )
+        self._stored = Integral([*_stored(state, kept_until)])
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
         self._puts = Tally(
             [(commit.at, commit.event.objects + 1) for commit in state.commits]
             + [(written_at, 1) for written_at in state.entry_times]
+            + [*_pack_objects(state, "run")]
         )
-        self._gets = Tally([*((commit.at, commit.event.objects) for commit in state.commits), *state.restores])
+        self._gets = Tally(
+            [
+                *((commit.at, commit.event.objects) for commit in state.commits),
+                *state.restores,
+                *_pack_objects(state, "unpacked"),
+            ]
+        )
         self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in egress.crossings(state))
         self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
         self._interruptions = Tally(
@@ -167,6 +171,22 @@ class Books:
         prices = self._storage_prices
         puts, gets = self._puts.until(moment), self._gets.until(moment)
         return to_nano((prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000)
+
+
+def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
+    """Checkpoints from their commit on, and packed set-ups from the attempt on that made them, as long as they stay."""
+    for commit in state.commits:
+        yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
+    for attempt in state.packed:
+        assert attempt.setup is not None
+        yield attempt.started_at, kept_until, Decimal(attempt.setup.packed_bytes)
+
+
+def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
+    """Those of the packs that set-ups of this kind have put or got."""
+    for attempt in state.attempts.values():
+        if attempt.setup is not None and attempt.setup.how == how:
+            yield attempt.started_at, attempt.setup.objects
 
 
 def baseline_usd_per_hour(state: RunState) -> Decimal | None:

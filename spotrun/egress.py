@@ -1,5 +1,6 @@
 """
-What has crossed regions, in dollars: checkpoints and data that were read, and checkpoints that were written. Pure.
+What has crossed regions, in dollars: checkpoints, packed set-ups and data that were read, and checkpoints and set-ups
+that were written. Pure.
 
 Bytes that a standby fetched ahead and never trained on are in no ledger, and not counted.
 """
@@ -39,8 +40,12 @@ def of_launch(launch: Launch, state: RunState) -> Iterator[tuple[datetime, Decim
         yield launch.recorded.billed_from, to_nano(read * data_gb(created))
     if launch.attempt is None:
         return
+    attempt = state.attempts[launch.attempt]
+    if attempt.setup is not None:
+        rate = read if attempt.setup.how == "unpacked" else write
+        yield attempt.started_at, usd(rate, attempt.setup.packed_bytes)
     sizes = {commit.number: commit.event.size_bytes for commit in state.commits}
-    for trainer in state.attempts[launch.attempt].trainers:
+    for trainer in attempt.trainers:
         if trainer.commit is not None:
             yield trainer.resumed_at, usd(read, sizes.get(trainer.commit, 0))
     for commit in state.commits:

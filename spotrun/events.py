@@ -305,6 +305,10 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     setup: SetUp | None = None
 
 
+PACK_PART_BYTES = 32 << 20
+"""A pack is stored in objects of so many bytes, the last one in less."""
+
+
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
     How an instance was made ready in so many `seconds`, the fetching of the work folder included.
@@ -316,6 +320,11 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     how: str
     packed_bytes: Count = 0
+
+    @property
+    def objects(self) -> int:
+        """How many the store has for the pack, the description of its parts included; none where nothing was packed."""
+        return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True):

@@ -22,11 +22,11 @@ from typing import Annotated
 import msgspec
 
 from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.events import PACK_PART_BYTES as PART_BYTES
 from spotrun.retrying import through_faults
 from spotrun.store import Store
 
 FOLDER = "environments"
-PART_BYTES = 32 << 20
 SIDE_BY_SIDE = 8
 WITHIN_S = 300.0
 """System time that a passing fault of the store may last."""

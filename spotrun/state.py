@@ -244,6 +244,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         found = [launch.recorded for launch in self.launches.values() if launch.gone is None]
         return [recorded for recorded in found if recorded is not None and recorded.unguarded]
 
+    @property
+    def packed(self) -> list[Attempt]:
+        """The attempts whose set-up was stored for later ones: of each kind of accelerator the first."""
+        first: dict[str, Attempt] = {}
+        for attempt in self.attempts.values():
+            if attempt.setup is not None and attempt.setup.how == "run" and attempt.setup.packed_bytes:
+                first.setdefault(self.launch_of(attempt).intent.offering.accelerators, attempt)
+        return list(first.values())
+
     def restore_candidates(self) -> list[Commit]:
         """What may be resumed from, newest entry first (protocol 22)."""
         return [commit for commit in reversed(self.commits) if commit.usable]

@@ -169,9 +169,9 @@ class History:
 
     # -- attempts and their trainers
 
-    def start(self, launch: int, booted_at: datetime | None = None) -> int:
+    def start(self, launch: int, booted_at: datetime | None = None, setup: ev.SetUp | None = None) -> int:
         booted_at = self.now if booted_at is None else booted_at
-        return self.write(ev.AttemptStarted(launch=launch, instance_id=f"i-{launch}", booted_at=booted_at))
+        return self.write(ev.AttemptStarted(launch=launch, instance_id=f"i-{launch}", booted_at=booted_at, setup=setup))
 
     @property
     def attempt(self) -> int:

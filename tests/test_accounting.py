@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spotrun.accounting import Account, RunSummary, summarise
-from spotrun.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, StopRequested
+from spotrun.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
 from spotrun.fold import fold
 from spotrun.instance import EndedBy
 from spotrun.outcome import durable_epochs
+from spotrun.policy.upkeep import storage_reserve
 from spotrun.state import RunState
 from spotrun.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
@@ -317,6 +318,22 @@ def test_storage_is_size_times_the_time_kept_and_requests_are_counted():
     entries, commits, objects = len(history.entries), 2, 3
     puts, gets = entries + commits * (objects + 1), commits * objects
     assert summary.total.requests_usd == puts * Decimal("0.000005") + gets * Decimal("0.0000004")
+
+
+def test_a_packed_set_up_is_stored_once_and_read_by_those_that_unpack_it():
+    history = History()
+    for how in ("run", "run", "unpacked"):  # the second one made it anew: the first was lost before it was stored
+        launch = history.launch()
+        history.record(launch)
+        history.start(launch, setup=SetUp(seconds=9, how=how, packed_bytes=10**12))
+        history.after(3600).gone(launch)
+    total = summary_of(history).total
+
+    assert abs(total.storage_usd - 3 * STORAGE.usd_per_gb_month * 1000 / 730) < Decimal("1e-8")
+    assert storage_reserve(history.state, spec()) == STORAGE.usd_per_gb_month * 1000
+    objects = 29_803 + 1  # 32 MiB each, and the list of them
+    puts, gets = len(history.entries) + 2 * objects, objects
+    assert total.requests_usd == puts * Decimal("0.000005") + gets * Decimal("0.0000004")
 
 
 def test_on_demand_and_spot_dollars_are_told_apart():

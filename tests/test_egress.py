@@ -16,6 +16,7 @@ from spotrun.accounting import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn, region_of
 from spotrun.egress import spent_usd
+from spotrun.events import SetUp
 from spotrun.market import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.considered import considered
@@ -147,10 +148,10 @@ def test_a_person_is_told_how_far_an_offering_is() -> None:
 
 def test_the_bill_has_reads_and_writes_that_crossed_and_none_that_did_not() -> None:
     history = History(replace(IN_EAST, region="elsewhere"), spec={"data": {"gb": 10}})
-    for number in range(2):
+    for number, how in enumerate(("run", "unpacked")):
         launch = history.launch()
         history.after(60).record(launch)
-        history.start(launch)
+        history.start(launch, setup=SetUp(seconds=9, how=how, packed_bytes=5 * GB))
         history.resume()
         history.training()
         history.step += 100
@@ -159,8 +160,8 @@ def test_the_bill_has_reads_and_writes_that_crossed_and_none_that_did_not() -> N
         history.commit(size_bytes=3 * GB)
         history.gone(launch)
     summary = summarise(history.state, history.now)
-    data, restored, written = 2 * 10, 3, 4 * 3
-    assert summary.total.egress_usd == Decimal("0.02") * (data + restored + written)
+    data, restored, written, packed, unpacked = 2 * 10, 3, 4 * 3, 5, 5
+    assert summary.total.egress_usd == Decimal("0.02") * (data + restored + written + packed + unpacked)
     parts = [*summary.epochs, summary.unfinished]
     assert sum(part.egress_usd for part in parts) == summary.total.egress_usd
     assert summary.total.cost_usd > summary.total.egress_usd

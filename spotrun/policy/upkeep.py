@@ -16,15 +16,21 @@ ENTRIES_PER_COMMIT = 3
 
 
 def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
-    """A month of the checkpoints that are kept, and of one more, at the size of the newest."""
-    latest = state.latest_commit()
-    if latest is None or state.created is None:
+    """A month of the checkpoints that are kept, and of one more, at the size of the newest; and of packed set-ups."""
+    if state.created is None:
         return ZERO
-    rule = spec.checkpoint
+    packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
+    kept_gb = Decimal(_kept_bytes(state, spec) + packed_bytes) / 10**9
+    return kept_gb * state.created.storage.usd_per_gb_month
+
+
+def _kept_bytes(state: RunState, spec: RunSpec) -> int:
+    latest, rule = state.latest_commit(), spec.checkpoint
+    if latest is None:
+        return 0
     by_rule = rule.keep_last + (0 if rule.keep_best is None else rule.keep_best.count)
     held = sum(1 for commit in state.commits if commit.retired_at is None)
-    kept_gb = Decimal(latest.event.size_bytes * (max(by_rule, held) + 1)) / 10**9
-    return kept_gb * state.created.storage.usd_per_gb_month
+    return latest.event.size_bytes * (max(by_rule, held) + 1)
 
 
 def requests_usd(state: RunState) -> Decimal:
