@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import product
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
@@ -17,7 +19,8 @@ from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, Q
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from tests.aws_launches import CONFIG, launches, request
-from tests.ec2_server import Ec2Account
+from tests.ec2_server import IMAGE_PARAMETER, REGION, TYPES, ZONES, Ec2Account
+from tests.guarded_account import GuardedAccount
 
 
 def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -49,6 +52,21 @@ def test_a_price_cap_that_the_user_asked_for_is_ec2s_too(
 def test_on_demand_asks_for_no_spot(account: Ec2Account, cloud: AwsCloud) -> None:
     cloud.launch(request(cloud, CapacityType.ON_DEMAND))
     assert not [name for name in launches(account)[0] if "InstanceMarketOptions" in name]
+
+
+def test_types_zones_and_regions_are_candidates_at_once_each_with_its_own_image(account: GuardedAccount) -> None:
+    west = "us-west-2"
+    with account.as_administrator():
+        ec2, ssm = (boto3.client(name, region_name=west) for name in ("ec2", "ssm"))
+        network, image = ec2.describe_vpcs()["Vpcs"][0]["VpcId"], ec2.describe_images()["Images"][0]["ImageId"]
+        ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
+        ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
+    account.prices.rows += [row._replace(zone=f"{west}a") for row in account.prices.rows]
+    both = AwsCloud(replace(CONFIG, regions=(REGION, west)), ManualClock(datetime.now(UTC)))
+    spot = [each for each in both.offerings() if each.capacity_type is CapacityType.SPOT]
+    assert {(each.instance_type, each.zone) for each in spot} == {*product(TYPES, (*ZONES, f"{west}a"))}
+    assert {each.image for each in spot if each.region == west} == {image}
+    assert {each.zone[:-1] == each.region for each in spot} == {True}
 
 
 @pytest.mark.parametrize("uri", ["s3://b/r", 's3://b/$(touch x)";`id`', "s3://b/\n'quote'"])

@@ -35,7 +35,8 @@ def test_a_run_on_a_real_account_is_completed_billed_and_leaves_nothing_behind(t
     job.write_text(
         f"name: live\nworkdir: {JOBS}\ntrain: {{script: quick.py, args: [--epochs, '20', --step-s, '1']}}\n"
         f"envs: {{TRACE: /tmp/trace}}\ncheckpoint: {{uri: '{store}', every: 60s}}\n"
-        f"resources: {{cloud: aws, region: {region}, max_price: 0.6}}\naws: {{instance_types: [g4dn.xlarge]}}\n"
+        f"resources: {{cloud: aws, region: {region}, max_price: 0.6}}\n"
+        "aws: {instance_types: [g4dn.xlarge], launch_template: spotrun-node}\n"
         "budget: {max_usd: 1}\nmax_duration: 40m\n"
     )
     spotrun("doctor", "aws", str(job))
