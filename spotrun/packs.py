@@ -111,7 +111,7 @@ def upload(store: Store, key: str, launch: int, archive: Path) -> Pack | None:
         parts = tuple(pool.map(partial(_upload_part, store, key, launch, archive), range(len(pieces))))
     pack = Pack(launch=launch, parts=parts)
     data = msgspec.json.encode(pack)
-    if through_faults(WITHIN_S)(store.put_if_absent, _description_key(key), data) or find(store, key) == pack:
+    if through_faults(WITHIN_S)(lambda: store.put_if_absent(_description_key(key), data)) or find(store, key) == pack:
         return pack
     for number in range(len(parts)):
         store.delete(_part_key(key, launch, number))
@@ -121,9 +121,8 @@ def upload(store: Store, key: str, launch: int, archive: Path) -> Pack | None:
 def _upload_part(store: Store, key: str, launch: int, archive: Path, number: int) -> Part:
     with archive.open("rb") as file:
         data = os.pread(file.fileno(), PART_BYTES, number * PART_BYTES)
-    digest = hashlib.sha256(data)
-    through_faults(WITHIN_S)(store.put, _part_key(key, launch, number), data, digest.digest())
-    return Part(len(data), digest.hexdigest())
+    through_faults(WITHIN_S)(lambda: store.put(_part_key(key, launch, number), data))
+    return Part(len(data), hashlib.sha256(data).hexdigest())
 
 
 def _pieces(size_bytes: int) -> Iterator[int]:
