@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from math import exp
 from random import Random
 
 import pytest
@@ -22,7 +23,7 @@ from spotrun.simulation.world.faults import Watched
 from spotrun.state import Launch
 from spotrun.store import open_store
 from spotrun.stores.memory import MemoryStore
-from spotrun.strategies.history import MarketHistory, Past
+from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.histories import ON_DEMAND, SPOT, START, History
 from tests.local_runs import Site
 from tests.test_policy import MARKET, asked, decided, spec
@@ -207,7 +208,8 @@ def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lo
         history.after(60)
     seen = list(sightings_of(history.state))
     assert len(seen) == 1 + timedelta(minutes=20) // REFUSALS_APART
-    assert pasts(seen, history.now)[POOLS[0].pool].losses == pytest.approx(0.96, abs=0.01)
+    faded = exp(-20 * 60 / FADING_S)
+    assert pasts(seen, history.now)[POOLS[0].pool].losses == pytest.approx(faded, abs=0.01)
 
 
 def test_what_sightings_add_up_to_is_what_watching_the_market_would_have_shown() -> None:

