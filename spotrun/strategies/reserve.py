@@ -18,7 +18,7 @@ class Reserve(msgspec.Struct, frozen=True):
     """
     Wait while slack lasts, buy on-demand early enough that spot can be used to the end.
 
-    The reserve for work left C and changeover d is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C.
+    The reserve for work left C, changeover d and margin m is  r = RESERVE_CHANGEOVERS * d + RESERVE_SHARE * C + m.
     Dynamic programming over a semi-Markov market gives such a threshold on slack s alone: it rises with the work left
     and hardly depends on the time since the start, on price or on how long spot has been away. With spot price p (as a
     share of on-demand), expected life L of the spot at hand and a second of slack worth v = SCARCITY (r / s)^2 :
@@ -67,9 +67,12 @@ def _worth_their_toll(situation: Situation) -> dict[str, float]:
 
 
 def reserve_s(situation: Situation) -> float:
-    """The slack below which waiting for spot costs more than it saves."""
+    """
+    The slack below which waiting for spot costs more than it saves. What the net keeps for its margin is no slack that
+    a wait or a changeover can use.
+    """
     job = situation.job
-    return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s
+    return RESERVE_CHANGEOVERS * job.changeover_s + RESERVE_SHARE * situation.work_left_s + job.margin_s
 
 
 def _life_s(zone: str, situation: Situation) -> float:
