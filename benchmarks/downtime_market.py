@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy import assumptions
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import Habits, TickMarket
 from spotrun.simulation.world.dice import Dice
@@ -46,6 +47,8 @@ class Setting:
     """
     What is the same for all; seconds. Of all losses, the share `unannounced` comes without a notice.
 
+    A set-up that is packed is unpacked on later instances in the share `unpack` of its time; with 1 each sets up anew.
+
     Of all losses, the share `recommended` has a recommendation to rebalance from 0 to `lead_s` before its notice would
     come; and an instance gets one that nothing follows `alarms` times an hour. AWS publishes neither how many come
     before the notice nor how long before, only that not all do: these are assumptions.
@@ -61,6 +64,7 @@ class Setting:
     alarms: float = 0.1
     boot_s: tuple[float, float] = (60.0, 120.0)
     setup_s: tuple[float, float] = (0.0, 180.0)
+    unpack: float = assumptions.UNPACK_SHARE
     imports_s: float = 8.0
     fetch_s: float = 4.0
     every_s: float = 85.0
@@ -73,6 +77,11 @@ class Setting:
         return dataclasses.replace(self, recommended=0.0, alarms=0.0)
 
     @property
+    def anew(self) -> Setting:
+        """The same without packs."""
+        return dataclasses.replace(self, unpack=1.0)
+
+    @property
     def habits(self) -> Habits:
         """The same in a simulated world. Boot begins with the launch; a standby has its imports behind it."""
         restore_s = max(self.imports_s, self.fetch_s)
@@ -80,6 +89,7 @@ class Setting:
             pending_s=(0.0, 0.0),
             boot_s=self.boot_s,
             setup_s=self.setup_s,
+            unpack=self.unpack,
             restore_s=(restore_s, restore_s),
             warm_restore_s=(self.fetch_s, self.fetch_s),
             notice_s=self.notice_s,
@@ -117,7 +127,7 @@ class Market:
         return None if at_s == inf else Loss(at_s, self._habits.told_s(self._dice, SPOT[zone].pool, at_s))
 
     def start_s(self, ordinal: int) -> tuple[float, float]:
-        """Boot and set-up of the job's instance number `ordinal`: the same whoever launches it, and wherever."""
+        """Boot and (anew) set-up of the job's instance `ordinal`: the same whoever launches it, and wherever."""
         dice = np.random.default_rng([self.seed, 2, ordinal])
         return float(dice.uniform(*self.setting.boot_s)), float(dice.uniform(*self.setting.setup_s))
 

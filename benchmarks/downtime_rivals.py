@@ -11,13 +11,16 @@ Two other rules in that market. Neither reads a notice: the replacement is asked
                         published; here it does at once, which no group does, and asks the cheapest zone first.
 
 Both have the checkpoints of ours, as often and as soon durable; to end the old instance, and to ask a zone in vain,
-costs them no time. So what is left between them and ours is the rule alone.
+costs them no time. Both set up anew on each instance: a managed job's recovery launches its whole task again on a new
+cluster, `setup` included, unless that is in a pool of workers that stay up. What is left between them and ours is the
+rule and the packs (spotrun/packs.py). To tell these apart there is the first rule once more with packs like ours, as
+somebody has it who bakes a machine image for each set-up; the image is made in no time here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from math import ceil, floor
@@ -30,12 +33,16 @@ LAUNCHED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Rule:
-    """`poll_s` passes between two looks at the job, 0 where its end is known at once."""
+    """
+    `poll_s` passes between two looks at the job, 0 where its end is known at once. `packs`: a set-up that was done once
+    is unpacked on later instances, as in ours.
+    """
 
     name: str
     poll_s: float
     retry_s: float
     elsewhere_first: bool
+    packs: bool = False
 
     def known_s(self, lost_s: float, phase_s: float) -> float:
         """When a loss is noticed. Looks fall on `phase_s` and every `poll_s` from there."""
@@ -52,6 +59,7 @@ class Rule:
 
 
 POLL_AND_RELAUNCH = Rule("poll and relaunch", poll_s=15.0, retry_s=60.0, elsewhere_first=True)
+POLL_WITH_PACKS = replace(POLL_AND_RELAUNCH, name="poll and relaunch, packed", packs=True)
 SCALING_GROUP = Rule("scaling group", poll_s=0.0, retry_s=60.0, elsewhere_first=False)
 
 
@@ -65,19 +73,20 @@ Piece = tuple[Kind, float]
 
 
 def _life(rule: Rule, market: Market) -> Iterator[Piece]:
-    phase_s, now_s, lost, saved = market.seed % 8 * rule.poll_s / 8, 0.0, None, False
+    phase_s, now_s, lost, saved, packed = market.seed % 8 * rule.poll_s / 8, 0.0, None, False, False
     for ordinal in count():
         while (zone := rule.zone(market, now_s, lost)) is None:
             now_s += rule.retry_s
             yield Kind.WAIT, now_s
         loss = market.loss_after(zone, now_s)
-        for kind, until_s in _start(market, ordinal, now_s, saved):
+        for kind, until_s in _start(market, ordinal, now_s, saved, packed):
             now_s = _until(until_s, loss)
             yield kind, now_s
         if loss is None:
             yield Kind.PRODUCTIVE, market.setting.horizon_s
             return
         if now_s < loss.at_s:
+            packed = rule.packs
             saved = saved or loss.at_s >= now_s + market.setting.commit_s
             yield Kind.PRODUCTIVE, _kept_until_s(market, now_s, loss.at_s)
             yield Kind.REWORK, loss.at_s
@@ -85,8 +94,9 @@ def _life(rule: Rule, market: Market) -> Iterator[Piece]:
         yield Kind.DETECT, now_s
 
 
-def _start(market: Market, ordinal: int, now_s: float, saved: bool) -> Iterator[Piece]:
-    boot_s, setup_s = market.start_s(ordinal)
+def _start(market: Market, ordinal: int, now_s: float, saved: bool, packed: bool) -> Iterator[Piece]:
+    boot_s, anew_s = market.start_s(ordinal)
+    setup_s = anew_s * market.setting.unpack if packed else anew_s
     restore_s = market.setting.imports_s if not saved else max(market.setting.imports_s, market.setting.fetch_s)
     yield Kind.BOOT, now_s + boot_s
     yield Kind.SETUP, now_s + boot_s + setup_s

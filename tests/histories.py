@@ -251,12 +251,18 @@ class History:
     def completed(self, final_commit: int | None) -> None:
         self.write(ev.RunCompleted(attempt=self.attempt, final_commit=final_commit, step=self.step))
 
-    def running(self, capacity_type: CapacityType = SPOT, price: str = "0.36", walk_back: int = 0) -> int:
+    def running(
+        self,
+        capacity_type: CapacityType = SPOT,
+        price: str = "0.36",
+        walk_back: int = 0,
+        setup: ev.SetUp | None = None,
+    ) -> int:
         """From nothing to the first step in 100 s: 10 s until it is billed, 50 s boot, 25 s setup, 15 s restore."""
         launch = self.launch(capacity_type, price)
         self.after(10).record(launch)
         booted_at = self.after(50).now
-        self.after(25).start(launch, booted_at)
+        self.after(25).start(launch, booted_at, setup)
         self.resume(walk_back)
         self.after(15).training()
         return launch

@@ -15,13 +15,13 @@ from benchmarks import downtime
 from benchmarks.downtime import interruptions
 from benchmarks.downtime_market import ON_DEMAND, SPOT, ZONES, Market, Setting
 from benchmarks.downtime_ours import OurWorld
-from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, SCALING_GROUP, spans
+from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
 from spotrun.instance import EndedBy
 from spotrun.simulation.world import TickMarket
 from spotrun.simulation.world.dice import Dice
 
 LOST_S = 3000.0
-HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned
+HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned.anew
 SILENT_HOUR = replace(HOUR, unannounced=1.0)
 
 
@@ -60,6 +60,20 @@ def test_a_standby_that_needs_longer_than_the_notice_costs_the_rest_of_it() -> N
     late_s = 60 + setup_s - 120 + drained_before_s
     assert found["boot"] + found["set-up"] == pytest.approx(late_s, abs=10)  # looks at the notice, at the ledger
     assert found["restore"] == pytest.approx(HOUR.imports_s, abs=1)
+
+
+def test_a_set_up_that_was_packed_is_ready_at_the_notice_however_long_the_first_took() -> None:
+    packing = replace(HOUR, unpack=0.1)
+    assert ours(one_loss(180.0, packing)) == pytest.approx(ours(one_loss(18.0, HOUR)), abs=1)
+    market = one_loss(180.0, packing)
+    (polled,), (packed,) = (list(interruptions(spans(rule, market))) for rule in (POLL_AND_RELAUNCH, POLL_WITH_PACKS))
+    assert (polled["set-up"], packed["set-up"]) == (180.0, pytest.approx(18.0))
+
+
+def test_a_set_up_that_was_lost_before_it_was_stored_is_done_anew() -> None:
+    setting = replace(SILENT_HOUR, unpack=0.9, horizon_s=5500.0)
+    found = ours(one_loss(1700.0, setting))  # ready after 1760 s, stored after 3290
+    assert found["set-up"] == pytest.approx(1700, abs=1)
 
 
 def test_a_loss_without_a_notice_costs_ours_all_of_it_but_the_poll() -> None:
@@ -156,7 +170,9 @@ def test_the_program_compares_them_in_the_same_markets(
     monkeypatch.setattr(sys, "argv", words)
     assert downtime.main() == 0
     facts = json.loads(told.read_text())
-    assert set(facts["rules"]) == {"ours", "ours, notices only", "poll and relaunch", "scaling group"}
+    assert set(facts["rules"]) == {*downtime.OURS, *(rule.name for rule in downtime.RIVALS)}
     assert all(row["interruptions"] >= 3 for row in facts["rules"].values())
-    assert facts["shares"]["poll and relaunch"] < 0.7
+    shares = {name: of["poll and relaunch"] for name, of in facts["shares"].items()}
+    assert shares["ours"] < shares["ours, set up anew"] < 0.7
+    assert shares["ours, notices only"] < shares["ours, notices only, set up anew"]
     assert "seconds lost an interruption" in capsys.readouterr().out

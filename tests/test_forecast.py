@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,8 +17,11 @@ from spotrun.accounting import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import newborn
+from spotrun.events import SetUp
 from spotrun.instance import PriceSegment
 from spotrun.market import World
+from spotrun.offering import Offering
+from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.considered import considered
 from spotrun.report.forecast import cost_picture, for_machines, lived_in_words, time_cells, time_columns
@@ -25,8 +30,8 @@ from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
 from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
-from spotrun.simulation.measured import measured
-from spotrun.simulation.plan import Plan, plan
+from spotrun.simulation.measured import Measured, measured
+from spotrun.simulation.plan import Plan, asked, plan
 from spotrun.simulation.price_replay import Replayed
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
@@ -219,6 +224,18 @@ def test_a_boot_is_not_billed() -> None:
     assert billed.finished_s == unbilled.finished_s
 
 
+def test_a_start_after_one_that_trained_unpacks_its_set_up() -> None:
+    packs, lost_late, lost_early = Standby(0.0, (False,), later_start=0.4), 20, 1
+    for ticks, spared_s in ((lost_late, 0.6 * JOB.changeover_s), (lost_early, 0.0)):
+        market = [{"a": 1.0}] * ticks + [{}] * 2 + [{"a": 1.0}] * 300
+        anew, packed = (simulate(STRATEGIES["spot_only"], JOB, market, standby=s) for s in (None, packs))
+        assert anew.losses == packed.losses == 1
+        assert anew.finished_s is not None
+        assert packed.finished_s is not None
+        assert anew.finished_s - packed.finished_s == pytest.approx(spared_s)
+        assert anew.cost_usd - packed.cost_usd == pytest.approx(spared_s / 3600)
+
+
 def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
     questions = [Question(name, ONE) for name in ("on_demand_only", "ours", "spot_only")]
     on_demand, ours, spot = forecast(questions, JOB, 60.0, 100, budget_usd=5.0)
@@ -333,6 +350,33 @@ def test_what_earlier_runs_measured_takes_the_place_of_what_is_assumed() -> None
     assert "takes 6m or 1.2 x less or more, not measured yet" in untold.assumed
     on_demand = [next(r for r in found.forecasts if r.strategy == "on_demand_only") for found in (told, untold)]
     assert [row.changeover_s for row in on_demand] == pytest.approx([100.0, 360.0], rel=0.2)
+
+
+def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
+    fresh = SetUp(seconds=25.0, how="run", packed_bytes=9)
+    history = History()
+    launch = history.running(setup=fresh)
+    once = measured([history.state])
+    history.after(900).gone(launch)
+    history.running(setup=SetUp(seconds=5.0, how="unpacked", packed_bytes=9))
+    twice = measured([history.state])
+    assert once.later_start == pytest.approx(1 - (1 - assumptions.UNPACK_SHARE) * 25 / 100)
+    assert twice.changeovers_s == (100.0, 120.0)  # the second with a whole set-up
+    assert twice.later_start == pytest.approx(1 - 20 / 110)
+    assert measured([History().state]).later_start == 1.0
+
+
+def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
+    known = Measured(changeovers_s=(300.0,), setups_s=(200.0,))
+    large = msgspec.structs.replace(OFFERINGS[1], accelerators="A100:8")
+
+    def later(offerings: Sequence[Offering] = OFFERINGS, **changes: object) -> float:
+        return asked(spec(**changes), offerings, HOUR, None, known).standby.later_start
+
+    assert later(setup="make") == pytest.approx(0.4)
+    assert later(setup="make", pack_setup=False) == later() == later([*OFFERINGS, large], setup="make") == 1.0
+    told = plan(spec(setup="make"), OFFERINGS, HOUR, None, 5, measured=known).assumed
+    assert "takes 5m or 1.2 x less or more, as measured 1 x in earlier runs, 2m once its set-up is packed" in told
 
 
 def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:

@@ -15,6 +15,11 @@ WARM_RESTORE = timedelta(seconds=5)
 NOTICED = 0.9
 """So many of all losses come with a notice that is of use, before any was seen."""
 STALL = timedelta(seconds=1)
+UNPACK_SHARE = 0.1
+"""
+Of the time of a set-up, what a later instance of the run needs to fetch and unpack what the first has made
+(spotrun/packs.py): 353 MB that took 125 s to make took 12 s, and 6 s once more (benchmarks/setups.py, on two cores).
+"""
 WORK_DOUBT = 0.25
 """What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03

@@ -116,7 +116,12 @@ def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) ->
 
 
 def changeover(state: RunState) -> float:
-    """Seconds from asking for an instance to its first new step: a little more than the longest one measured."""
+    """
+    Seconds from asking for an instance to its first new step: a little more than the longest one measured.
+
+    That has done a whole set-up, and the next one will mostly unpack it. But on another type of instance, or from a
+    pack that was damaged, it has to be done again, and the deadline has to be kept then too.
+    """
     measured = measured_changeovers(state)
     if not measured:
         return assumptions.CHANGEOVER.total_seconds()
@@ -124,14 +129,19 @@ def changeover(state: RunState) -> float:
 
 
 def measured_changeovers(state: RunState) -> list[float]:
-    """Those of this run in seconds, standbys left out: they also wait until they are wanted."""
-    return [
-        (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
-        for attempt in state.attempts.values()
+    """Those of this run in seconds."""
+    return list(measured_starts(state).values())
+
+
+def measured_starts(state: RunState) -> dict[int, float]:
+    """What the start of each attempt took in seconds, standbys left out: they also wait until they are wanted."""
+    return {
+        number: (attempt.trainers[0].started_at - state.launch_of(attempt).intended_at).total_seconds()
+        for number, attempt in state.attempts.items()
         if attempt.trainers
         and attempt.trainers[0].started_at is not None
         and state.launch_of(attempt).intent.standby_for is None
-    ]
+    }
 
 
 def on_demand_usd_per_hour(facts: Facts) -> float:

@@ -148,6 +148,7 @@ def _live(scene: _Scene, number: int) -> Lived:
         market,
         own,
         unbilled_s=made_of.standby.unbilled_s,
+        later_start=made_of.standby.later_start,
         bucket_region=scene.bucket_region,
         checkpoint_bytes=scene.checkpoint_bytes,
     )

@@ -9,21 +9,25 @@ from statistics import fmean
 import msgspec
 
 from spotrun.accounting import summarise
-from spotrun.policy.situation import measured_changeovers
+from spotrun.policy import assumptions
+from spotrun.policy.situation import measured_starts
 from spotrun.state import RunState
 
 
 class Measured(msgspec.Struct, frozen=True):
     """
     `work` is the training alone, with its `epochs`, as the newest completed run had it; None where no run tells.
-    `changeovers_s` is what each start of all runs took, `boots_s` the part of each that was not billed yet.
-    `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
+    `changeovers_s` is what each start of all runs took, or would have without the pack that it took its set-up from;
+    `boots_s` the part of each that was not billed yet. `setups_s` is what set-ups took that were packed, `unpacks_s`
+    what it took to unpack one. `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
     """
 
     work: timedelta | None = None
     epochs: int | None = None
     changeovers_s: tuple[float, ...] = ()
     boots_s: tuple[float, ...] = ()
+    setups_s: tuple[float, ...] = ()
+    unpacks_s: tuple[float, ...] = ()
     checkpoint_bytes: int = 0
 
     @property
@@ -36,18 +40,50 @@ class Measured(msgspec.Struct, frozen=True):
         """The mean."""
         return fmean(self.boots_s) if self.boots_s else None
 
+    @property
+    def later_start(self) -> float:
+        """The share of a changeover that a start takes which unpacks its set-up."""
+        if not self.setups_s or not self.changeovers_s:
+            return 1.0
+        whole_s = fmean(self.setups_s)
+        unpack_s = fmean(self.unpacks_s) if self.unpacks_s else assumptions.UNPACK_SHARE * whole_s
+        return 1 - max(0.0, whole_s - unpack_s) / fmean(self.changeovers_s)
+
 
 def measured(states: Iterable[RunState]) -> Measured:
     """From the runs of one job, newest first."""
     known = list(states)
-    starts = tuple(seconds for state in known for seconds in measured_changeovers(state))
-    boots = tuple(seconds for state in known for seconds in _boots(state))
-    size = next((state.commits[-1].event.size_bytes for state in known if state.commits), 0)
+    setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
+    whole_s = fmean(setups_s) if setups_s else None
+    found = Measured(
+        changeovers_s=tuple(seconds for state in known for seconds in _whole_starts(state, whole_s)),
+        boots_s=tuple(seconds for state in known for seconds in _boots(state)),
+        setups_s=setups_s,
+        unpacks_s=tuple(seconds for state in known for seconds in _setups(state, "unpacked")),
+        checkpoint_bytes=next((state.commits[-1].event.size_bytes for state in known if state.commits), 0),
+    )
     for state in known:
         if state.terminal is not None and state.terminal.outcome == "completed":
             summary = summarise(state, state.terminal.at)
-            return Measured(summary.total.productive, len(summary.epochs), starts, boots, size)
-    return Measured(changeovers_s=starts, boots_s=boots, checkpoint_bytes=size)
+            return msgspec.structs.replace(found, work=summary.total.productive, epochs=len(summary.epochs))
+    return found
+
+
+def _setups(state: RunState, how: str) -> Iterator[float]:
+    """Of those that have to do with a pack."""
+    for attempt in state.attempts.values():
+        if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
+            yield attempt.setup.seconds
+
+
+def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
+    """With a set-up of `setup_s` in place of an unpacked one; as they were where no other is known."""
+    for number, seconds in measured_starts(state).items():
+        setup = state.attempts[number].setup
+        if setup is not None and setup.how == "unpacked" and setup_s is not None:
+            yield seconds - setup.seconds + setup_s
+        else:
+            yield seconds
 
 
 def _boots(state: RunState) -> Iterator[float]:

@@ -123,7 +123,7 @@ def asked(
         job=job_for(spec, offerings, work, time_left, measured, sent),
         rework_s=_rework(spec).total_seconds() / 2,
         doubt=Doubt(assumptions.WORK_DOUBT_MIN, measured.changeovers_s, assumptions.CHANGEOVER_DOUBT),
-        standby=_standby(spec, measured),
+        standby=_standby(spec, offerings, measured),
     )
 
 
@@ -163,10 +163,16 @@ def _rework(spec: RunSpec) -> timedelta:
     return max(interval, COMMIT_GAP)
 
 
-def _standby(spec: RunSpec, measured: Measured) -> Standby:
+def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: Measured) -> Standby:
     cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
     boot_s = spec.boot.total_seconds() if measured.boot_s is None else measured.boot_s
-    return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s)
+    later_start = measured.later_start if _packs(spec, offerings) else 1.0
+    return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s, later_start=later_start)
+
+
+def _packs(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
+    """Whether what one instance has set up serves any other: of another accelerator it does not."""
+    return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 
 
 def _questions(spec: RunSpec, offerings: Sequence[Offering], sent: Sent) -> list[Question]:
@@ -219,15 +225,19 @@ def _assumed(spec: RunSpec, made_of: Asked, measured: Measured, source: Source) 
     starts = len(measured.changeovers_s)
     known = f"as measured {starts} x in earlier runs" if starts else "not measured yet"
     doubt = f"or {assumptions.CHANGEOVER_DOUBT:g} x less or more"
-    unbilled = format_duration(timedelta(seconds=round(_standby(spec, measured).unbilled_s)))
+    unbilled, later = (
+        format_duration(timedelta(seconds=round(seconds)))
+        for seconds in (made_of.standby.unbilled_s, made_of.standby.later_start * job.changeover_s)
+    )
+    unpacked = f", {later} once its set-up is packed" if made_of.standby.later_start < 1 else ""
     size = f"checkpoints of {measured.checkpoint_bytes / 1e9:.3g} GB" if measured.checkpoint_bytes else "data alone"
     crosses = any(question.market.tolls for question in made_of.questions)
     far = f"; what crosses regions is counted, by {size}" if crosses else ""
     always = "" if isinf(job.on_demand_usd_per_hour) else "; on-demand can always be had at the price of now"
     return (
         f"Assumed: spot comes and goes {source.words}; a changeover (boot, set-up, restore) takes {changeover} "
-        f"{doubt}, {known}, and is not billed for its first {unbilled}; {1 - UNANNOUNCED_SHARE:.0%} of losses are "
-        f"announced {format_duration(NOTICE)} ahead, and the others undo {undone}; the work is known within "
-        f"{assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; storage, requests and recommendations to "
-        f"rebalance are left out{far}."
+        f"{doubt}, {known}{unpacked}, and is not billed for its first {unbilled}; "
+        f"{1 - UNANNOUNCED_SHARE:.0%} of losses are announced {format_duration(NOTICE)} ahead, and the others "
+        f"undo {undone}; the work is known within {assumptions.WORK_DOUBT_MIN:.0%}; one decision in {tick}{always}; "
+        f"storage, requests and recommendations to rebalance are left out{far}."
     )

@@ -50,12 +50,15 @@ class Standby(msgspec.Struct, frozen=True):
     goes, at its own price, nothing is done twice, and spot counts as missing since the notice. What is moved to is paid
     for beside what runs until its changeover is over, and may be lost before. While something trains, spot is asked for
     once in `ask_every_s`. The first `unbilled_s` of every start cost nothing: clouds bill from the end of the boot.
+    Once a start has come to training, those after it take the share `later_start` of a changeover: they unpack what
+    its set-up has made.
     """
 
     notice_s: float
     warned: tuple[bool, ...]
     ask_every_s: float = 0.0
     unbilled_s: float = 0.0
+    later_start: float = 1.0
 
 
 def simulate(
@@ -122,7 +125,7 @@ class _Life:
             "kept_s",
             "usd",
         ),
-        *("coming", "coming_s", "coming_free_s", "asked_s", "ahead_s", "free_s", "boot_s"),
+        *("coming", "coming_s", "coming_free_s", "asked_s", "ahead_s", "free_s"),
         *("starts", "losses", "paid_changeover_s", "redone_s", "progress"),
     )
 
@@ -131,7 +134,6 @@ class _Life:
         self.work_s = job.work_s
         self.running: str | None = None
         self.coming: str | None = None
-        self.boot_s = 0.0 if standby is None else min(standby.unbilled_s, job.changeover_s)
         self.elapsed_s = self.changeover_s = self.since_s = self.kept_s = self.usd = 0.0
         self.coming_s = self.coming_free_s = self.asked_s = self.ahead_s = self.free_s = 0.0
         self.starts, self.losses, self.paid_changeover_s, self.redone_s = 0, 0, 0.0, 0.0
@@ -178,18 +180,25 @@ class _Life:
         """Start `place`, beside what runs where that may be; or stop."""
         self.starts += place is not None
         self.usd += 0.0 if place is None else self.tolls.get(place, 0.0)
-        settled = self.changeover_s <= 0
+        settled, start_s = self.changeover_s <= 0, self._start_s()
+        unbilled_s = 0.0 if self.standby is None else min(self.standby.unbilled_s, start_s)
         if place is None:
-            self._settle(None, self.job.changeover_s)
+            self._settle(None, start_s)
             self.since_s = self.elapsed_s
         elif self.standby is not None and self.running is not None and settled:
-            self.coming, self.coming_s, self.coming_free_s = place, self.job.changeover_s, self.boot_s
+            self.coming, self.coming_s, self.coming_free_s = place, start_s, unbilled_s
             self.asked_s = self.elapsed_s
         else:
-            ready_s = min(self.ahead_s, self.job.changeover_s) if settled else 0.0
-            self.usd += self._price(place, spot) * max(0.0, ready_s - self.boot_s) / SECONDS_PER_HOUR
-            self.free_s = max(0.0, self.boot_s - ready_s)
-            self._settle(place, self.job.changeover_s - ready_s)
+            ready_s = min(self.ahead_s, start_s) if settled else 0.0
+            self.usd += self._price(place, spot) * max(0.0, ready_s - unbilled_s) / SECONDS_PER_HOUR
+            self.free_s = max(0.0, unbilled_s - ready_s)
+            self._settle(place, start_s - ready_s)
+
+    def _start_s(self) -> float:
+        """What a start takes now: a changeover, without what an earlier one has packed."""
+        if self.standby is None or not any(self.progress.values()):
+            return self.job.changeover_s
+        return self.standby.later_start * self.job.changeover_s
 
     def _settle(self, place: str | None, changeover_s: float) -> None:
         self.running, self.changeover_s, self.kept_s = place, changeover_s, 0.0

@@ -37,9 +37,9 @@ class SimulatedAgent:
     def __init__(self, place: Place, instance: Instance) -> None:
         self._place = place
         self._launch, self._instance_id = instance.launch, instance.instance_id
-        boot_s, setup_s = self._start_s()
+        boot_s, self._setup_s = self._start_s()
         self._booted_s = place.now_s + boot_s
-        self._ready_s = self._booted_s + setup_s
+        self._ready_s = inf
         ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
         self._recorder = SimulatedRecorder(ledger)
         self._chronicle = Chronicle(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
@@ -53,7 +53,7 @@ class SimulatedAgent:
         self._beats = 0
 
     def _start_s(self) -> tuple[float, float]:
-        """Boot and set-up."""
+        """Boot, and a set-up that has to be done anew."""
         habits, starts = self._place.habits, self._place.starts
         if starts is not None:
             return starts(self._place.cloud.ordinal(self._instance_id))
@@ -143,11 +143,19 @@ class SimulatedAgent:
         if self._phase == "boot":
             if standing(self._recorder.state, self._launch) is Standing.LEAVE:
                 raise PowerOff("the run needs nothing from this instance")
-            self._phase = "setup"
+            self._phase, self._ready_s = "setup", self._set_up_until_s()
         if self._place.now_s < self._ready_s:
             self._timer_s = self._ready_s
         else:
             self._stand_by()
+
+    def _set_up_until_s(self) -> float:
+        place, unpack_s = self._place, self._setup_s * self._place.habits.unpack
+        if place.packs.one_by(place.clock.now()):
+            return self._booted_s + unpack_s
+        ready_s = self._booted_s + self._setup_s
+        place.packs.add(self._instance_id, place.at(ready_s + unpack_s))
+        return ready_s
 
     def _stand_by(self) -> None:
         state, now_s = self._recorder.state, self._place.now_s

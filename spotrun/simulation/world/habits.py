@@ -22,6 +22,9 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     takes `restore_s` from the takeover to its first step, or `warm_restore_s` where it waited as a standby. The cloud
     tells of a loss `notice_s` before it, but for the share `unannounced`.
 
+    Once an instance has set up and stored what that made, the others unpack it in the share `unpack` of their own
+    set-up's time, and storing takes as long as unpacking. With 1 each sets up anew.
+
     For the share `recommended` of all losses it recommends to rebalance `lead_s` before it would give notice; and to
     `alarms_per_hour` of the instances in an hour although nothing follows. No cloud publishes such figures; GCP
     recommends nothing, and EC2 says that its recommendation may come along with the notice, which is none in time.
@@ -30,6 +33,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     pending_s: Range = (30.0, 30.0)
     boot_s: Range = (30.0, 90.0)
     setup_s: Range = (30.0, 120.0)
+    unpack: float = 1.0
     restore_s: Range = (20.0, 40.0)
     warm_restore_s: Range = (3.0, 6.0)
     notice_s: float = 120.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotrun.policy import assumptions
 from spotrun.simulation.world.habits import Habits, Training
 from spotrun.simulation.world.market import Market
 from spotrun.simulation.world.world import SimulatedWorld
@@ -22,16 +23,21 @@ def world_of(
     seed: int,
     *,
     unbilled_s: float = 0.0,
+    later_start: float = 1.0,
     bucket_region: str = "",
     checkpoint_bytes: int = CHECKPOINT_BYTES,
 ) -> SimulatedWorld:
     """
     The job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
 
-    The first `unbilled_s` of a changeover cost nothing; the rest is spent on boot, set-up and restore alike.
+    The first `unbilled_s` of a changeover cost nothing; the rest is spent on boot, set-up and restore alike. Where
+    later starts take only the share `later_start` of one, the set-up is as long as spares them that much by its pack.
     """
     pending_s = min(unbilled_s, job.changeover_s)
-    third = (job.changeover_s - pending_s) / 3
+    spent_s = job.changeover_s - pending_s
+    packs = later_start < 1
+    setup_s = (1 - later_start) * job.changeover_s / (1 - assumptions.UNPACK_SHARE) if packs else spent_s / 3
+    half = (spent_s - setup_s) / 2
     return SimulatedWorld(
         spec,
         Training(steps=round(job.work_s), step_s=1.0, size_bytes=checkpoint_bytes),
@@ -39,10 +45,11 @@ def world_of(
         seed=seed,
         habits=Habits(
             pending_s=(pending_s, pending_s),
-            boot_s=(third, third),
-            setup_s=(third, third),
-            restore_s=(third, third),
-            warm_restore_s=(WARM_SHARE * third, WARM_SHARE * third),
+            boot_s=(half, half),
+            setup_s=(setup_s, setup_s),
+            unpack=assumptions.UNPACK_SHARE if packs else 1.0,
+            restore_s=(half, half),
+            warm_restore_s=(WARM_SHARE * half, WARM_SHARE * half),
         ),
         idle_s=IDLE_S,
         bucket_region=bucket_region,

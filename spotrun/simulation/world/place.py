@@ -10,6 +10,7 @@ from spotrun.clock import ManualClock
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.dice import Dice
 from spotrun.simulation.world.habits import Habits, Starts, Training
+from spotrun.simulation.world.packs import Packs
 from spotrun.spec import RunSpec
 from spotrun.store import Store
 from spotrun.stores.memory import MemoryStore
@@ -30,6 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     habits: Habits
     starts: Starts | None
     dice: Dice
+    packs: Packs
     uid: str
     began_at: datetime
 

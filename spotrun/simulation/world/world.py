@@ -24,6 +24,7 @@ from spotrun.simulation.world.dice import Dice
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from spotrun.simulation.world.habits import Habits, Starts, Training
 from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.packs import Packs
 from spotrun.simulation.world.place import Place
 from spotrun.spec import RunSpec
 from spotrun.state import RunState
@@ -41,8 +42,8 @@ class SimulatedWorld:
     out for up to `idle_s`: that makes long quiet stretches cheap, and what the runner does for the time alone (ask a
     pool again that rested, go back to spot, leave for the deadline) so much later at most.
 
-    `starts` tells how long each instance boots and sets up, where others are to meet the same; else the habits do. The
-    bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
+    `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else the habits do.
+    The bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class SimulatedWorld:
             habits=habits,
             starts=starts,
             dice=dice,
+            packs=Packs(self.cloud),
             uid=self.uid,
             began_at=self.clock.now(),
         )

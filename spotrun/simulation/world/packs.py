@@ -1,0 +1,26 @@
+"""What the set-ups of a simulated world leave for its later instances, as spotrun.packs keeps it for real ones."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spotrun.simulation.world.cloud import SimulatedCloud
+
+
+class Packs:
+    """Of the instances that have set up anew: which lived until what that made was stored."""
+
+    def __init__(self, cloud: SimulatedCloud) -> None:
+        self._cloud = cloud
+        self._stored_at: dict[str, datetime] = {}
+
+    def add(self, instance_id: str, stored_at: datetime) -> None:
+        """This instance sets up, and would have stored its pack then."""
+        self._stored_at[instance_id] = stored_at
+
+    def one_by(self, now: datetime) -> bool:
+        """Whether there is any."""
+        return any(
+            stored_at <= (self._cloud.seen(instance_id).ended_at or now)
+            for instance_id, stored_at in self._stored_at.items()
+        )
