@@ -5,7 +5,7 @@
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
-# make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (a minute)
+# make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
 # make picture   the picture of a report that the README shows, from a demo run
 # make install .venv with spotrun in it; make clean takes all of it away
 #

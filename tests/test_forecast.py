@@ -35,6 +35,8 @@ from spotrun.simulation.plan import Plan, asked, plan
 from spotrun.simulation.price_replay import Replayed
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
+from spotrun.simulation.world import TickMarket
+from spotrun.simulation.world.job import world_of
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
@@ -377,6 +379,15 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
     assert later(setup="make", pack_setup=False) == later() == later([*OFFERINGS, large], setup="make") == 1.0
     told = plan(spec(setup="make"), OFFERINGS, HOUR, None, 5, measured=known).assumed
     assert "takes 5m or 1.2 x less or more, as measured 1 x in earlier runs, 2m once its set-up is packed" in told
+
+
+@pytest.mark.parametrize("later", [1.0, 0.4])
+def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: float) -> None:
+    ticks = TickMarket([{}], 60.0, {}, on_demand=OFFERINGS[2:])
+    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.habits
+    spent_s = [limits[0] for limits in (told.pending_s, told.boot_s, told.restore_s)]
+    assert sum(spent_s) + told.setup_s[0] == pytest.approx(JOB.changeover_s)
+    assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)
 
 
 def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
