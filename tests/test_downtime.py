@@ -166,7 +166,7 @@ def test_the_program_compares_them_in_the_same_markets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "out.json"
-    words = ["downtime", "--jobs", "6", "--horizon", "43200", "--workers", "2", "--json", str(told)]
+    words = ["downtime", "--jobs", "4", "--horizon", "43200", "--workers", "2", "--json", str(told)]
     monkeypatch.setattr(sys, "argv", words)
     assert downtime.main() == 0
     facts = json.loads(told.read_text())
