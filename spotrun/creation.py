@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun import fold, start_file, workdir
 from spotrun.billing import rule_of
 from spotrun.boot import upload as boot
-from spotrun.clock import ScaledClock, clock_from_environment
+from spotrun.clock import ScaledClock, clock_from_environment, system_clock
 from spotrun.errors import LedgerDamaged, LedgerUnspoken, RunNotFound, SpotrunError, StoreError
 from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
 from spotrun.ledger import FOLDER, Ledger, read_entry
@@ -43,6 +43,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     Raises:
         StoreError: the store cannot hold a run.
         SpecInvalid: the work folder is too large.
+        CloudError: the advisor that the specification names cannot be read.
     """
     uid = new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
@@ -107,10 +108,20 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
         storage=storage_prices(spec.checkpoint.uri, region),
+        interruption_bands=_interruption_bands(spec),
         billing=rule_of(spec.resources.cloud, spec.aws.volume_gb, regions_of(spec.resources, spec.aws)),
         simulated=spec.resources.cloud == "local",
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )
+
+
+def _interruption_bands(spec: RunSpec) -> dict[str, str]:
+    if spec.resources.cloud != "aws" or spec.aws.advisor is None:
+        return {}
+    from spotrun.clouds.aws.advisor import bands_known
+
+    named = spec.aws.instance_types if spec.resources.instance_type is None else (spec.resources.instance_type,)
+    return bands_known(spec.aws.advisor, regions_of(spec.resources, spec.aws), named, system_clock())
 
 
 def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:

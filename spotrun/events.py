@@ -61,7 +61,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
     uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
     to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
-    which the run is to be completed, in run time; None where there is no hurry.
+    which the run is to be completed, in run time; None where there is no hurry. `interruption_bands` are what the cloud
+    told of how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a month.
     """
 
     uid: str
@@ -79,6 +80,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     billing: BillingRule
     simulated: bool
     deadline_at: Moment | None = None
+    interruption_bands: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)

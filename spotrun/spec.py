@@ -436,6 +436,11 @@ class AwsSpec(Model):
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
     )
     volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The root volume, in GiB.")
+    advisor: str | None = Field(
+        default=None,
+        description="Where Amazon's spot-advisor-data.json is, a URL or a file: read once, when the run is created. "
+        "Types that are seldom taken are then expected to last longer, until the run has seen better.",
+    )
     launch_template: TemplateName | None = Field(
         default=None, description="Its name: launches go by its default version of then, and what spotrun asks wins."
     )

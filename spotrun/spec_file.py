@@ -59,7 +59,8 @@ class SpecFileInvalid(SpecInvalid):
 
 def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
     """
-    The resolved spec: defaults filled in; `workdir` and `checkpoint.uri`, relative to the file's folder, made absolute.
+    The resolved spec: defaults filled in; `workdir`, `checkpoint.uri` and `aws.advisor`, relative to the
+    file's folder, made absolute.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
@@ -278,6 +279,11 @@ def resolve_paths(draft: _Draft, default_store: str) -> None:
     if checkpoint is not None and not (isinstance(uri, str) and "://" in uri):
         store = _expanded(draft, ("checkpoint", "uri"), uri)
         checkpoint["uri"] = uri if store is None else str(store)
+    aws = draft.data.get("aws")
+    advisor = aws.get("advisor") if isinstance(aws, dict) else None
+    if isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
+        file = _expanded(draft, ("aws", "advisor"), advisor)
+        aws["advisor"] = advisor if file is None else str(file)
 
 
 def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from spotrun.market import World, on_demand_price
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy import assumptions
+from spotrun.policy.bands import relative_hazard
 from spotrun.policy.patience import tick
 from spotrun.policy.transfer import NO_TRANSFER, Transfer, transfer
 from spotrun.policy.workload import Workload, commit_interval_s, pace, workload
@@ -173,12 +174,16 @@ def market_history(state: RunState, world: World, now: datetime) -> MarketHistor
 
     A pool is taken to have spot as long as nobody was interrupted or refused there lately.
     """
+    assert state.created is not None
     assert state.created_at is not None
     seen = [*sightings_of(state), *world.sightings]
     found = pasts(seen, now)
     for pool, past in running(state, now).items():
         found[pool] = found.get(pool, Past()) + past
     known = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
-    spot = {each.pool for each in world.offerings if each.capacity_type is CapacityType.SPOT}
-    up = {name_of(pool) for pool in spot - troubled(seen, now, TROUBLE_LASTS).keys()}
-    return MarketHistory.from_pasts(known, (now - state.created_at).total_seconds(), up)
+    spot = {each.pool: each.region for each in world.offerings if each.capacity_type is CapacityType.SPOT}
+    up = {name_of(pool) for pool in spot.keys() - troubled(seen, now, TROUBLE_LASTS).keys()}
+    bands = state.created.interruption_bands
+    told = {name_of(pool): bands.get(f"{region}/{pool.instance_type}") for pool, region in spot.items()}
+    heard = {name: relative_hazard(band) for name, band in told.items() if band is not None}
+    return MarketHistory.from_pasts(known, (now - state.created_at).total_seconds(), up, heard)

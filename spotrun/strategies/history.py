@@ -59,17 +59,24 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
 
 class MarketHistory(msgspec.Struct, frozen=True):
-    """A fold of observations, bounded by the number of zones. Feed it with `observed`; `now_s` never goes back."""
+    """
+    A fold of observations, bounded by the number of zones. Feed it with `observed`; `now_s` never goes back.
+
+    `told` is what others say of how often a zone is lost, against what is believed of one never seen: 1 of all others.
+    """
 
     records: dict[str, ZoneRecord] = {}
     up: frozenset[str] = frozenset()
+    told: dict[str, float] = {}
 
     @classmethod
-    def from_pasts(cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = ()) -> MarketHistory:
+    def from_pasts(
+        cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
+    ) -> MarketHistory:
         """What others remember of each zone, as of `now_s`; `up` has what nobody knows to be without spot."""
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
-        return cls(records, frozenset(up))
+        return cls(records, frozenset(up), told or {})
 
     def observed(self, up: Collection[str], now_s: float) -> MarketHistory:
         """This history and what can be had from `now_s` on; the same object where nothing changed."""
@@ -77,7 +84,7 @@ class MarketHistory(msgspec.Struct, frozen=True):
             return self
         now_up = frozenset(up)
         changed = {zone: self._turned(zone, zone in now_up, now_s) for zone in now_up ^ self.up}
-        return MarketHistory(self.records | changed, now_up)
+        return MarketHistory(self.records | changed, now_up, self.told)
 
     def _turned(self, zone: str, up: bool, now_s: float) -> ZoneRecord:
         before = self.records.get(zone)
@@ -92,8 +99,8 @@ class MarketHistory(msgspec.Struct, frozen=True):
 
         An unknown hazard with a Gamma prior, after n losses in u seconds up, gives a Lomax life: heavy-tailed, so what
         has lasted will last. The hazard is inverse to how many zones of the region have spot, k beside this one, and
-        m losses in the others tell of this one too. With shape b = LOSSES_PRIOR + n + REGION_SHARE m and scale
-        a = (1 + k) (UP_PRIOR_S + u)
+        m losses in the others tell of this one too. What is told of it counts until it was seen. With shape
+        b = LOSSES_PRIOR told + n + REGION_SHARE m and scale a = (1 + k) (UP_PRIOR_S + u)
 
             E[min(life, h)] = a / (1 - b) * ((1 + h / a) ** (1 - b) - 1)
         """
@@ -106,7 +113,7 @@ class MarketHistory(msgspec.Struct, frozen=True):
                 beside += its.up
                 losses += REGION_SHARE * its.losses_until(now_s) if its.losses else 0.0
         scale = (1 + beside) * up_s
-        rest = 1 - LOSSES_PRIOR - losses
+        rest = 1 - LOSSES_PRIOR * self.told.get(zone, 1.0) - losses
         if abs(rest) < 1e-6:
             return scale * log(1 + horizon_s / scale)
         return float(scale / rest * ((1 + horizon_s / scale) ** rest - 1))

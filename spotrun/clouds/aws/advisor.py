@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import urllib.request
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,22 @@ class Advice(msgspec.Struct, frozen=True):
         """Such as "<5%": the share of instances that were taken in the month before. None where it is not told."""
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
+
+
+def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
+    """
+    The band of each `REGION/TYPE` that the advisor at `source` knows; of these types, or of all where none is named.
+
+    Raises:
+        CloudError: see `read_advice`.
+    """
+    advice = read_advice(source, clock)
+    found = {
+        f"{region}/{kind}": advice.band(region, kind)
+        for region in regions
+        for kind in (instance_types or advice.spot_advisor.get(region, {}).get(_LINUX, {}))
+    }
+    return {name: band for name, band in found.items() if band is not None}
 
 
 def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:

@@ -1,0 +1,29 @@
+"""
+What a cloud tells of how often it takes back spot instances of a type in a region, for pools that no run has seen yet.
+"""
+
+from __future__ import annotations
+
+import re
+
+HIGHEST_PERCENT = 25.0
+"""A month, of the band ">20%"; a quarter more than its bound, as it has no other end."""
+
+
+def relative_hazard(band: str) -> float:
+    """
+    How often a pool in that band ("<5%", "5-10%", ">20%") is lost, against one in the highest: the middles compared.
+
+    What is believed of a pool never seen (strategies/history.py) holds for the highest band, so a band only ever speaks
+    for its pool; one that says nothing known is 1. A band is of a month, a type and a whole region, while lives that
+    matter here are of hours: that is why it decides between pools of about the same price, and yields to sightings.
+    """
+    bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
+    match bounds:
+        case [low, high]:
+            middle = (low + high) / 2
+        case [high] if band.startswith("<"):
+            middle = high / 2
+        case _:
+            middle = HIGHEST_PERCENT
+    return min(1.0, middle / HIGHEST_PERCENT)
