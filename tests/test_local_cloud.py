@@ -496,9 +496,9 @@ def test_metadata_tells_run_time(served: tuple[Bench, LocalCloud, Instance, Meta
 def test_unmodified_botocore_reads_the_metadata(served: tuple[Bench, LocalCloud, Instance, Metadata]) -> None:
     _, cloud, instance, _ = served
     endpoint = record_of(cloud, instance)[2]
-    fetcher = botocore.utils.InstanceMetadataRegionFetcher(base_url=endpoint, num_attempts=1)
+    fetcher = botocore.utils.InstanceMetadataRegionFetcher(timeout=60, base_url=endpoint)
     assert fetcher.retrieve_region() == instance.offering.region
-    credentials = botocore.utils.InstanceMetadataFetcher(base_url=endpoint, num_attempts=1)
+    credentials = botocore.utils.InstanceMetadataFetcher(timeout=60, base_url=endpoint)
     assert credentials.retrieve_iam_role_credentials() == {}
 
 
