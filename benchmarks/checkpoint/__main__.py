@@ -102,15 +102,14 @@ class Bench:
     place: Place
 
     def rows(self, variants: list[str]) -> Iterator[Row]:
-        """Each variant is compared with a training without checkpoints before it and another one after it."""
-        before = self._measure("none", "none-0")
-        limits = self._limits(before.state_bytes)
+        """Each variant is compared with the training without checkpoints that was just before it."""
+        none = self._measure("none", "none-0")
+        limits = self._limits(none.state_bytes)
         if "none" in variants:
-            yield row(self.model, "none", before, [before], limits)
-        for number, variant in enumerate([one for one in variants if one != "none"], 1):
-            found, after = self._measure(variant, variant), self._measure("none", f"none-{number}")
-            yield row(self.model, variant, found, [before, after], limits)
-            before = after
+            yield row(self.model, "none", none, none, limits)
+        for number, variant in enumerate(one for one in variants if one != "none"):
+            none = none if number == 0 else self._measure("none", f"none-{number}")
+            yield row(self.model, variant, self._measure(variant, variant), none, limits)
 
     def _measure(self, variant: str, folder_name: str) -> Measurement:
         self._say(variant)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -52,8 +51,8 @@ class Row:
     limits: Limits
 
 
-def row(model: str, variant: str, found: Measurement, calm: Sequence[Measurement], limits: Limits) -> Row:
-    """`calm` are trainings without checkpoints, from about the same minutes: the machine's speed drifts."""
+def row(model: str, variant: str, found: Measurement, none: Measurement, limits: Limits) -> Row:
+    """`none` is a training without checkpoints, of about the same minutes: the machine's speed drifts."""
     stalls = stalls_s(found)
     return Row(
         model=model,
@@ -68,8 +67,8 @@ def row(model: str, variant: str, found: Measurement, calm: Sequence[Measurement
         fetch_over_get=_ratio(found.fetch_s, limits.get_s),
         restored_identical=found.restored_identical,
         first_batch_beyond_s=None if found.begun is None else _beyond_s(found.begun, limits.get_s),
-        slowdown=step_s(found) / fmean(map(step_s, calm)) - 1,
-        extra_ram_over_state=(found.peak_bytes - fmean(one.peak_bytes for one in calm)) / found.state_bytes,
+        slowdown=step_s(found) / step_s(none) - 1,
+        extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
         checkpoints=len(stalls),
         step_ms=step_s(found) * 1e3,
         state_bytes=found.state_bytes,

@@ -12,8 +12,8 @@ import re
 from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
-NICENESS = 10
-"""A ninth of the weight of training. What the agent does besides sending needs next to nothing."""
+NICENESS = 15
+"""A thirtieth of the weight of training. What the agent does besides sending needs next to nothing."""
 
 
 class Precedence:
