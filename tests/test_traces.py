@@ -64,3 +64,10 @@ def test_what_is_no_record_is_told_with_its_name(tmp_path: Path) -> None:
         (tmp_path / name).write_text("{}" if name == "a.json" else "hello")
         with pytest.raises(SpotrunError, match="is no record of a market"):
             read_any(tmp_path / name, "skypilot", 1, 1.0)
+
+
+def test_what_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(SpotrunError, match="is a folder"):
+        read_any(tmp_path, "adrs", 1, 1.0)
+    with pytest.raises(SpotrunError, match=r"absent\.json cannot be read: No such file"):
+        read_any(tmp_path / "absent.json", "adrs", 1, 1.0)

@@ -120,6 +120,10 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
                 return read_bamboo(path, nodes, price_usd_per_hour)
             case _:
                 return read_counts(path, nodes, price_usd_per_hour)
+    except IsADirectoryError as error:
+        raise SpotrunError(f"{path} is a folder", hint="name one of the records in it") from error
+    except OSError as error:
+        raise SpotrunError(f"{path} cannot be read: {error.strerror}", hint="name the file of a record") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         hint = "known are skypilot and adrs JSON, windows as npz, Bamboo's csv, and counts as txt"
         raise SpotrunError(f"{path} is no record of a market: {error}", hint=hint) from error
