@@ -18,7 +18,7 @@ from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_en
 from spotrun.ledger import FOLDER, Ledger, read_entry
 from spotrun.race import race
 from spotrun.retrying import persist
-from spotrun.spec import RunSpec, regions_of
+from spotrun.spec import RunSpec, instance_types_of, regions_of
 from spotrun.state import RunState
 from spotrun.storage_prices import storage_prices
 from spotrun.store import Located, Store, open_store
@@ -120,8 +120,8 @@ def _interruption_bands(spec: RunSpec) -> dict[str, str]:
         return {}
     from spotrun.clouds.aws.advisor import bands_known
 
-    named = spec.aws.instance_types if spec.resources.instance_type is None else (spec.resources.instance_type,)
-    return bands_known(spec.aws.advisor, regions_of(spec.resources, spec.aws), named, system_clock())
+    regions, named = regions_of(spec.resources, spec.aws), instance_types_of(spec.resources, spec.aws)
+    return bands_known(spec.aws.advisor, regions, named, system_clock())
 
 
 def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:

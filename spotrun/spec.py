@@ -422,6 +422,11 @@ def regions_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
     return aws.regions if region is None else (region,)
 
 
+def instance_types_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
+    """The only ones to ask EC2 for; all that suit where it is empty."""
+    return aws.instance_types if resources.instance_type is None else (resources.instance_type,)
+
+
 class AwsSpec(Model):
     """Amazon EC2: where to look for capacity, and what is around an instance. Counts with `cloud: aws` alone."""
 

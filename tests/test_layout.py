@@ -302,7 +302,7 @@ def test_every_bit_of_the_header_may_flip():
         flipped = bytearray(image)
         flipped[bit // 8] ^= 1 << bit % 8
         damaged += read_or_damaged(flipped)
-    assert damaged > 4 * data_start, "most flips in the header are noticed here; sha256 notices all"
+    assert damaged > 4 * data_start, "most flips in the header are noticed here; the digests of its parts notice all"
 
 
 def test_every_truncation_is_noticed():

@@ -84,7 +84,6 @@ def _trained(run: AgentRun, folder: Path, notices: int) -> int:
         (folder / DIGESTS_WANTED).touch()
         _taken_away(run, node)
     for _ in range(1, notices):
-        (folder / BEGUN).unlink()
         node = run.launch()
         _await(run, node, lambda: node.status().get("phase") == "train")  # noqa: B023
         _taken_away(run, node)

@@ -153,14 +153,16 @@ class Begun(pl.Callback):
         self._folder = folder
         self._began_s = psutil.Process().create_time()
         self._imported_s, self._built_s = time.time(), 0.0
+        self._told = False
 
     def built(self) -> None:
         """The network and its data are there."""
         self._built_s = time.time()
 
     def on_train_batch_start(self, *_: Any) -> None:
-        if self._folder.joinpath(BEGUN).exists():
+        if self._told:
             return
+        self._told = True
         first_s = time.time() - self._began_s
         parts = {"imports_s": self._imported_s - self._began_s, "build_s": self._built_s - self._imported_s}
         write(self._folder / BEGUN, parts | {"first_batch_s": first_s})

@@ -36,7 +36,7 @@ from spotrun.quotes import Quotes
 from spotrun.retrying import persist
 from spotrun.runner import Runner
 from spotrun.sightings import Sighting
-from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, regions_of
+from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, instance_types_of, regions_of
 from spotrun.state import RunState
 from spotrun.store import Store, open_store
 
@@ -110,7 +110,7 @@ def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
     """What a run's specification says of EC2."""
     return AwsConfig(
         regions=regions_of(resources, aws),
-        instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
+        instance_types=instance_types_of(resources, aws),
         security_group=aws.security_group,
         instance_profile=aws.instance_profile,
         launch_template=aws.launch_template,

@@ -8,13 +8,12 @@ changed since fit() began are part of a snapshot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spotrun.lightning.tensors import owned
+from spotrun.lightning.tensors import mapped, owned
 
 PLAIN = (bool, int, float, str, type(None))
 LARGE_ELEMENTS = 1 << 16
@@ -40,12 +39,12 @@ class Attributes:
         """What to save, with tensors as they are, and on which device each tensor is."""
         now = {n: v for n, v in self._plain().items() if n not in self._before or not _same(self._before[n], v)}
         devices: list[str] = []
-        _map(now, lambda tensor: devices.append(str(tensor.device)))
+        mapped(now, lambda tensor: devices.append(str(tensor.device)))
         return {"values": now, "devices": devices}
 
     def load(self, saved: dict[str, Any]) -> None:
         devices = iter(saved["devices"])
-        for name, value in _map(saved["values"], lambda tensor: tensor.to(next(devices))).items():
+        for name, value in mapped(saved["values"], lambda tensor: tensor.to(next(devices))).items():
             holder = getattr(self._module, name, None)
             if isinstance(holder, list | deque | dict):  # another part of the script may hold it too
                 holder.clear()
@@ -71,18 +70,9 @@ def _is_plain(value: Any) -> bool:
     return type(value) in PLAIN
 
 
-def _map(value: Any, function: Callable[[Tensor], Any]) -> Any:
-    """The same tree with other tensors."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: _map(item, function) for key, item in value.items()}
-    return type(value)(_map(item, function) for item in value) if isinstance(value, list | tuple | set) else value
-
-
 def _small(value: Any) -> Any:
     """A copy to compare with later."""
-    return _map(value, lambda tensor: owned(tensor) if tensor.numel() <= LARGE_ELEMENTS else tensor)
+    return mapped(value, lambda tensor: owned(tensor) if tensor.numel() <= LARGE_ELEMENTS else tensor)
 
 
 def _same(before: Any, now: Any) -> bool:

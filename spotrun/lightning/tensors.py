@@ -15,7 +15,7 @@ def owned(value: Any) -> Any:
     return mapped(value, lambda tensor: tensor.detach().clone())
 
 
-def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """The same tree with other tensors."""
     if isinstance(value, Tensor):
         return function(value)
@@ -24,7 +24,7 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         for key, item in value.items():
             tree[key] = mapped(item, function)
         return tree
-    if type(value) in (list, tuple):
+    if type(value) in (list, tuple, set):
         return type(value)(mapped(item, function) for item in value)
     return value
 

@@ -109,7 +109,7 @@ class S3Store(BucketStore):
     """
     Keys are the names of objects below the prefix.
 
-    S3 computes and compares the SHA-256 of each object that is written.
+    S3 computes and compares the CRC32C of each object that is written.
     """
 
     def __init__(self, address: BucketAddress) -> None:
