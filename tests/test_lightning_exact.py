@@ -346,9 +346,12 @@ def test_real_python_processes_with_the_transformer_demo(tmp_path):
         for folder in folders
     ]
     agents[1].on_message = kill_at_step(7)
+    stop = folders[1] / "stop"
+    stop.touch()
     threads = [threading.Thread(target=agents[0].attempt)]  # side by side: each start costs seconds of imports
     threads[0].start()
     assert agents[1].attempt() == "killed"
+    stop.unlink()
     agents[1].on_message = None
     assert agents[1].attempt() == "finished", agents[1].log.read_text()[-3000:]
     threads[0].join()
@@ -357,7 +360,7 @@ def test_real_python_processes_with_the_transformer_demo(tmp_path):
 
 
 TRANSFORMER = """
-import hashlib, sys
+import hashlib, signal, sys
 from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.demos import Transformer, WikiText2
@@ -371,6 +374,9 @@ class Language(pl.LightningModule):
     def training_step(self, batch, batch_idx):
         source, target = batch
         return nn.functional.nll_loss(self.model(source, target), target.view(-1))
+    def on_train_batch_end(self, *_):
+        if self.global_step == 14 and Path(sys.argv[1], "stop").exists():
+            signal.pause()
     def configure_optimizers(self):
         return optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
@@ -384,13 +390,18 @@ Path(sys.argv[1], "weights").write_text(digest)
 """
 
 BORING = """
-import hashlib, sys
+import hashlib, signal, sys
 from pathlib import Path
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.demos.boring_classes import BoringModel
 
+class Stopping(BoringModel):
+    def on_train_batch_end(self, *_):
+        if self.global_step == 28 and Path(sys.argv[1], "stop").exists():
+            signal.pause()
+
 seed_everything(3)
-model = BoringModel()
+model = Stopping()
 Trainer(max_epochs=2, limit_train_batches=20, limit_val_batches=2, accelerator="cpu", default_root_dir=sys.argv[1],
         enable_progress_bar=False).fit(model)
 digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
@@ -399,6 +410,8 @@ Path(sys.argv[1], "weights").write_text(digest)
 
 
 def kill_at_step(step):
+    """The script waits for it before its end: so few steps are over before a busy machine gets round to a kill."""
+
     def on_message(agent, message):
         if isinstance(message, SnapshotTaken) and message.step >= step:
             agent.kill()
@@ -414,7 +427,10 @@ def test_the_boring_model_unchanged(zygote, tmp_path):
         job = {"script": str(tmp_path / "boring.py"), "args": [str(folder)]}
         agent = Agent(zygote, job, folder, every_steps=4, on_message=kill)
         if kill:
+            stop = folder / "stop"
+            stop.touch()
             assert agent.attempt() == "killed"
+            stop.unlink()
             agent.on_message = None
         assert agent.attempt() == "finished", agent.log.read_text()[-3000:]
         weights.append((folder / "weights").read_text())
