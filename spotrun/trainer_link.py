@@ -10,7 +10,7 @@ counted in the line, so that each reaches the message it was sent with, however 
                                 <-            Resume (+ the checkpoint's memory, unless fresh)
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
-    Progress, SnapshotTaken, EpochEnded ->
+    Progress, SnapshotTaken, RoomWanted, EpochEnded ->
                                 <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, Figures
     Refused | Finished          ->
 """
@@ -99,6 +99,10 @@ class SnapshotTaken(_Message, frozen=True):
     metrics: dict[str, float] = {}
 
 
+class RoomWanted(_Message, frozen=True):
+    """Training stands still for its last snapshot, and no arena is free."""
+
+
 class EpochEnded(_Message, frozen=True):
     """Epoch `epoch` (from 0) has ended, its validation included; `step` is the one that it ended on."""
 
@@ -125,7 +129,8 @@ class Finished(_Message, frozen=True):
 
 class Resume(_Message, frozen=True):
     """
-    Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image.
+    Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
+    `start` on.
 
     `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot each so many optimizer steps.
     """
@@ -136,13 +141,17 @@ class Resume(_Message, frozen=True):
     every_steps: int | None
     seed: int
     fresh: bool
+    start: int = 0
 
 
 class Arenas(_Message, frozen=True):
-    """`count` file descriptors of `size_bytes` each: the arenas `first`, `first + 1`, … They replace earlier ones."""
+    """
+    The arenas `first`, `first + 1`, …, of `size_bytes` each, begin at these `starts` of the memory whose descriptor
+    comes along. They replace earlier ones. `first` is free, and the others come to be.
+    """
 
     size_bytes: int
-    count: int
+    starts: tuple[int, ...]
     first: int = 0
 
 
@@ -194,6 +203,7 @@ Message: TypeAlias = (
     | ArenasWanted
     | Progress
     | SnapshotTaken
+    | RoomWanted
     | EpochEnded
     | Refused
     | Finished

@@ -32,6 +32,7 @@ from spotrun.trainer_link import (
     Progress,
     Refused,
     Resume,
+    RoomWanted,
     SnapshotTaken,
     SnapshotWanted,
 )
@@ -75,7 +76,7 @@ class Trainer:
         assert isinstance(resume, Resume), resume
         self.every = resume.every_steps
         if resume.size_bytes:
-            image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ)
+            image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ, offset=resume.start)
             self.step = layout.decode_header(image).meta["step"]
             assert self.step == resume.step
 
@@ -85,10 +86,10 @@ class Trainer:
                 received = self.link.receive(None)
                 assert received is not None
                 match received:
-                    case (Arenas(size_bytes=size, first=first), fds):
-                        for n, fd in enumerate(fds):
-                            self.arenas[first + n] = mmap.mmap(fd, size)
-                            self.free.append(first + n)
+                    case (Arenas(size_bytes=size, starts=starts, first=first), fds):
+                        for n, start in enumerate(starts):
+                            self.arenas[first + n] = mmap.mmap(fds[0], size, offset=start)
+                        self.free.append(first)
                     case (ArenaFree(arena=arena), _):
                         self.free.append(arena)
                     case (SnapshotWanted(), _):
@@ -151,6 +152,8 @@ class Trainer:
         return first
 
     def snapshot(self, *, final: bool) -> None:
+        if not self.free:
+            self.link.send(RoomWanted())
         while not self.free:
             time.sleep(0.005)
         arena = self.free.pop(0)
@@ -172,6 +175,8 @@ class Trainer:
                 epoch_ended=False,
             )
         )
+        if final:
+            Path(self.job["trace"]).with_name("final").touch()
 
 
 if __name__ == "__main__":

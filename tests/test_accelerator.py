@@ -54,7 +54,7 @@ def stager_of(lanes: Lanes | None) -> Iterator[Stager]:
     stager = Stager(lanes)
     fd = os.memfd_create("arena")
     os.ftruncate(fd, ARENA_BYTES)
-    stager.adopt([fd], ARENA_BYTES, 0)
+    stager.adopt(fd, ARENA_BYTES, (0,), 0)
     try:
         yield stager
     finally:

@@ -71,10 +71,11 @@ def test_a_trainer_that_is_killed_right_after_a_snapshot_loses_nothing(start: St
     run.wait_for(ev.RunCompleted)
 
 
-def test_a_trainer_that_is_started_again_needs_no_download(start: Start):
+@pytest.mark.parametrize("commits", [1, 2], ids=["the first arena", "the second"])
+def test_a_trainer_that_is_started_again_needs_no_download(start: Start, commits: int):
     run = start({"steps": 400, "epoch_steps": 40, "step_s": 0.1}, checkpoint={"every": "100000 steps"})
     node = run.launch()
-    run.wait_for(ev.CheckpointCommitted)  # the epoch's; the next one is four seconds away
+    run.wait_for(ev.CheckpointCommitted, commits)  # the epoch's; the next one is four seconds away
     newest = run.state.latest_commit()
     for part in (Path(run.store.uri) / newest.event.prefix).glob("part-*"):
         part.write_bytes(b"nobody could restore this")
@@ -285,6 +286,37 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
     assert ended.cause is Cause.INTERRUPTED
     assert "to save a final snapshot takes" in ended.detail
     assert f"step {newest.step:,} survives" in ended.detail
+
+
+@pytest.mark.slow
+def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_room(
+    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+):
+    """The snapshot before is not half sent, so that the trainer has no arena."""
+    server, under_way, let_go = servers("s3"), threading.Event(), threading.Event()
+
+    def fate(request: Request) -> Fault:
+        if request.method == "PUT" and "-0-1/part" in request.path:
+            under_way.set()
+            return faults.after(let_go)
+        return faults.none
+
+    with FaultProxy(server.endpoint, fate) as line:
+        server.reach(monkeypatch, line.url)
+        run = AgentRun(tmp_path, {"steps": 100_000, "epoch_steps": 100_000}, runs_uri=server.new_prefix())
+        try:
+            node = run.launch()
+            eventually(under_way.is_set, 60)
+            node.notice(600)
+            eventually((run.folder / "final").exists)
+            let_go.set()
+            node.powers_off()
+            drained = run.wait_for(ev.AttemptDrained)
+        finally:
+            run.close()
+    final = run.state.commit(drained.final_commit).event
+    assert (final.final, final.step) == (True, steps_of(run)[-1])
+    assert not any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
 
 
 def test_n10_what_had_no_time_for_a_final_snapshot_is_left_for_the_cloud_too(start: Start):

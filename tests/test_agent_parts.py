@@ -25,7 +25,7 @@ from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.pace import Pace
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.checkpoint import retention
-from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
+from spotrun.checkpoint.restore import Image, fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
 from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
@@ -342,7 +342,7 @@ def memory() -> Iterator[Callable[[bytes], int]]:
 def test_an_arena_that_still_holds_a_commit_need_not_be_fetched(store: Shaky, memory: Callable[[bytes], int]):
     commit = saved(store, 1, IMAGE)
     store.delete("checkpoints/1-0-1/part-0001")
-    image = recognised(store, commit, memory(IMAGE + b"what an arena has beyond its image"))
+    image = recognised(store, Image(commit, memory(IMAGE + b"what an arena has beyond its image")))
     assert image is not None
     found = newest_readable(store, [commit], image)
     assert found.image is image
@@ -355,19 +355,19 @@ def test_an_arena_with_another_byte_is_not_that_commit(store: Shaky, memory: Cal
     commit = saved(store, 1, IMAGE)
     written_to = bytearray(IMAGE)
     written_to[where] ^= 1
-    assert recognised(store, commit, memory(bytes(written_to))) is None
-    assert recognised(store, commit, memory(IMAGE[:-1])) is None
+    assert recognised(store, Image(commit, memory(bytes(written_to)))) is None
+    assert recognised(store, Image(commit, memory(IMAGE[:-1]))) is None
 
 
 def test_an_arena_that_cannot_be_told_from_a_commit_is_not_it(store: Shaky, memory: Callable[[bytes], int]):
     commit = saved(store, 1, IMAGE)
     store.fault = lambda verb, key: b"{}"
-    assert recognised(store, commit, memory(IMAGE)) is None
+    assert recognised(store, Image(commit, memory(IMAGE))) is None
 
 
 def test_a_ready_image_that_is_not_used_is_closed(store: Shaky, memory: Callable[[bytes], int]):
     older, newer = saved(store, 1, IMAGE), saved(store, 2, IMAGE)
-    ready = recognised(store, older, memory(IMAGE))
+    ready = recognised(store, Image(older, memory(IMAGE)))
     assert ready is not None
     newest_readable(store, [newer, older], ready).image.close()
 
@@ -512,22 +512,7 @@ def test_a_request_to_prune_is_about_the_checkpoints_before_it(asked_at, keep, s
     assert retention.to_retire(state, CheckpointSpec(keep_last=100), source) == retired
 
 
-# -- memory and logs -----------------------------------------------------------------------------------------
-
-
-def test_full_arenas_outlive_their_set_and_their_trainer():
-    arenas = Arenas()
-    first = arenas.grant(4096)
-    os.pwrite(first[0].fd, b"snapshot", 0)
-    assert arenas.fill(0) is first[0]
-    assert arenas.fill(0) is None, "the trainer may not fill what is not its own"
-    assert [arena.number for arena in arenas.grant(8192)] == [2, 3]
-    arenas.close()
-    with first[0].image(8) as image:
-        assert bytes(image) == b"snapshot"
-    arenas.free(0)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(first[0].fd)
+# -- logs -----------------------------------------------------------------------------------------
 
 
 def test_a_restarted_shipper_goes_on_where_the_last_one_ended(tmp_path: Path):

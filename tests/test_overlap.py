@@ -122,10 +122,10 @@ def test_a_weight_whose_memory_is_not_its_value_is_copied_at_once(monkeypatch: p
 @pytest.fixture
 def stager() -> Iterator[Stager]:
     stager = Stager()
-    fds = [os.memfd_create("arena") for _ in range(2)]
-    for fd in fds:
-        os.ftruncate(fd, 1 << 20)
-    stager.adopt(fds, 1 << 20, 0)
+    fd = os.memfd_create("arenas")
+    os.ftruncate(fd, 2 << 20)
+    stager.adopt(fd, 1 << 20, (0, 1 << 20), 0)
+    stager.free(1)
     yield stager
     stager.close()
 
@@ -158,7 +158,7 @@ def test_memory_that_an_arena_may_grow_by_is_none_until_it_does() -> None:
     fd = os.memfd_create("arena")
     os.ftruncate(fd, 64 << 20)
     stager = Stager()
-    stager.adopt([os.dup(fd)], 64 << 20, 0, used_bytes=1 << 20)
+    stager.adopt(os.dup(fd), 64 << 20, (0,), 0, used_bytes=1 << 20)
     try:
         assert 1 << 20 <= os.fstat(fd).st_blocks * 512 < 4 << 20
     finally:

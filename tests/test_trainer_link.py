@@ -110,16 +110,16 @@ def test_file_descriptors_stay_with_their_message(ends):
     agent, trainer = ends
     fds = [memory(name) for name in (b"a", b"b", b"c")]
     agent.send(Committed(step=1))
-    agent.send(Arenas(size_bytes=1, count=2), fds[:2])
+    agent.send(Arenas(size_bytes=1, starts=(0, 1)), fds[:2])
     agent.send(Committed(step=2))
-    agent.send(Arenas(size_bytes=1, count=1, first=2), fds[2:])
+    agent.send(Arenas(size_bytes=1, starts=(0,), first=2), fds[2:])
     for fd in fds:
         os.close(fd)
     assert [received(trainer) for _ in range(4)] == [
         (Committed(step=1), []),
-        (Arenas(size_bytes=1, count=2), [b"a", b"b"]),
+        (Arenas(size_bytes=1, starts=(0, 1)), [b"a", b"b"]),
         (Committed(step=2), []),
-        (Arenas(size_bytes=1, count=1, first=2), [b"c"]),
+        (Arenas(size_bytes=1, starts=(0,), first=2), [b"c"]),
     ]
 
 

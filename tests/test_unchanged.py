@@ -17,7 +17,7 @@ from spotrun import events as ev
 from spotrun import fold
 from spotrun.checkpoint import layout, retention, unchanged, upload
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
-from spotrun.checkpoint.restore import fetch, newest_readable, recognised, verify
+from spotrun.checkpoint.restore import Image, fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.unchanged import FRUITLESS_MAX, Unchanged
 from spotrun.errors import CheckpointDamaged
 from spotrun.spec import CheckpointSpec, KeepBestSpec
@@ -115,9 +115,9 @@ def test_an_arena_with_a_commit_that_borrows_is_recognised_by_every_byte(where: 
         image[where] ^= 1
     fd = os.memfd_create("arena")
     os.write(fd, bytes(image) + b"what an arena has beyond its image")
-    found = recognised(attempt.store, commit, os.dup(fd), digest)
+    found = recognised(attempt.store, Image(commit, os.dup(fd)), digest)
     assert (found is not None) is (where is None)
-    assert recognised(attempt.store, commit, fd, None) is None, "nobody knows what it was"
+    assert recognised(attempt.store, Image(commit, fd), None) is None, "nobody knows what it was"
     if found is not None:
         found.close()
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from spotrun import events as ev
-from spotrun.agent.arenas import Arena
+from spotrun.agent.arenas import overlapping
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.saver import _Worker
@@ -60,7 +60,8 @@ class Agent:
         self._sequence = count()
 
     def commit(self, attempt: int, step: int) -> None:
-        arena = Arena(0, 4096)
+        arena, other = overlapping(0, 4096)
+        other.close()
         header = layout.encode_header(PAYLOAD, None, {"step": step, "spotrun": "test"})
         size_bytes = len(header) + PAYLOAD[-1].size_bytes
         os.pwrite(arena.fd, header + bytes([step % 256]) * (size_bytes - len(header)), 0)

@@ -3,7 +3,16 @@ The memory into which a trainer copies its state, made by the agent and handed d
 
     free (the trainer's) -> full (the agent's) -> free
 
-Memfds need no /dev/shm. They outlive the trainer, so what was snapshot is not lost with it.
+Two arenas lie in one memory and have a half of each in common, so that snapshots need one and a half times their size
+and not twice:
+
+    | arena 0                 |
+                 | arena 1                 |
+
+What they have in common is sent first. From then on the other one is the trainer's, so each is written while the rest
+of the one before it is sent. The trainer has one of them at a time.
+
+A memfd needs no /dev/shm. It outlives the trainer, so what was snapshot is not lost with it.
 """
 
 from __future__ import annotations
@@ -13,16 +22,21 @@ import mmap
 import os
 
 COUNT = 2
-"""One is uploaded while the next is written."""
 
 
 class Arena:
-    def __init__(self, number: int, size_bytes: int) -> None:
+    """
+    A window on the memory behind `fd`, from `start` on. `common` is what it shares with its other one, counted from
+    its own first byte.
+    """
+
+    def __init__(self, number: int, fd: int, start: int, size_bytes: int, common: range) -> None:
         self.number = number
+        self.start = start
         self.size_bytes = size_bytes
-        self.fd = os.memfd_create(f"spotrun-arena-{number}", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, size_bytes)
-        self._map = mmap.mmap(self.fd, size_bytes, prot=mmap.PROT_READ)
+        self.common = common
+        self.fd = os.dup(fd)
+        self._map = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ, offset=start)
 
     def shared(self) -> int | None:
         """Another descriptor of this memory, the caller's to close; None once it was given up."""
@@ -38,42 +52,76 @@ class Arena:
             self._map.close()
 
 
+def overlapping(first: int, size_bytes: int) -> list[Arena]:
+    """A memory of its own, with both of its arenas."""
+    half = -(-size_bytes // (2 * mmap.PAGESIZE)) * mmap.PAGESIZE
+    fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, half + size_bytes)
+        return [
+            Arena(first, fd, 0, size_bytes, range(half, size_bytes)),
+            Arena(first + 1, fd, half, size_bytes, range(size_bytes - half)),
+        ]
+    finally:
+        os.close(fd)
+
+
 class Arenas:
     """The arenas of one trainer. A larger set replaces a smaller one, whose full arenas live until they are free."""
 
     def __init__(self) -> None:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
+        self._spent: set[int] = set()
+        """Of the full ones, those whose common part is not needed any more."""
         self._current: range = range(0)
+        self._given: int | None = None
 
     def grant(self, size_bytes: int) -> list[Arena]:
-        """A new set of `COUNT` free arenas."""
+        """A new set, of which the first one is the trainer's."""
         replaced = self._current
         self._current = range(replaced.stop, replaced.stop + COUNT)
-        for number in self._current:
-            self._arenas[number] = Arena(number, size_bytes)
+        for arena in overlapping(self._current.start, size_bytes):
+            self._arenas[arena.number] = arena
+        self._given = self._current.start
         for number in replaced:
             self._drop_if_unused(number)
         return [self._arenas[number] for number in self._current]
 
     @property
-    def all_full(self) -> bool:
+    def none_is_free(self) -> bool:
         """The trainer has none to write to; false before it has asked for any."""
-        return bool(self._current) and self._full.issuperset(self._current)
+        return bool(self._current) and self._given is None
 
     def fill(self, number: int) -> Arena | None:
-        """The arena, now the agent's; None for one that was never granted or is full already: a trainer gone wrong."""
-        if number not in self._arenas or number in self._full:
+        """The arena, now the agent's; None for one that was not the trainer's: a trainer gone wrong."""
+        if number != self._given:
             return None
+        self._given = None
         self._full.add(number)
         return self._arenas[number]
 
+    def spend(self, number: int) -> None:
+        """What a full arena has in common with its other one is not needed any more."""
+        if number in self._full:
+            self._spent.add(number)
+
     def free(self, number: int) -> None:
         self._full.discard(number)
+        self._spent.discard(number)
         self._drop_if_unused(number)
+
+    def give(self) -> int | None:
+        """The arena that has just become the trainer's, if one can."""
+        full = self._full.intersection(self._current)
+        if self._given is not None or not full <= self._spent or len(full) == len(self._current):
+            return None
+        self._given = next(number for number in self._current if number not in full)
+        return self._given
 
     def close(self) -> None:
         """The trainer is gone: free ones go now, full ones when they are freed."""
+        self._given = None
         self._current = range(self._current.stop, self._current.stop)
         for number in list(self._arenas):
             self._drop_if_unused(number)

@@ -17,6 +17,7 @@ from spotrun.agent.chronicle import Chronicle
 from spotrun.agent.figures import figures
 from spotrun.agent.idle import await_the_cloud
 from spotrun.agent.inbox import (
+    CommonPartSent,
     Exited,
     LedgerLost,
     LedgerRead,
@@ -50,6 +51,7 @@ from spotrun.trainer_link import (
     Progress,
     Refused,
     Resume,
+    RoomWanted,
     SnapshotTaken,
 )
 from spotrun.units import Steps
@@ -79,6 +81,7 @@ class AttemptLoop:
             node.inbox,
             node.spec.checkpoint,
             self._release,
+            self._spend,
             Precedence(),
         )
         self._leave = Leave(node.clock)
@@ -148,6 +151,7 @@ class AttemptLoop:
         every = self._node.spec.checkpoint.every
         return Resume(
             size_bytes=0 if image is None else image.size_bytes,
+            start=0 if image is None else image.start,
             epoch=resumed.epoch,
             step=resumed.step,
             every_steps=every.count if isinstance(every, Steps) else None,
@@ -224,6 +228,8 @@ class AttemptLoop:
                 self._save_failed(letter)
             case SaveAbandoned():
                 self._saver.settled()
+            case CommonPartSent():
+                self._saver.common_part_sent(letter.sequence)
             case _:
                 pass  # of a trainer that is gone
 
@@ -244,6 +250,8 @@ class AttemptLoop:
                 self._progressed(progress, said.at_s)
             case SnapshotTaken() as taken:
                 self._snapshot(taken, said)
+            case RoomWanted():
+                self._make_room()
             case EpochEnded() as ended:
                 self._pace.epoch_ended(ended.step)
                 self._chronicle.epoch_completed(ended, said)
@@ -280,6 +288,17 @@ class AttemptLoop:
         if taken.final:
             return self._leave.reason or "end of training"
         return self._trainer.asked or "steps"
+
+    def _make_room(self) -> None:
+        """For the last snapshot: nothing older is worth as much, but for what will be durable before it."""
+        self._saver.drop_waiting()
+        if self._leave.deadline_s is not None:
+            self._saver.abandon()
+
+    def _spend(self, snapshot: Snapshot) -> None:
+        """The saver is done with what an arena has in common with the other one."""
+        if snapshot.incarnation == self._trainer.number:
+            self._trainer.spend(snapshot)
 
     def _release(self, snapshot: Snapshot) -> None:
         """The saver is done with an arena."""
@@ -433,7 +452,7 @@ class AttemptLoop:
         """That commit, if every byte of its arena is still as it was."""
         commit = self._state.commit(newest.commit)
         assert commit is not None
-        return recognised(self._node.store, commit, newest.fd, newest.digest)
+        return recognised(self._node.store, Image(commit, newest.fd, newest.start), newest.digest)
 
     # -- ends ----------------------------------------------------------------------------------------------------
 

@@ -94,5 +94,23 @@ class SaveAbandoned:
     sequence: int
 
 
-Letter = Said | Exited | NoticeHeard | NoticesLost | LedgerRead | LedgerLost | Saved | SaveFailed | SaveAbandoned
+@dataclass(frozen=True)
+class CommonPartSent:
+    """Of a snapshot that is being sent, what its arena has in common with the other one is in the store."""
+
+    sequence: int
+
+
+Letter = (
+    Said
+    | Exited
+    | NoticeHeard
+    | NoticesLost
+    | LedgerRead
+    | LedgerLost
+    | Saved
+    | SaveFailed
+    | SaveAbandoned
+    | CommonPartSent
+)
 Inbox = queue.SimpleQueue[Letter]

@@ -41,12 +41,13 @@ KILL_WITHIN_S = 30.0
 
 class Newest(NamedTuple):
     """
-    A commit and the arena that held it, whose image had `digest` where it was not sent whole. The trainer may have
-    begun to write something newer there.
+    A commit and the arena that held it, from `start` of the memory behind `fd` on. Its image had `digest` where it was
+    not sent whole. The trainer may have begun to write something newer there.
     """
 
     commit: int
     fd: int
+    start: int
     digest: bytes | None
 
 
@@ -122,8 +123,9 @@ class Incarnation:
 
     def grant(self, size_bytes: int) -> None:
         arenas = self._arenas.grant(size_bytes)
-        granted = trainer_link.Arenas(size_bytes=size_bytes, count=len(arenas), first=arenas[0].number)
-        self._trainer.send(granted, arenas)
+        starts = tuple(arena.start for arena in arenas)
+        granted = trainer_link.Arenas(size_bytes=size_bytes, starts=starts, first=arenas[0].number)
+        self._trainer.send(granted, (arenas[0].fd,))
 
     def ask(self, why: Why) -> None:
         self.asked = why
@@ -157,7 +159,7 @@ class Incarnation:
         """A snapshot of this trainer became durable."""
         self._forget_newest()
         fd = snapshot.arena.shared()
-        self._newest = None if fd is None else Newest(commit, fd, digest)
+        self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
         self._trainer.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
             self.final = snapshot, commit
@@ -175,10 +177,19 @@ class Incarnation:
         if (newest := self.take_newest()) is not None:
             os.close(newest.fd)
 
+    def spend(self, snapshot: Snapshot) -> None:
+        """What its arena has in common with the other one is not needed any more."""
+        self._arenas.spend(snapshot.arena.number)
+        self._make_room()
+
     def release(self, snapshot: Snapshot) -> None:
-        """Its arena may be written again."""
+        """Its arena is not needed any more."""
         self._arenas.free(snapshot.arena.number)
-        self._trainer.send(ArenaFree(arena=snapshot.arena.number))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if (number := self._arenas.give()) is not None:
+            self._trainer.send(ArenaFree(arena=number))
 
     # -- signs of life -------------------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Incarnation:
             self._trainer.kill()
         if self._kill_at_s is not None or self.exited is not None or draining:
             return
-        if self._arenas.all_full:
+        if self._arenas.none_is_free:
             self._vigil.heard()  # it may be waiting for room, which an upload makes
         training = self.progress is not None and self.finished is None
         limit_s = decisions.hang_limit_s(

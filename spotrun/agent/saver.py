@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spotrun.agent.inbox import Inbox, SaveAbandoned, Saved, SaveFailed
+from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed
 from spotrun.agent.precedence import Precedence
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
 from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.unchanged import Unchanged, digest
-from spotrun.checkpoint.upload import Abandoned, UploadControl, Uploaded, discard, upload
+from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
@@ -43,7 +43,8 @@ class _Sent:
 
 class Saver:
     """
-    Makes snapshots durable. `released` is called, in the main loop, with each arena that may be written again.
+    Makes snapshots durable. In the main loop `spent` is called when what a snapshot's arena has in common with the
+    other one may be written again, and `released` when all of it may.
 
     `hold` keeps a waiting snapshot back (commits are 30 s apart); a final one never waits for that.
     """
@@ -57,13 +58,17 @@ class Saver:
         inbox: Inbox,
         rule: CheckpointSpec,
         released: Callable[[Snapshot], None],
+        spent: Callable[[Snapshot], None],
         precedence: Precedence,
     ) -> None:
         self._worker = _Worker(store, recorder, clock, status, inbox, rule)
         self._released = released
+        self._spent = spent
         self._precedence = precedence
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
+        self._torn = False
+        """Of what is in flight a part may be overwritten: it is sent this time, or never."""
         self._control = UploadControl()
         self._hurried = False
         self.resume_source: int | None = None
@@ -96,7 +101,7 @@ class Saver:
         waiting = self._waiting
         if self._in_flight is not None or waiting is None or (hold and not waiting.taken.final):
             return
-        self._waiting, self._in_flight = None, waiting
+        self._waiting, self._in_flight, self._torn = None, waiting, False
         self._control = UploadControl()
         if self._hurried:
             self._control.hurry()
@@ -109,6 +114,17 @@ class Saver:
         """Call the upload in flight off, unless it is too far to be stopped."""
         if self._in_flight is not None and not self._in_flight.taken.final:
             self._control.cancel()
+            self._spend(self._in_flight)
+
+    def common_part_sent(self, sequence: int) -> None:
+        """Another trainer's count begins anew, but not before the snapshots of this one are settled."""
+        if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
+            self._spend(self._in_flight)
+
+    def _spend(self, snapshot: Snapshot) -> None:
+        if not self._torn:
+            self._torn = True
+            self._spent(snapshot)
 
     def hurry(self) -> None:
         """From now on an upload may take what the line gives: there is a deadline."""
@@ -121,7 +137,7 @@ class Saver:
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
             return None
-        if self._waiting is None and (retry or (failed and snapshot.taken.final)):
+        if self._waiting is None and not self._torn and (retry or (failed and snapshot.taken.final)):
             self._waiting = snapshot
         else:
             self._released(snapshot)
@@ -174,9 +190,12 @@ class _Worker:
         with snapshot.arena.image(size_bytes) as image:
             header = layout.decode_header(image)
             borrowed = self._unchanged.in_store(image, header, self._lenders(snapshot.attempt))
-            meta = header.meta
-            uploaded = upload(self._store, prefix, image, meta, borrowed=borrowed, sent=sent, control=control)
             image_digest = digest(image) if borrowed.parts else None
+            first = First(snapshot.arena.common, lambda: self._inbox.put(CommonPartSent(snapshot.sequence)))
+            meta = header.meta
+            uploaded = upload(
+                self._store, prefix, image, meta, borrowed=borrowed, first=first, sent=sent, control=control
+            )
         return _Sent(uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:

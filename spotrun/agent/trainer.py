@@ -17,7 +17,6 @@ from pathlib import Path
 
 from spotrun import start_file, trainer_link
 from spotrun.agent import environment, groups
-from spotrun.agent.arenas import Arena
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.clock import Clock
@@ -127,11 +126,11 @@ class Trainer:
             start_new_session=True,
         )
 
-    def send(self, message: Message, arenas: Sequence[Arena] = (), fds: Sequence[int] = ()) -> None:
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
         """What a trainer that is gone misses does not matter: its end is in the inbox, or will be."""
         assert self._link is not None
         with contextlib.suppress(LinkClosed):
-            self._link.send(message, [*(arena.fd for arena in arenas), *fds])
+            self._link.send(message, fds)
 
     def cpu_s(self) -> float:
         """System seconds that the processes of its group, those alive, have computed so far."""

@@ -34,10 +34,11 @@ MANIFEST_MAX_BYTES = 64 << 20
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A checkpoint's image in the memory behind `fd`, which its owner closes."""
+    """A checkpoint's image in the memory behind `fd`, from `start` on, which its owner closes."""
 
     commit: Commit
     fd: int
+    start: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -102,31 +103,33 @@ def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> 
 
 
 def recognised(
-    store: Store, commit: Commit, fd: int, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
+    store: Store, held: Image, digest: bytes | None = None, *, retry_for_s: float = RETRY_FOR_S
 ) -> Image | None:
     """
-    The memory behind `fd` as the image of `commit`: None where a single byte is not what the ledger vouches for, or
-    that cannot be told. Whoever had written to it must be gone; it becomes the image's, or is closed.
+    What `held` holds as the image of its commit: None where a single byte is not what the ledger vouches for, or that
+    cannot be told. Whoever had written to that memory must be gone; all of it becomes the image's, or is closed.
 
     Of a commit that borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
     image that was committed.
     """
     whole = False
     try:
-        whole = _is_whole(read_manifest(store, commit.event, retry_for_s=retry_for_s), fd, digest)
+        whole = _is_whole(read_manifest(store, held.commit.event, retry_for_s=retry_for_s), held, digest)
+        if whole:
+            _give_back_what_is_around(held)
     except (CheckpointDamaged, StoreError):
         pass  # a fetch meets the same, and tells it
     finally:
         if not whole:
-            os.close(fd)
-    return Image(commit, fd) if whole else None
+            held.close()
+    return held if whole else None
 
 
-def _is_whole(manifest: Manifest, fd: int, digest: bytes | None) -> bool:
-    if os.fstat(fd).st_size < manifest.size_bytes:
+def _is_whole(manifest: Manifest, held: Image, digest: bytes | None) -> bool:
+    if os.fstat(held.fd).st_size < held.start + manifest.size_bytes:
         return False
     if manifest.extents:  # of a part that was borrowed, only some bytes are in the image
-        with _read_only(fd, manifest.size_bytes) as view:
+        with _read_only(held) as view:
             return unchanged.digest(view) == digest
 
     def holds(part: Part, extents: list[Extent]) -> bool:
@@ -135,16 +138,26 @@ def _is_whole(manifest: Manifest, fd: int, digest: bytes | None) -> bool:
             return blake3(piece).hexdigest() == part.blake3
 
     with (
-        _read_only(fd, manifest.size_bytes) as view,
+        _read_only(held) as view,
         ThreadPoolExecutor(READERS, thread_name_prefix="recognise") as pool,
     ):
         return all(pool.map(holds, manifest.parts, manifest.placed()))
 
 
 @contextlib.contextmanager
-def _read_only(fd: int, size_bytes: int) -> Iterator[memoryview]:
-    with mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ) as memory, memoryview(memory) as view:
+def _read_only(held: Image) -> Iterator[memoryview]:
+    with (
+        mmap.mmap(held.fd, held.size_bytes, prot=mmap.PROT_READ, offset=held.start) as memory,
+        memoryview(memory) as view,
+    ):
         yield view
+
+
+def _give_back_what_is_around(held: Image) -> None:
+    os.ftruncate(held.fd, held.start + held.size_bytes)
+    if held.start:
+        with mmap.mmap(held.fd, held.start) as before:
+            before.madvise(mmap.MADV_REMOVE)
 
 
 def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> None:

@@ -231,9 +231,10 @@ class _Decoder:
         return np.frombuffer(self._at(index).numpy().tobytes(), dtype=dtype).reshape(shape).copy()
 
 
-def map_image(fd: int, size_bytes: int) -> mmap.mmap:
-    """The image behind `fd`, writable for us alone. Closes the descriptor."""
+def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:
+    """The image behind `fd`, from `start` on, writable for us alone. Closes the descriptor."""
+    prot = mmap.PROT_READ | mmap.PROT_WRITE
     try:
-        return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        return mmap.mmap(fd, size_bytes, flags=mmap.MAP_PRIVATE, prot=prot, offset=start)
     finally:
         os.close(fd)

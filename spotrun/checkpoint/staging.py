@@ -85,28 +85,31 @@ class Stager:
     def __init__(self, lanes: Lanes | None = None) -> None:
         self._lanes = lanes or CudaLanes()
         self._lock = threading.Condition()
+        self._memory: Tensor | None = None
         self._arenas: dict[int, Tensor] = {}
         self._free: list[int] = []
         self._copier = ThreadPoolExecutor(1, "spotrun-copy")
         self.size_bytes = 0
 
-    def adopt(self, fds: Sequence[int], size_bytes: int, first: int, used_bytes: int | None = None) -> None:
+    def adopt(self, fd: int, size_bytes: int, starts: Sequence[int], first: int, used_bytes: int | None = None) -> None:
         """
-        Map new arenas in place of the old ones, and touch the pages that will be used. Closes the descriptors.
+        Map new arenas in place of the old ones, and touch the pages that will be used; the first one is free. Closes
+        the descriptor.
 
         Memory that is never touched is none: what an arena may grow by costs nothing until it does.
         """
-        arenas = {first + n: _map_shared(fd, size_bytes) for n, fd in enumerate(fds)}
+        memory = _map_shared(fd, max(starts) + size_bytes)
+        arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}
         for arena in arenas.values():
             # Off the training thread: a page fault per 4 kB is 7 times what the copy takes, and more in some clouds.
             arena[:used_bytes:_PAGE_BYTES] = 0
-            pin(arena)
+        pin(memory)
         with self._lock:
-            replaced = self._arenas
-            self._arenas, self._free, self.size_bytes = arenas, list(arenas), size_bytes
+            replaced, self._memory = self._memory, memory
+            self._arenas, self._free, self.size_bytes = arenas, [first], size_bytes
             self._lock.notify_all()
-        for arena in replaced.values():
-            self._copier.submit(unpin, arena)  # after what is copied there now
+        if replaced is not None:
+            self._copier.submit(unpin, replaced)  # after what is copied there now
 
     def free(self, arena: int) -> None:
         """A number of an earlier set is ignored: that arena is not mapped any more."""

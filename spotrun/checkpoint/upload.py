@@ -83,6 +83,16 @@ class UploadControl:
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 
 
+class First(msgspec.Struct, frozen=True):
+    """What of an image is to be sent first, and what to call once the store holds it."""
+
+    of: range
+    then: Callable[[], None]
+
+    def concerns(self, pieces: Sequence[Piece]) -> bool:
+        return any(start < self.of.stop and start + size > self.of.start for start, size in pieces)
+
+
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
     """`objects` and `sent_bytes` are what was sent; what the manifest borrows was there."""
 
@@ -119,6 +129,7 @@ def upload(
     meta: dict[str, Any],
     *,
     borrowed: Borrowed | None = None,
+    first: First | None = None,
     sent: Sent = lambda _: None,
     control: UploadControl | None = None,
     retry_for_s: float = RETRY_FOR_S,
@@ -134,7 +145,7 @@ def upload(
     borrowed = borrowed or Borrowed()
     contents = pack(list(missing(len(image), borrowed.extents)))
     sending = _Sending(store, prefix, image, borrowed.size_bytes, sent, control or UploadControl(), retry_for_s)
-    parts = sending.parts(contents)
+    parts = sending.parts(contents, first or First(range(0), lambda: None))
     manifest = Manifest(
         format=FORMAT,
         size_bytes=len(image),
@@ -181,12 +192,18 @@ class _Sending:
         self._lock = threading.Lock()
         self._there_bytes = there_bytes
 
-    def parts(self, contents: Sequence[Sequence[Piece]]) -> tuple[Part, ...]:
+    def parts(self, contents: Sequence[Sequence[Piece]], first: First) -> tuple[Part, ...]:
         self._sent(self._there_bytes)
+        early = [number for number, pieces in enumerate(contents) if first.concerns(pieces)]
+        others = [number for number in range(len(contents)) if number not in early]
         behind = self._control.stand_behind
         with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, "upload", initializer=behind) as pool:
             try:
-                return tuple(pool.map(self._part, *zip(*enumerate(contents), strict=True)))
+                coming = {number: pool.submit(self._part, number, contents[number]) for number in early + others}
+                for number in early:
+                    coming[number].result()
+                first.then()
+                return tuple(coming[number].result() for number in range(len(contents)))
             except BaseException:
                 self._control.cancel()  # for the other parts
                 pool.shutdown(cancel_futures=True)

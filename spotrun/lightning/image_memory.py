@@ -50,15 +50,15 @@ class Received:
 
 class ImageMemory:
     """
-    The image behind `fd`, which nobody else may look at any more; closes the descriptor.
+    The image behind `fd`, from `start` on, which nobody else may look at any more; closes the descriptor.
 
     Large tensors that are kept are that memory itself, and what was not kept is given back when the last view into
     `image` is gone. A process that is forked shares it with this one.
     """
 
-    def __init__(self, fd: int, size_bytes: int) -> None:
-        self._lasting = mmap.mmap(fd, size_bytes)
-        self.image: mmap.mmap | bytearray = map_image(fd, size_bytes)
+    def __init__(self, fd: int, size_bytes: int, start: int = 0) -> None:
+        self._lasting = mmap.mmap(fd, size_bytes, offset=start)
+        self.image: mmap.mmap | bytearray = map_image(fd, size_bytes, start)
 
     def keep(self, tree: Any) -> Any:
         start = torch.frombuffer(self.image, dtype=torch.uint8).data_ptr()

@@ -35,12 +35,11 @@ from spotrun.lightning.due_validation import DueValidation
 from spotrun.lightning.image_memory import Memory
 from spotrun.lightning.ranks import Follower, Ranks
 from spotrun.lightning.refusal import TrainingRefused, refuse
-from spotrun.lightning.snapshots import KEY, Place, Snapshots
+from spotrun.lightning.snapshots import KEY, LAST_ARENA_WAIT_S, Place, Snapshots
 from spotrun.lightning.story import Story
 from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import Finished, Resume
 
-FINAL_ARENA_WAIT_S = 600.0
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
 
@@ -236,7 +235,7 @@ class Run:
         figures.log_last(self._trainer, self._agent.figures)
         epoch = position.epoch(self._trainer)
         place = Place(epoch - 1, position.batches_done(self._trainer), epoch_ended=True, finished=True)
-        self.snapshots.take(place, final=True, wait_s=FINAL_ARENA_WAIT_S)
+        self.snapshots.take(place, final=True, wait_s=LAST_ARENA_WAIT_S)
         self._agent.tell(Finished(step=self._trainer.global_step, epoch=epoch - 1))
         self._agent.end()
 

@@ -32,6 +32,7 @@ from spotrun.trainer_link import (
     LinkClosed,
     Message,
     Resume,
+    RoomWanted,
     SnapshotWanted,
     TrainerLink,
 )
@@ -102,7 +103,7 @@ class Session:
             Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
         )
         resume, fds = self._wait_for_resume()
-        memory = ImageMemory(fds[0], resume.size_bytes) if resume.size_bytes else None
+        memory = ImageMemory(fds[0], resume.size_bytes, resume.start) if resume.size_bytes else None
         listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
         listener.start()
         atexit.register(self._leave, os.getpid(), listener)
@@ -143,9 +144,14 @@ class Session:
     # --- arenas
 
     def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
-        """A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once."""
+        """
+        A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once; who waits
+        lets it know.
+        """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
+        if wait_s and not self._stager.ready():
+            self.tell(RoomWanted())
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
@@ -193,8 +199,8 @@ class Session:
 
     def _take(self, message: Message, fds: list[int]) -> None:
         match message:
-            case Arenas(size_bytes=size_bytes, first=first):
-                self._stager.adopt(fds, size_bytes, first, self._used_bytes)
+            case Arenas(size_bytes=size_bytes, starts=starts, first=first):
+                self._stager.adopt(fds[0], size_bytes, starts, first, self._used_bytes)
             case ArenaFree(arena=arena):
                 self._stager.free(arena)
             case SnapshotWanted():

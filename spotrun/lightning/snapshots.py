@@ -32,7 +32,8 @@ from spotrun.lightning.story import metrics
 from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import SnapshotTaken
 
-DRAIN_ARENA_WAIT_S = 30.0
+LAST_ARENA_WAIT_S = 600.0
+"""System time that the last snapshot waits for room, which may be half of an upload away."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
@@ -139,7 +140,7 @@ class Snapshots:
         """
         match self._ranks.agree(self._decide()):
             case _Decision.DRAIN:
-                self.take(place, state, final=True, wait_s=DRAIN_ARENA_WAIT_S)
+                self.take(place, state, final=True, wait_s=LAST_ARENA_WAIT_S)
                 _stand_still()
             case _Decision.SNAPSHOT:
                 self.take(place, state)

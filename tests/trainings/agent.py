@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import signal
 from pathlib import Path
@@ -60,7 +61,7 @@ class Agent:
         job = self.job | {"trace": str(self.trace), "result": str(self.folder / "result.json"), "kill": kill}
         self.pid = self.zygote.start(job, theirs, self.log)
         theirs.close()
-        held: dict[int, tuple[int, int]] = {}
+        held: dict[int, tuple[int, int, int]] = {}
         last: object = None
         try:
             while True:
@@ -71,7 +72,7 @@ class Agent:
         except LinkClosed:
             pass
         finally:
-            for fd, _ in held.values():
+            for fd, _, _ in held.values():
                 os.close(fd)
             self.link.close()
         code = self.zygote.end(self.pid)
@@ -88,18 +89,25 @@ class Agent:
                 case Hello():
                     self._send_resume()
                 case ArenasWanted(size_bytes=size):
-                    first = max(held, default=-1) + 1
-                    fds = [os.memfd_create("arena") for _ in range(self.arenas)]
-                    for n, fd in enumerate(fds):
-                        os.ftruncate(fd, size)
-                        held[first + n] = fd, size
-                    self.link.send(Arenas(size_bytes=size, count=len(fds), first=first), fds)
+                    self._grant(size, held)
                 case SnapshotTaken(arena=arena, size_bytes=size):
-                    assert size <= held[arena][1]
-                    self.image, self.snapshot = os.pread(held[arena][0], size, 0), message
+                    fd, start, arena_bytes = held[arena]
+                    assert size <= arena_bytes
+                    self.image, self.snapshot = os.pread(fd, size, start), message
                     self.link.send(ArenaFree(arena=arena))
             if self.on_message:
                 self.on_message(self, message)
+
+    def _grant(self, size: int, held: dict[int, tuple[int, int, int]]) -> None:
+        """Arenas that have nothing in common."""
+        first, stride = max(held, default=-1) + 1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd, starts = os.memfd_create("arenas"), tuple(n * stride for n in range(self.arenas))
+        os.ftruncate(fd, starts[-1] + size)
+        held |= {first + n: (os.dup(fd), start, size) for n, start in enumerate(starts)}
+        self.link.send(Arenas(size_bytes=size, starts=starts, first=first), [fd])
+        os.close(fd)
+        for number in range(first + 1, first + self.arenas):
+            self.link.send(ArenaFree(arena=number))
 
     def _send_resume(self) -> None:
         at = self.snapshot
