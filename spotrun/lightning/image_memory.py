@@ -14,8 +14,9 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,10 +29,13 @@ _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the i
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
+
+
 class Memory(Protocol):
     """`image` is for reading: what is written to it changes nothing."""
 
-    image: mmap.mmap | bytearray
+    image: Bytes
 
     def keep(self, tree: Any) -> Any:
         """`tree`, of tensors that are views into `image`, with tensors of its own. Once only, and the last of it."""
@@ -41,7 +45,7 @@ class Received:
     """An image of that size that another process is going to send."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.image: mmap.mmap | bytearray = bytearray(size_bytes)
+        self.image: Bytes = bytearray(size_bytes)
 
     def keep(self, tree: Any) -> Any:
         del self.image
@@ -58,10 +62,11 @@ class ImageMemory:
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0) -> None:
         self._lasting = mmap.mmap(fd, size_bytes, offset=start)
-        self.image: mmap.mmap | bytearray = map_image(fd, size_bytes, start)
+        self._private = map_image(fd, size_bytes, start)
+        self.image: Bytes = np.frombuffer(self._private, dtype=np.uint8)
 
     def keep(self, tree: Any) -> Any:
-        start = torch.frombuffer(self.image, dtype=torch.uint8).data_ptr()
+        start = torch.frombuffer(self._private, dtype=torch.uint8).data_ptr()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         kept: list[tuple[int, int]] = []
 
@@ -76,8 +81,8 @@ class ImageMemory:
 
         found = mapped(tree, own)
         spare = list(_pages_between(sorted(kept), len(lasting)))
-        weakref.finalize(self.image, _give_back, os.getpid(), lasting, spare).atexit = False
-        del self.image
+        weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
+        del self.image, self._private
         return found
 
 
@@ -91,12 +96,13 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
         free_from = max(free_from, end)
 
 
-def _give_back(process: int, memory: Tensor, spare: list[tuple[int, int]]) -> None:
+def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
     """In a thread: it takes a tenth of a second a GB. A forked child has no say: its parent may still be reading."""
     if os.getpid() == process:
-        threading.Thread(target=_remove, args=(memory, spare), name="spotrun-give-back", daemon=True).start()
+        threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 
 
-def _remove(memory: Tensor, spare: list[tuple[int, int]]) -> None:
+def _remove(private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
+    _madvise(torch.frombuffer(private, dtype=torch.uint8).data_ptr(), len(private), mmap.MADV_DONTNEED)
     for start, size_bytes in spare:
         _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # in vain: the memory is held, no harm
