@@ -192,9 +192,9 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running(server: Server) -> Iterator[RunningServer]:
-    """The server, until the end of the block."""
-    folder = Path(tempfile.mkdtemp(prefix=f"spotrun-{server.scheme}-"))
+def running(server: Server, below: Path | None = None) -> Iterator[RunningServer]:
+    """The server, until the end of the block; its data are in a new folder, `below` that one if it is given."""
+    folder = Path(tempfile.mkdtemp(prefix=f"spotrun-{server.scheme}-", dir=below))
     try:
         process = _started(server, folder)
         try:

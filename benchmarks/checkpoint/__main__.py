@@ -88,7 +88,8 @@ def _is_there(package: str) -> bool:
 
 
 def _rows(models: list[str], variants: list[str], store: str) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store) as place:
+    room_gb = max(PLANS[model].store_gb for model in models)
+    with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store, room_gb) as place:
         for model in models:
             yield from Bench(model, Path(name) / model, place).rows(variants)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from spotrun.agent.precedence import Precedence
 from tests.object_stores import RunningServer, SeaweedFS, running
@@ -18,20 +21,44 @@ Place = Callable[[], AbstractContextManager[str]]
 """Gives the address of an empty place, for a block."""
 
 
-@contextlib.contextmanager
-def places(store: str) -> Iterator[Place]:
+MEMORY = Path("/dev/shm")  # noqa: S108  the folders in it are new and of their owner alone
+FOR_TRAINING_BYTES = 8e9
+
+
+class Elsewhere(SeaweedFS):
     """
-    Below `store`, an s3:// address; in a SeaweedFS of our own where that is empty. It stands for a server on another
-    machine, so while training computes it has what that leaves of the processor.
+    Stands for a server on another machine, which takes nothing of this one: what it is to write to is there already.
+
+    Files that grow take memory that the machine has yet to find, and training, which gives much memory back and takes
+    it again in each step of its optimizer, waits for the same: on a virtual machine that was 8 to 30 % of its time.
+    """
+
+    def command(self, folder: Path) -> list[str]:
+        return [*super().command(folder), "-master.volumePreallocate"]
+
+
+@contextlib.contextmanager
+def places(store: str, room_gb: int) -> Iterator[Place]:
+    """
+    Below `store`, an s3:// address; in a SeaweedFS of our own where that is empty, in memory if there is room for so
+    much. While training computes it has what that leaves of the processor.
     """
     numbers = count(1)
     if store:
         yield lambda: _folder(f"{store.rstrip('/')}/checkpoint-benchmark-{os.getpid()}-{next(numbers)}")
         return
-    with running(SeaweedFS()) as server:
+    in_memory = _memory_has(room_gb)
+    with running(Elsewhere() if in_memory else SeaweedFS(), MEMORY if in_memory else None) as server:
         os.environ.update(server.environment)
         Precedence(Path(f"/proc/{server.process.pid}/autogroup")).stand_behind(True)
         yield partial(_bucket, server, numbers)
+
+
+def _memory_has(room_gb: int) -> bool:
+    if not MEMORY.is_dir():
+        return False
+    free = min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available - FOR_TRAINING_BYTES)
+    return free >= room_gb * 1e9
 
 
 @contextlib.contextmanager

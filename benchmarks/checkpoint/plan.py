@@ -14,10 +14,14 @@ DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
 
 @dataclass(frozen=True)
 class Plan:
-    """Of one model: `checkpoints` while it trains, and `notices` times the machine is taken away."""
+    """
+    Of one model: `checkpoints` while it trains, and `notices` times the machine is taken away. `store_gb` is more than
+    any variant leaves in the store.
+    """
 
     checkpoints: int
     notices: int
+    store_gb: int
 
     @property
     def steps(self) -> int:
@@ -26,10 +30,10 @@ class Plan:
 
 
 PLANS = {
-    "tiny": Plan(checkpoints=2, notices=2),
-    "resnet50": Plan(checkpoints=4, notices=2),
-    "gpt": Plan(checkpoints=3, notices=2),
-    "gpt-4gb": Plan(checkpoints=3, notices=1),
+    "tiny": Plan(checkpoints=2, notices=2, store_gb=2),
+    "resnet50": Plan(checkpoints=4, notices=2, store_gb=4),
+    "gpt": Plan(checkpoints=3, notices=2, store_gb=12),
+    "gpt-4gb": Plan(checkpoints=3, notices=1, store_gb=40),
 }
 
 VARIANTS: dict[str, tuple[str, ...]] = {
