@@ -17,7 +17,6 @@ A memfd needs no /dev/shm. It outlives the trainer, so what was snapshot is not 
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 
@@ -30,26 +29,27 @@ class Arena:
     its own first byte.
     """
 
-    def __init__(self, number: int, fd: int, start: int, size_bytes: int, common: range) -> None:
+    def __init__(self, number: int, fd: int, memory: mmap.mmap, start: int, size_bytes: int, common: range) -> None:
         self.number = number
         self.start = start
         self.size_bytes = size_bytes
         self.common = common
         self.fd = os.dup(fd)
-        self._map = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ, offset=start)
+        self._memory: mmap.mmap | None = memory
 
     def shared(self) -> int | None:
         """Another descriptor of this memory, the caller's to close; None once it was given up."""
-        return None if self._map.closed else os.dup(self.fd)
+        return None if self._memory is None else os.dup(self.fd)
 
     def image(self, size_bytes: int) -> memoryview:
-        """The first bytes; to be released before `close`."""
-        return memoryview(self._map)[:size_bytes]
+        """The first bytes, before `close`."""
+        assert self._memory is not None
+        return memoryview(self._memory)[self.start : self.start + size_bytes]
 
     def close(self) -> None:
+        """The memory goes when neither arena nor a view into one is left."""
         os.close(self.fd)
-        with contextlib.suppress(BufferError):  # the traceback of a failed save may still hold a view
-            self._map.close()
+        self._memory = None
 
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
@@ -58,9 +58,10 @@ def overlapping(first: int, size_bytes: int) -> list[Arena]:
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, half + size_bytes)
+        memory = mmap.mmap(fd, half + size_bytes, prot=mmap.PROT_READ)
         return [
-            Arena(first, fd, 0, size_bytes, range(half, size_bytes)),
-            Arena(first + 1, fd, half, size_bytes, range(size_bytes - half)),
+            Arena(first, fd, memory, 0, size_bytes, range(half, size_bytes)),
+            Arena(first + 1, fd, memory, half, size_bytes, range(size_bytes - half)),
         ]
     finally:
         os.close(fd)
