@@ -30,16 +30,16 @@ from spotrun.agent.inbox import (
     Saved,
     SaveFailed,
 )
-from spotrun.agent.incarnation import ABORT_GRACE_S, Incarnation, Newest, start_trainer
+from spotrun.agent.incarnation import ABORT_GRACE_S, Incarnation, start_trainer
 from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.precedence import Precedence
+from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import DETAIL_MAX, Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer import Trainer
-from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
-from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
+from spotrun.checkpoint.restore import Image
 from spotrun.events import Cause, ResumedFrom
 from spotrun.hazard import observed_hazard
 from spotrun.state import RunState
@@ -50,14 +50,10 @@ from spotrun.trainer_link import (
     Hello,
     Progress,
     Refused,
-    Resume,
     RoomWanted,
     SnapshotTaken,
 )
-from spotrun.units import Steps
 
-SEED = 0
-"""Of the data order, the same in every run: a job trains alike on spot and on demand; scripts vary it by their seed."""
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
 SAVES_FAILED_MAX = 5
@@ -124,7 +120,10 @@ class AttemptLoop:
             self._node, self._taken_spare(incarnation) or start_trainer(self._node, incarnation)
         )
         self._pace.new_trainer()
-        found = self._restore(ready())
+        try:
+            found = newest_checkpoint(self._node, ready())
+        except NothingToResumeFrom as reason:
+            self._end_with_error(reason.cause, reason.detail)
         image = None if found is None else found.image
         commit = None if image is None else image.commit
         resumed = ResumedFrom(
@@ -138,7 +137,7 @@ class AttemptLoop:
         self._chronicle.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
         self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
-        self._trainer.begin_at(self._resume(resumed, image), image)
+        self._trainer.begin_at(told_to_trainer(self._node, resumed, image), image)
 
     def _taken_spare(self, incarnation: int) -> Trainer | None:
         spare, self._spare = self._spare, None
@@ -146,41 +145,6 @@ class AttemptLoop:
             spare.kill()
             return None
         return spare
-
-    def _resume(self, resumed: ResumedFrom, image: Image | None) -> Resume:
-        every = self._node.spec.checkpoint.every
-        return Resume(
-            size_bytes=0 if image is None else image.size_bytes,
-            start=0 if image is None else image.start,
-            epoch=resumed.epoch,
-            step=resumed.step,
-            every_steps=every.count if isinstance(every, Steps) else None,
-            seed=SEED,
-            fresh=resumed.commit is None,
-        )
-
-    def _restore(self, ready: Image | None) -> Found | None:
-        """
-        The newest checkpoint that is whole; None where there never was one.
-
-        Raises:
-            PowerOff: none can be read. Training never begins at zero in silence (promise I4).
-        """
-        candidates = self._state.restore_candidates()
-        if not candidates:
-            if ready is not None:
-                ready.close()
-            if self._state.commits:
-                self._node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
-            return None
-        try:
-            return newest_readable(self._node.store, candidates, ready)
-        except CheckpointDamaged as error:
-            self._end_with_error(Cause.EXTERNAL, f"CheckpointDamaged: {error}")
-        except StoreUnavailable as error:
-            self._end_with_error(Cause.INTERRUPTED, str(error))  # another instance may be luckier
-        except StoreError as error:
-            self._end_with_error(Cause.ACCESS, str(error))
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -446,13 +410,7 @@ class AttemptLoop:
         newest = trainer.take_newest()
         trainer.close()
         self._node.status.change(phase="restore")
-        self._begin(trainer.number + 1, lambda: None if newest is None else self._still_here(newest))
-
-    def _still_here(self, newest: Newest) -> Image | None:
-        """That commit, if every byte of its arena is still as it was."""
-        commit = self._state.commit(newest.commit)
-        assert commit is not None
-        return recognised(self._node.store, Image(commit, newest.fd, newest.start), newest.digest)
+        self._begin(trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
