@@ -292,7 +292,7 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
 def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_room(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
-    """The snapshot before is not half sent, so that the trainer has no arena."""
+    """The snapshot before is still being sent, so that the trainer has no arena."""
     server, under_way, let_go = servers("s3"), threading.Event(), threading.Event()
 
     def fate(request: Request) -> Fault:

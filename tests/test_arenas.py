@@ -1,4 +1,4 @@
-"""Two arenas in the memory of one and a half: what is needed of a snapshot is never the trainer's to write to."""
+"""Two arenas in the memory of four thirds: what is needed of a snapshot is never the trainer's to write to."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_two_arenas_have_in_common_is_known_to_both(size_bytes: int) -> Non
     in_common = range(max(whole.start, other.start), min(whole.stop, other.stop))
     for arena in (first, second):
         assert place(arena, arena.common) == in_common or not (arena.common or in_common)
-    assert os.fstat(first.fd).st_size <= 1.5 * size_bytes + mmap.PAGESIZE
+    assert os.fstat(first.fd).st_size <= 4 / 3 * size_bytes + mmap.PAGESIZE
     first.close()
     second.close()
 

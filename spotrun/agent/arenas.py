@@ -3,14 +3,14 @@ The memory into which a trainer copies its state, made by the agent and handed d
 
     free (the trainer's) -> full (the agent's) -> free
 
-Two arenas lie in one memory and have a half of each in common, so that snapshots need one and a half times their size
-and not twice:
+Two arenas lie in one memory and have two thirds of each in common, so that snapshots need four thirds of their size
+and not twice as much:
 
     | arena 0                 |
-                 | arena 1                 |
+            | arena 1                 |
 
-What they have in common is sent first. From then on the other one is the trainer's, so each is written while the rest
-of the one before it is sent. The trainer has one of them at a time.
+What they have in common is sent first. From then on the other one is the trainer's, so each is written while the last
+third of the one before it is sent. The trainer has one of them at a time.
 
 A memfd needs no /dev/shm. It outlives the trainer, so what was snapshot is not lost with it.
 """
@@ -21,6 +21,8 @@ import mmap
 import os
 
 COUNT = 2
+OWN_SHARE = 3
+"""A third of each arena is its own. With less a snapshot would have to wait longer, and training with it at the end."""
 
 
 class Arena:
@@ -54,14 +56,14 @@ class Arena:
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
     """A memory of its own, with both of its arenas."""
-    half = -(-size_bytes // (2 * mmap.PAGESIZE)) * mmap.PAGESIZE
+    own = -(-size_bytes // (OWN_SHARE * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
-        os.ftruncate(fd, half + size_bytes)
-        memory = mmap.mmap(fd, half + size_bytes, prot=mmap.PROT_READ)
+        os.ftruncate(fd, own + size_bytes)
+        memory = mmap.mmap(fd, own + size_bytes, prot=mmap.PROT_READ)
         return [
-            Arena(first, fd, memory, 0, size_bytes, range(half, size_bytes)),
-            Arena(first + 1, fd, memory, half, size_bytes, range(size_bytes - half)),
+            Arena(first, fd, memory, 0, size_bytes, range(own, size_bytes)),
+            Arena(first + 1, fd, memory, own, size_bytes, range(size_bytes - own)),
         ]
     finally:
         os.close(fd)

@@ -106,6 +106,8 @@ class Session:
         memory = ImageMemory(fds[0], resume.size_bytes, resume.start) if resume.size_bytes else None
         listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
         listener.start()
+        if memory is not None:
+            memory.map_beside()  # not before the other thread has its stack, for which it would have to wait
         atexit.register(self._leave, os.getpid(), listener)
         return resume, memory
 

@@ -33,7 +33,7 @@ from spotrun.lightning.training_data import TrainingData
 from spotrun.trainer_link import SnapshotTaken
 
 LAST_ARENA_WAIT_S = 600.0
-"""System time that the last snapshot waits for room, which may be half of an upload away."""
+"""System time that the last snapshot waits for room, which may be most of an upload away."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
