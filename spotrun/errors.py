@@ -21,6 +21,7 @@ Every failure that a user of spotrun can meet, and its exit code.
         ├── QuotaExceeded            the account may not have it     -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
         ├── AccessDenied             credentials or permissions      -> stop; retrying cannot help
+        ├── IdentityUnknown          whom the instance is to be      -> wait, where it was made just now
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
 Exit code 130 is an interrupt by Ctrl-C. Bugs are assertions and have no class here.
@@ -122,6 +123,10 @@ class CloudUnavailable(CloudError):
 
 
 class AccessDenied(CloudError):
+    pass
+
+
+class IdentityUnknown(CloudError):
     pass
 
 

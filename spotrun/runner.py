@@ -18,10 +18,12 @@ from spotrun import events as ev
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guard, Guards, NoGuards
+from spotrun.clouds.identities import SETTLES_WITHIN, Identities, NoIdentities
 from spotrun.errors import (
     AccessDenied,
     CloudError,
     CloudUnavailable,
+    IdentityUnknown,
     InsufficientCapacity,
     LaunchTokenSpent,
     QuotaExceeded,
@@ -79,10 +81,11 @@ class Runner:
         uri: str,
         market: MarketRecord | None = None,
         guards: Guards | None = None,
+        identities: Identities | None = None,
     ) -> None:
         """
         `market` is what runs tell one another of the market; without it a run knows only what it saw itself. `guards`
-        end instances of clouds that do not do so themselves.
+        end instances of clouds that do not do so themselves. `identities` are for clouds where each run has its own.
         """
         self._ledger = ledger
         self._store = store
@@ -96,6 +99,9 @@ class Runner:
         self._market = market
         self._guards = guards or NoGuards()
         self._guard_asked_at: dict[int, datetime] = {}
+        self._identities = identities or NoIdentities()
+        self._identified = False
+        self._identity_since: datetime | None = None
         self._known_total: float | None = None
 
     def run(self, watch: Callable[[Pass], None]) -> Pass:
@@ -137,6 +143,8 @@ class Runner:
             seen = Pass(state=self._ledger.state, blind=error.message)
         else:
             seen = self._seen(world, actions, wrote=self._ledger.state.next_number > read)
+            if seen.done:
+                self._remove_identity()
         self._message = seen.waiting_for or seen.remark or ""
         return seen
 
@@ -284,13 +292,13 @@ class Runner:
         if self._clock.now() >= self._ledger.state.launches[number].intent.not_after:
             return  # this process slept between the decision and here (protocol 8)
         try:
-            instance = self._driver.launch(self._request(number))
+            instance = self._launched(number)
         except InsufficientCapacity as error:
             self._close(number, Cause.CAPACITY, error.message)
         except QuotaExceeded as error:
-            self._close(number, Cause.QUOTA, error.message)
+            self._close(number, Cause.QUOTA, str(error))
         except AccessDenied as error:
-            self._close(number, Cause.ACCESS, error.message)
+            self._close(number, Cause.ACCESS, str(error))
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
         except CloudUnavailable:
@@ -299,6 +307,34 @@ class Runner:
             self._close(number, Cause.EXTERNAL, str(error))
         else:
             self._arm(number, instance.instance_id, instance.launched_at)
+
+    def _launched(self, number: int) -> Instance:
+        self._identify()
+        try:
+            return self._driver.launch(self._request(number))
+        except IdentityUnknown as error:
+            self._identified = False  # a runner that took the run for ended may have removed it
+            self._identify()
+            if self._identity_since is None or self._clock.now() - self._identity_since >= SETTLES_WITHIN:
+                raise
+            raise CloudUnavailable(error.message) from error
+
+    def _identify(self) -> None:
+        """Asked for once; another runner asks again, and that is harmless."""
+        if self._identified:
+            return
+        assert self._ledger.state.created is not None
+        since = self._identities.make(self._ledger.state.created.uid, self._uri)
+        if since is not None:
+            self._identity_since = max(since, self._identity_since or since)
+        self._identified = True
+
+    def _remove_identity(self) -> None:
+        """The next launch, where the run is resumed, makes it again."""
+        assert self._ledger.state.created is not None
+        self._identified = False
+        with contextlib.suppress(CloudError):  # `spotrun reap` removes what is left
+            self._identities.remove(self._ledger.state.created.uid)
 
     def _close(self, number: int, cause: Cause, detail: str, *, refused: bool = True) -> None:
         self._append(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=refused))

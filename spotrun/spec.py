@@ -450,7 +450,11 @@ class AwsSpec(Model):
         default=None, description="Its name: launches go by its default version of then, and what spotrun asks wins."
     )
     security_group: Place = Field(default="spotrun-node", description="Its name; in its network the subnets are found.")
-    instance_profile: Place = Field(default="spotrun-node", description="The role of an instance: its run's folder.")
+    instance_profile: Place | None = Field(
+        default=None,
+        description="The name of an instance profile of your own, whose role then serves all runs. Default: spotrun "
+        "makes one for each run, which reaches that run's folder alone, and removes it at the end.",
+    )
 
     @model_validator(mode="after")
     def _looks_somewhere(self) -> AwsSpec:

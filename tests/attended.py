@@ -9,8 +9,10 @@ import boto3
 
 from spotrun import events as ev
 from spotrun.clock import ManualClock
+from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import AwsGuards
+from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreError
 from spotrun.hints import AgentHint, agent_key, write_hint
 from spotrun.ledger import Ledger, key_of
@@ -26,6 +28,9 @@ from tests.guarded_account import GuardedAccount
 from tests.histories import AWS_RULE, History
 from tests.test_policy import spec
 
+UID = "fedcba9876"
+URI = f"s3://bucket/runs/r-{UID}"
+
 
 class Attended:
     """A run on EC2, without agents, and as many runners as one likes."""
@@ -34,7 +39,7 @@ class Attended:
         self._account = account
         self.clock = ManualClock(datetime.now(UTC))
         self._store = MemoryStore(self.clock)
-        created = History(billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
+        created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
         self._store.put(key_of(0), ev.encode_entry(created))
         assert isinstance(created.event, ev.RunCreated)
         self._uid = created.event.uid
@@ -42,14 +47,16 @@ class Attended:
 
     def runner(self, before: Callable[[str], None] = lambda _: None) -> Runner:
         """
-        A new one; `before` is told of each call that it makes to its cloud and to its guards. What it asks of its
-        store is refused with `store_says`.
+        A new one; `before` is told of each call that it makes to its cloud, its guards and its identities. What it asks
+        of its store is refused with `store_says`.
         """
         store = Watched(self._store, self._answer, lambda _: None)
         cloud = Watched(AwsCloud(CONFIG, self.clock), before, lambda _: None)
         guards = Watched(AwsGuards([REGION], self.clock), before, lambda _: None)
+        roles = Watched(RunRoles(Region(REGION, self.clock), self.clock), before, lambda _: None)
         wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
-        return Runner(self.ledger(store), store, cloud, self.clock, wanted, "s3://b/r", guards=guards)
+        ledger = self.ledger(store)
+        return Runner(ledger, store, cloud, self.clock, wanted, URI, guards=guards, identities=roles)
 
     def look(self, runner: Runner) -> None:
         list(runner.look())
@@ -74,6 +81,11 @@ class Attended:
         ledger = self.ledger()
         ledger.refresh()
         return ledger.entries
+
+    def instances(self) -> list[str]:
+        """Those that live, by their ids."""
+        with self._account.as_administrator():
+            return [each.instance_id for each in AwsCloud(CONFIG, self.clock).list(UID) if each.alive]
 
     def schedules(self) -> list[str]:
         with self._account.as_administrator():

@@ -15,20 +15,20 @@ FOLDER = Path(__file__).parent.parent / "infra" / "aws"
 NAMES = ("account", "region")
 _PSEUDO = {
     "AWS::AccountId": ACCOUNT,
-    "AWS::Partition": "aws",
     "AWS::Region": REGION,
     "AWS::URLSuffix": "amazonaws.com",
 }
 _NAMED_BY = {
     "AWS::S3::Bucket": "BucketName",
     "AWS::IAM::Role": "RoleName",
-    "AWS::IAM::InstanceProfile": "InstanceProfileName",
+    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
 }
 _ARNS = {
     "AWS::S3::Bucket": "arn:aws:s3:::{}",
     "AWS::IAM::Role": f"arn:aws:iam::{ACCOUNT}:role/{{}}",
-    "AWS::IAM::InstanceProfile": f"arn:aws:iam::{ACCOUNT}:instance-profile/{{}}",
+    "AWS::IAM::ManagedPolicy": f"arn:aws:iam::{ACCOUNT}:policy/{{}}",
 }
+_REF_IS_ARN = {"AWS::IAM::ManagedPolicy"}
 
 
 def path_of(name: str) -> Path:
@@ -46,9 +46,10 @@ def deploy(name: str, **parameters: str) -> None:
 
 
 class Template:
-    """One template, with `parameters` for those that are not to have their defaults."""
+    """One template, with `parameters` for those that are not to have their defaults; as in a partition of AWS's."""
 
-    def __init__(self, name: str, **parameters: str) -> None:
+    def __init__(self, name: str, partition: str = "aws", **parameters: str) -> None:
+        self._pseudo = _PSEUDO | {"AWS::Partition": partition}
         self.body: dict[str, Any] = yaml.load(path_of(name).read_text(), _Loader)
         self.parameters = {
             name: parameters.get(name, facts.get("Default", "")) for name, facts in self.body["Parameters"].items()
@@ -73,8 +74,6 @@ class Template:
                     found[f"{facts['RoleName']}/trust"] = facts["AssumeRolePolicyDocument"]
                     for policy in facts["Policies"]:
                         found[f"{facts['RoleName']}/{policy['PolicyName']}"] = policy["PolicyDocument"]
-                case "AWS::IAM::Policy":
-                    found[f"{facts['Roles'][0]}/{facts['PolicyName']}"] = facts["PolicyDocument"]
                 case "AWS::S3::BucketPolicy":
                     found["bucket"] = facts["PolicyDocument"]
                 case _:
@@ -110,8 +109,8 @@ class Template:
         raise NotImplementedError(condition)
 
     def _named(self, name: str) -> str:
-        if name in _PSEUDO:
-            return _PSEUDO[name]
+        if name in self._pseudo:
+            return self._pseudo[name]
         if name in self.parameters:
             return self.parameters[name]
         resource, _, attribute = name.partition(".")
@@ -119,7 +118,7 @@ class Template:
         own = self._filled(self.body["Resources"][resource]["Properties"][_NAMED_BY[kind]])
         if attribute not in ("", "Arn"):
             raise NotImplementedError(name)
-        return _ARNS[kind].format(own) if attribute else own
+        return _ARNS[kind].format(own) if attribute or kind in _REF_IS_ARN else own
 
 
 class _Loader(yaml.SafeLoader):

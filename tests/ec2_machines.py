@@ -8,13 +8,15 @@ and the metadata service is at 169.254.169.254; elsewhere it is found through th
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from spotrun.clock import ScaledClock
@@ -55,12 +57,43 @@ NO_STORE = "#!/bin/bash\nexec sleep 3600\n"
 """In place of `aws`, where nothing is to be fetched."""
 
 
+class Identity(NamedTuple):
+    """The role that an instance has, and the credentials that it gets for it."""
+
+    role: str
+    key_id: str
+    secret: str
+
+
+class RoleMetadata(MetadataService):
+    """
+    The metadata service of an instance that has a role.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-metadata-security-credentials.html
+    """
+
+    def __init__(self, instance: Instance, identity: Identity, clock: ScaledClock) -> None:
+        super().__init__(instance, clock)
+        credentials = {
+            "Code": "Success",
+            "Type": "AWS-HMAC",
+            "AccessKeyId": identity.key_id,
+            "SecretAccessKey": identity.secret,
+            "Token": "",
+            "Expiration": f"{datetime.now(UTC) + timedelta(hours=6):%Y-%m-%dT%H:%M:%SZ}",
+        }
+        self._answers[f"/latest/meta-data/iam/security-credentials/{identity.role}"] = json.dumps(credentials)
+
+
 class Machine:
     """`ended` is called once, from a thread of its own, when the machine has powered itself off."""
 
-    def __init__(self, disk: Path, instance: Instance, clock: ScaledClock, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, disk: Path, instance: Instance, identity: Identity, clock: ScaledClock, ended: Callable[[], None]
+    ) -> None:
         self.disk = disk
-        self.metadata = MetadataService(instance, clock)
+        self.metadata = RoleMetadata(instance, identity, clock)
+        self._role = identity.role
         self._clock = clock
         self._ended = ended
         self._off = threading.Event()
@@ -83,6 +116,7 @@ class Machine:
             **self._clock.environment(),
             "PATH": f"{tools_folder}:{image['PATH']}",
             "SPOTRUN_INSTANCE_DIR": str(self.disk / "spotrun"),
+            "AWS_SDK_UA_APP_ID": self._role,  # by which its calls are told from those of others
             MARK: str(self.disk),
         }
         self.metadata.start()

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import boto3
@@ -30,22 +30,28 @@ import pytest
 from moto import backends
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
+from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from spotrun.clock import ScaledClock
+from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.aws import request as tag
+from spotrun.clouds.aws import run_role
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
-from tests.ec2_machines import Machine
+from tests.ec2_machines import Identity, Machine
 from tests.ec2_prices import PriceFeed
 from tests.ec2_spot import SpotRequests
 
 ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}
 IMAGE_PARAMETER = "/spotrun/image"
+RUN = "0123456789"
+"""The run that drivers are tested with."""
 INTERRUPTED = "Server.SpotInstanceTermination"
 _LAUNCH_TIME = re.compile(rb"(?<=<launchTime>)[^<]*")
 _XML = '<?xml version="1.0" encoding="UTF-8"?>'
@@ -66,8 +72,14 @@ class Life(NamedTuple):
 class Ec2Account:
     """
     `calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them. Keys in
-    `expired` are told so, whatever they ask.
+    `expired` are told so, whatever they ask. Until `profiles_are_known` EC2 has not heard of what IAM has. What
+    instances get for their role are `credentials`.
     """
+
+    node_policy: ClassVar[Mapping[str, Any]] = {
+        "Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}],
+    }
 
     def __init__(self, clock: ScaledClock) -> None:
         self.clock = clock
@@ -85,6 +97,8 @@ class Ec2Account:
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
+        self.profiles_are_known = True
+        self.credentials = ("test", "test")
         self.page_size = 1000
         self.prices = PriceFeed(clock, TYPES, ZONES)
         self.quotas: dict[str, float] = {}
@@ -127,10 +141,16 @@ class Ec2Account:
         ec2.create_security_group(GroupName="spotrun-node", Description="no ingress", VpcId=network)
         image = next(iter(ec2_backends[ACCOUNT][REGION].amis))
         ssm.put_parameter(Name=IMAGE_PARAMETER, Value=image, Type="String")
-        iam.create_instance_profile(InstanceProfileName="spotrun-node")
+        iam.create_policy(PolicyName=run_role.POLICY, PolicyDocument=json.dumps(self.node_policy))
+        self.identify(RUN)
         boto3.client("scheduler", region_name=REGION).create_schedule_group(Name="spotrun")
         self.calls.clear()
         self.keys.clear()
+
+    def identify(self, run_uid: str) -> None:
+        """What a runner does before its first launch, for a driver that is tested without one."""
+        clock = ManualClock()
+        RunRoles(Region(REGION, clock), clock).make(run_uid, f"s3://bucket/runs/r-{run_uid}")
 
     def refuse(self, action: str, code: str, status: int, times: int = 1) -> None:
         with self._lock:
@@ -238,7 +258,9 @@ class Ec2Account:
         if action == "DescribeSpotPriceHistory":
             return self.prices.spot_history(asked)
         if action == "RunInstances":
-            return self._launch(asked, motos)
+            return self._without_profile(asked) or self._launch(asked, motos)
+        if action == "RemoveRoleFromInstanceProfile" and not _roles_in(asked["InstanceProfileName"]):
+            return _error("NoSuchEntity", 404)
         if action == "DescribeSpotInstanceRequests":
             return self.spot_requests.described(asked)
         answer = motos()
@@ -269,6 +291,17 @@ class Ec2Account:
             return _as_json({"__type": "NoSuchResourceException", "message": code}, 400)
         return _as_json({"Quota": {"ServiceCode": "ec2", "QuotaCode": code, "Value": self.quotas[code]}})
 
+    def _without_profile(self, asked: dict[str, str]) -> Response | None:
+        """
+        What EC2 says of a profile that it does not know, or that has no role:
+        https://github.com/hashicorp/terraform/issues/9474, /4306
+        """
+        name = asked.get("IamInstanceProfile.Name")
+        if name is None or (self.profiles_are_known and _roles_in(name)):
+            return None
+        where = f"Value ({name}) for parameter iamInstanceProfile.name is invalid."
+        return _error("InvalidParameterValue", 400, f"{where} Invalid IAM Instance Profile name")
+
     def _launch(self, asked: dict[str, str], motos: Callable[[], Response]) -> Response:
         if asked["InstanceType"] not in TYPES:
             return _error("InvalidParameterValue", 400)
@@ -291,7 +324,8 @@ class Ec2Account:
             instance_id = body.split(b"<instanceId>")[1].split(b"<")[0].decode()
             self.row(instance_id).launch_time = now.replace(tzinfo=None, microsecond=0)
             self._launches[token] = (facts, body, instance_id)
-            self._boot(self._instance(instance_id, asked), base64.b64decode(asked["UserData"]))
+            role = asked.get("IamInstanceProfile.Name", "")
+            self._boot(self._instance(instance_id, asked), base64.b64decode(asked["UserData"]), role)
         return answer
 
     def _instance(self, instance_id: str, asked: dict[str, str]) -> Instance:
@@ -315,17 +349,23 @@ class Ec2Account:
             launched_at=self.clock.now(),
         )
 
-    def _boot(self, instance: Instance, user_data: bytes) -> None:
+    def _boot(self, instance: Instance, user_data: bytes, role: str) -> None:
         if self.image is None:
             return
         ended = partial(self.end, instance.instance_id, "Client.InstanceInitiatedShutdown")
-        machine = Machine(Path(self._folder.name) / instance.instance_id, instance, self.clock, ended)
+        identity = Identity(role, *self.credentials)
+        machine = Machine(Path(self._folder.name) / instance.instance_id, instance, identity, self.clock, ended)
         self._machines[instance.instance_id] = machine
         machine.start(user_data, self.image, self.tools)
 
 
-def _error(code: str, status: int) -> Response:
-    text = f"<Errors><Error><Code>{code}</Code><Message>by the test</Message></Error></Errors>"
+def _roles_in(profile: str) -> list[str]:
+    found = [each for each in iam_backends[ACCOUNT]["aws"].instance_profiles.values() if each.name == profile]
+    return [role.name for each in found for role in each.roles]
+
+
+def _error(code: str, status: int, words: str = "by the test") -> Response:
+    text = f"<Errors><Error><Code>{code}</Code><Message>{words}</Message></Error></Errors>"
     return Response(f"{_XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import boto3
 from moto.ec2.models import ec2_backends
+from moto.iam.models import ManagedPolicy, iam_backends
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
+from spotrun.clouds.aws.config import OWN_PROFILE
 from tests.aws_templates import Template, deploy
 from tests.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.iam import Asked, Document, decide
@@ -20,9 +24,7 @@ from tests.iam_calls import Call, Known, asked_by, read_call
 
 TEMPLATE = Template("account")
 RUNNER: Sequence[Document] = (TEMPLATE.documents()["spotrun-runner"],)
-NODE: Sequence[Document] = (TEMPLATE.documents()["spotrun-node/runs"],)
-INSTANCE = {"AWS_SDK_UA_APP_ID": "instance"}
-"""In the environment of an instance: its calls are made with the role of instances, whoever the caller is."""
+_BY_INSTANCE = re.compile(rf"app/({OWN_PROFILE}\w+)")
 
 
 class GuardedAccount(Ec2Account):
@@ -30,8 +32,10 @@ class GuardedAccount(Ec2Account):
     `policies` are the caller's; `denied` is what they did not allow. The bucket's policy is always in force. `quotas`
     are vCPUs by code; those that are not there this region does not know. `arn` is who the caller is, where it matters.
 
-    After `furnish` the caller has the runner's policy and no other.
+    After `furnish` the caller has the runner's policy and no other. An instance has what IAM has for its role.
     """
+
+    node_policy = TEMPLATE.documents()["spotrun-node"]
 
     def __init__(self, clock: ScaledClock) -> None:
         super().__init__(clock)
@@ -71,8 +75,8 @@ class GuardedAccount(Ec2Account):
         body = request.get_data()
         environ["wsgi.input"] = io.BytesIO(body)
         call = read_call(request.method, request.url, dict(request.headers), body)
-        by_instance = f"app/{INSTANCE['AWS_SDK_UA_APP_ID']}" in request.headers.get("User-Agent", "")
-        denied = self._denied(call, NODE if by_instance else self.policies)
+        instance = _BY_INSTANCE.search(request.headers.get("User-Agent", ""))
+        denied = self._denied(call, self.policies) if instance is None else self._denied_to_role(call, instance[1])
         if denied:
             self.denied += denied
             return _refusal(call, denied[0])(environ, start_response)
@@ -86,15 +90,34 @@ class GuardedAccount(Ec2Account):
         whole = f"<GetCallerIdentityResponse>{text}</GetCallerIdentityResponse>"
         return Response(whole, 200, content_type="text/xml")
 
-    def _denied(self, call: Call, policies: Sequence[Document]) -> list[Asked]:
+    def _denied(self, call: Call, policies: Sequence[Document], who: Mapping[str, str] | None = None) -> list[Asked]:
         policies = [*policies, TEMPLATE.documents()["bucket"]] if call.service == "s3" else policies
-        return [asked for asked in asked_by(call, self._known()) if not decide(policies, asked).allowed]
+        asked = [replace(each, context={**each.context, **(who or {})}) for each in asked_by(call, self._known())]
+        return [each for each in asked if not decide(policies, each).allowed]
+
+    def _denied_to_role(self, call: Call, name: str) -> list[Asked]:
+        """What its policies do not allow, or its boundary does not."""
+        found = [each for each in iam_backends[ACCOUNT]["aws"].get_roles() if each.name == name]
+        if not found:
+            return [*asked_by(call, self._known())]
+        role = found[0]
+        who = {f"aws:PrincipalTag/{each['Key']}": each["Value"] for each in role.tags}
+        boundary = iam_backends[ACCOUNT]["aws"].managed_policies[role.permissions_boundary_arn]
+        attached = [_document(each) for each in role.managed_policies.values()]
+        return [*self._denied(call, attached, who), *self._denied(call, [_document(boundary)], who)]
 
     def _known(self) -> Known:
         tags: dict[str, dict[str, str]] = {}
         for row in ec2_backends[ACCOUNT][REGION].describe_tags():
             tags.setdefault(row["resource_id"], {})[row["key"]] = row["value"]
-        return Known(tags)
+        boundaries = {role.name: role.permissions_boundary_arn for role in iam_backends[ACCOUNT]["aws"].get_roles()}
+        return Known(tags, boundaries={name: arn for name, arn in boundaries.items() if arn})
+
+
+def _document(policy: ManagedPolicy) -> Document:
+    newest = next(each for each in policy.versions if each.is_default)
+    document: Document = json.loads(newest.document)
+    return document
 
 
 def _refusal(call: Call, asked: Asked) -> Response:
@@ -104,5 +127,8 @@ def _refusal(call: Call, asked: Asked) -> Response:
     if call.service == "ec2":
         text = f"<Errors><Error><Code>UnauthorizedOperation</Code><Message>{words}</Message></Error></Errors>"
         return Response(f"<Response>{text}<RequestID>r</RequestID></Response>", 403, content_type="text/xml")
+    if call.service == "iam":
+        text = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{words}</Message></Error>"
+        return Response(f"<ErrorResponse>{text}</ErrorResponse>", 403, content_type="text/xml")
     told = {"__type": "AccessDeniedException", "message": words}
     return Response(json.dumps(told), 400, content_type="application/x-amz-json-1.1")

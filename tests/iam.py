@@ -1,7 +1,8 @@
 """
 What IAM would decide: policies, and one request to be allowed.
 
-The part of IAM's language that the policies of infra/aws are written in; anything else raises NotImplementedError.
+The part of IAM's language that the policies of infra/aws are written in, with `${aws:PrincipalTag/KEY}` as the only
+variable; anything else raises NotImplementedError. The tags of who asks are in the context of what is asked.
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_evaluation-logic.html
 """
 
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Document = Mapping[str, Any]
+Context = Mapping[str, str | tuple[str, ...]]
+_VARIABLE = re.compile(r"\$\{(aws:PrincipalTag/[^},]+)\}")
 _STATEMENT_KEYS = {"Sid", "Effect", "Action", "Resource", "Principal", "Condition"}
 
 
@@ -22,7 +25,7 @@ class Asked:
 
     action: str
     resource: str = "*"
-    context: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
+    context: Context = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,25 @@ def _matches(statement: Mapping[str, Any], asked: Asked) -> bool:
         raise NotImplementedError(f"{unknown or statement}")
     return (
         any(_like(pattern.lower(), asked.action.lower()) for pattern in listed(statement["Action"]))
-        and any(_like(pattern, asked.resource) for pattern in listed(statement["Resource"]))
+        and any(_resource_like(pattern, asked) for pattern in listed(statement["Resource"]))
         and conditions_hold(statement.get("Condition", {}), asked.context)
     )
 
 
-def conditions_hold(conditions: Mapping[str, Any], context: Mapping[str, str | tuple[str, ...]]) -> bool:
+def _resource_like(pattern: str, asked: Asked) -> bool:
+    """
+    A variable without a value matches nothing:
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_variables.html#policy-vars-no-value
+    """
+    values = {key.lower(): text for key, text in asked.context.items() if isinstance(text, str)}
+    named = [name.lower() for name in _VARIABLE.findall(pattern)]
+    if any(name not in values for name in named):
+        return False
+    assert not {"*", "?"} & set("".join(values[name] for name in named)), "no tag of IAM's has them in it"
+    return _like(_VARIABLE.sub(lambda found: values[found[1].lower()], pattern), asked.resource)
+
+
+def conditions_hold(conditions: Mapping[str, Any], context: Context) -> bool:
     """All operators and all their keys must hold; of the values of one key, one."""
     present = {key.lower(): values for key, values in context.items()}
     return all(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
@@ -47,10 +47,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Known:
-    """What an account knows of the resources that are named in calls: their tags, by id, and whose an image is."""
+    """
+    What an account knows of the resources that are named in calls: their tags, by id, whose an image is, and the
+    boundaries of roles by their names.
+    """
 
     tags: Mapping[str, Mapping[str, str]]
     image_owner: str = "amazon"
+    boundaries: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_call(method: str, url: str, headers: Mapping[str, str], body: bytes) -> Call:
@@ -120,6 +124,10 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             yield Asked("pricing:GetProducts")
         case "servicequotas", "GetServiceQuota":
             yield Asked("servicequotas:GetServiceQuota")
+        case "iam", "ListRoles":
+            yield Asked("iam:ListRoles")
+        case "iam", action:
+            yield from _identity(action, call.parameters, known)
         case "sts", "GetCallerIdentity":
             return  # anybody may ask who they are, whatever a policy says
         case "s3", action:
@@ -208,6 +216,49 @@ def _tags_of(whose: str, tags: Mapping[str, str]) -> dict[str, str | tuple[str, 
 
 def _arn(kind: str, name: str) -> str:
     return f"arn:aws:ec2:{REGION}:{ACCOUNT}:{kind}/{name}"
+
+
+# -- IAM -------------------------------------------------------------------------------------------------------------
+
+_OF_ROLES = {"CreateRole", "GetRole", "DeleteRole", "AttachRolePolicy", "DetachRolePolicy"}
+_OF_PROFILES = {
+    *("CreateInstanceProfile", "GetInstanceProfile", "DeleteInstanceProfile"),
+    *("AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile"),
+}
+
+
+def _identity(action: str, parameters: Parameters, known: Known) -> Iterator[Asked]:
+    """https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsidentityandaccessmanagementiam.html"""
+    if "Path" in parameters:
+        raise NotImplementedError(f"{action} with a path")
+    role = f"arn:aws:iam::{ACCOUNT}:role/{parameters.get('RoleName', '')}"
+    profile = f"arn:aws:iam::{ACCOUNT}:instance-profile/{parameters.get('InstanceProfileName', '')}"
+    if action in _OF_ROLES:
+        yield Asked(f"iam:{action}", role, _role_context(action, parameters, known))
+    elif action in _OF_PROFILES:
+        yield Asked(f"iam:{action}", profile)
+    else:
+        raise NotImplementedError(f"iam:{action}")
+    if action == "AddRoleToInstanceProfile":
+        yield Asked("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
+    tags = {parameters[key]: text for key, text in _tag_pairs(parameters)}
+    if tags:
+        resource, verb = (role, "TagRole") if action == "CreateRole" else (profile, "TagInstanceProfile")
+        yield Asked(f"iam:{verb}", resource, _tags_of("Request", tags) | {"aws:TagKeys": tuple(tags)})
+
+
+def _role_context(action: str, parameters: Parameters, known: Known) -> dict[str, str | tuple[str, ...]]:
+    """The boundary that a role is to have, or that it has; and the policy that is attached or taken."""
+    asked = parameters.get("PermissionsBoundary")
+    boundary = asked if action == "CreateRole" else known.boundaries.get(parameters["RoleName"])
+    told = {"iam:PermissionsBoundary": boundary, "iam:PolicyARN": parameters.get("PolicyArn")}
+    return {key: text for key, text in told.items() if text is not None}
+
+
+def _tag_pairs(parameters: Parameters) -> Iterator[tuple[str, str]]:
+    for key in parameters:
+        if re.fullmatch(r"Tags\.member\.\d+\.Key", key):
+            yield key, parameters.get(key.removesuffix("Key") + "Value", "")
 
 
 # -- S3 --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
 from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
-from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, LoginExpired, QuotaExceeded
+from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, LaunchTokenSpent, LoginExpired, QuotaExceeded
 from spotrun.events import LaunchIntended
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
@@ -88,9 +88,20 @@ def test_p5_after_five_minutes_a_quota_is_final(account: GuardedAccount) -> None
 def test_p14_an_instance_profile_that_is_not_there_is_told_once_with_its_words(
     account: GuardedAccount, cloud: AwsCloud
 ) -> None:
+    somebodys = AwsCloud(replace(aws_launches.CONFIG, instance_profile="somebodys"), ManualClock(datetime.now(UTC)))
+    with (
+        account.as_administrator(),
+        pytest.raises(IdentityUnknown, match=r"\(somebodys\).*Invalid IAM Instance Profile"),
+    ):
+        somebodys.launch(request(cloud))
+    assert len(launches(account)) == 1
+
+
+def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: GuardedAccount, cloud: AwsCloud) -> None:
     account.refuse("RunInstances", "InvalidParameterValue", 400)
-    with pytest.raises(CloudError, match="InvalidParameterValue: by the test"):
+    with pytest.raises(CloudError, match="InvalidParameterValue: by the test") as raised:
         cloud.launch(request(cloud))
+    assert not isinstance(raised.value, IdentityUnknown)
     assert len(launches(account)) == 1
 
 
@@ -225,7 +236,7 @@ def test_p26_expired_credentials_are_blindness_that_passes(account: GuardedAccou
 
 def test_p26_no_client_outlives_its_credentials(account: GuardedAccount) -> None:
     region = Region(REGION, ManualClock(datetime.now(UTC)))
-    names = ("ec2", "ssm", "sts", "quotas", "scheduler", "pricing")
+    names = ("ec2", "ssm", "sts", "quotas", "scheduler", "iam", "pricing")
     before = {name: getattr(region, name) for name in names}
     account.refuse("DescribeInstances", "ExpiredToken", 400)
     with pytest.raises(CredentialsExpired):

@@ -23,9 +23,10 @@ from spotrun.clock import ScaledClock
 from spotrun.events import Cause
 from spotrun.offering import CapacityType
 from tests import ec2_prices, ec2_server
+from tests.aws_launches import launches
 from tests.ec2_server import Life
 from tests.eventually import eventually
-from tests.guarded_account import INSTANCE, GuardedAccount
+from tests.guarded_account import GuardedAccount
 from tests.local_runs import JOBS, WITHIN_S, Site, environment_of, final_tensors, processes_now
 from tests.object_stores import RunningServer
 
@@ -50,14 +51,13 @@ class Aws(Site):
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
         account.furnish()
         account.deploy_region()
-        kept = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+        account.credentials = (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
+        kept = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
         account.tools = {"aws": f'#!/bin/bash\nexec "{sys.executable}" -m awscli "$@"\n'}
         account.image = {name: os.environ[name] for name in kept} | {
             "PATH": f"{BIN}:{os.defpath}",
-            "AWS_EC2_METADATA_DISABLED": "true",
             "OMP_NUM_THREADS": "1",
             "HOME": str(folder / "home"),
-            **INSTANCE,
         }
         (folder / "home").mkdir()
         with account.as_administrator():
@@ -160,7 +160,7 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
         assert attempt.setup.how == ("unpacked" if accelerators in ready else "run")
         ready.add(accelerators)
     assert len(attempts) > len(ready), "set-up was paid once, and used again"
-    store = site.run("stormy").store
+    store, uid = site.run("stormy").store, site.run("stormy").created.uid
     assert [each.key for each in store.list("") if SECRET.encode() in store.get(each.key)] == []
     assert SECRET not in output
 
@@ -185,5 +185,7 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
     assert site.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
     assert site.aws("ec2", "describe-volumes").strip() == ""
     assert site.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
+    assert {asked["IamInstanceProfile.Name"] for asked in launches(site.account)} == {f"spotrun-run-{uid}"}
+    assert uid not in site.aws("iam", "list-roles") + site.aws("iam", "list-instance-profiles")
     bucket = site.uri.split("/")[2]
     assert "Uploads" not in site.aws("s3api", "list-multipart-uploads", "--bucket", bucket)

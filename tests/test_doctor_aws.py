@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -19,14 +19,15 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.inquiry import NO_INSTANCE
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.doctor.aws import AwsDoctor
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.doctor.aws import LOOK_AGAIN_S, AwsDoctor
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
 from spotrun.spec import ResourcesSpec
 from spotrun.spec_values import read_accelerators
-from tests.aws_launches import CONFIG, request
-from tests.ec2_server import IMAGE_PARAMETER, REGION, TYPES, ZONES
+from tests.aws_launches import CONFIG, count, launches, request
+from tests.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
 from tests.guarded_account import RUNNER, TEMPLATE, GuardedAccount
 from tests.iam import Document, listed
 from tests.local_runs import JOBS, Site
@@ -42,6 +43,7 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     account.reach(monkeypatch)
     backends.get_backend("s3").reset()  # type: ignore[arg-type]
     account.furnish()
+    account.profiles_are_known = True
     account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
     return account
 
@@ -147,14 +149,76 @@ def test_a_launch_that_is_not_allowed_is_found_by_a_dry_run(account: GuardedAcco
 
 def test_a_role_that_may_not_be_passed_is_found_too(account: GuardedAccount) -> None:
     account.policies = without("iam:PassRole")
-    assert "iam:PassRole" in failures(examined())["launch on demand"].detail
+    found = failures(examined(instance_profile="spotrun-run-0123456789"))
+    assert "iam:PassRole" in found["launch on demand"].detail
+    assert "iam:PassRole" in failures(examined())["role"].detail
 
 
-def test_a_profile_that_is_not_there_is_found(account: GuardedAccount) -> None:
+def test_a_role_like_that_of_a_run_is_tried_and_removed(account: GuardedAccount) -> None:
+    assert examined()["role"].verdict is Verdict.OK
+    profiles = {asked["IamInstanceProfile.Name"] for asked in launches(account)}
+    assert len(profiles) == 1
+    assert profiles.pop().startswith("spotrun-run-doctor")
+    assert roles(account) == {"spotrun-run-0123456789"}
+
+
+def test_a_role_that_ec2_does_not_know_yet_is_waited_for(account: GuardedAccount) -> None:
+    account.profiles_are_known = False
+    clock = Knowing(account, at=LOOK_AGAIN_S * 3)
+    assert failures(examined(clock=clock)) == {}
+    assert len(launches(account)) == 3 + 2, "three in vain, then one of each capacity type"
+
+
+def test_a_role_that_ec2_never_comes_to_know_is_found_and_removed(account: GuardedAccount) -> None:
+    account.profiles_are_known = False
+    found = failures(examined(clock=ManualClock(datetime.now(UTC))))
+    assert set(found) == {"launch on spot", "launch on demand"}
+    assert "Invalid IAM Instance Profile name" in found["launch on spot"].detail
+    assert roles(account) == {"spotrun-run-0123456789"}
+
+
+class Knowing(ManualClock):
+    """EC2 knows all profiles once so many seconds were waited."""
+
+    def __init__(self, account: GuardedAccount, at: float) -> None:
+        super().__init__(datetime.now(UTC))
+        self._account, self._left = account, at
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._left -= seconds
+        self._account.profiles_are_known = self._left <= 0
+
+
+def roles(account: GuardedAccount) -> set[str]:
     with account.as_administrator():
-        boto3.client("iam").delete_instance_profile(InstanceProfileName="spotrun-node")
+        return {each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]}
+
+
+@pytest.mark.parametrize("action", ["iam:CreateRole", "iam:AttachRolePolicy", "iam:AddRoleToInstanceProfile"])
+def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount, action: str) -> None:
+    account.policies = without(action)
     found = failures(examined())
-    assert "infra/aws" in found["launch on spot"].hint
+    assert set(found) == {"role"}
+    assert action.partition(":")[0] in found["role"].detail
+    assert "spotrun-runner" in found["role"].hint
+    assert found["role"].exit_code == AccessDenied.exit_code
+
+
+def test_an_account_without_the_policy_of_nodes_is_found(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        RunRoles(calls(), ManualClock()).remove(RUN)
+        boto3.client("iam").delete_policy(PolicyArn=f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node")
+    assert "account.yaml" in failures(examined())["role"].hint
+
+
+def test_a_profile_for_all_runs_is_looked_at_instead(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        assert failures(examined(instance_profile="spotrun-run-0123456789")) == {}
+        found = failures(examined(instance_profile="somebodys"))
+    assert set(found) == {"launch on spot", "launch on demand"}
+    assert "aws.instance_profile" in found["launch on spot"].hint
+    assert count(account, "CreateRole") == 0
 
 
 def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_about(account: GuardedAccount) -> None:
@@ -210,8 +274,13 @@ def test_a_launch_template_is_looked_at_where_one_is_named(account: GuardedAccou
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 def test_a_launch_template_that_the_policy_does_not_allow_is_found_by_a_dry_run(account: GuardedAccount) -> None:
     account.deploy_region()
-    account.policies = [{"Statement": [each for each in RUNNER[0]["Statement"] if "Template" not in each["Sid"]]}]
+    account.policies = [{"Statement": [*map(without_templates, RUNNER[0]["Statement"])]}]
     assert "launch-template/" in failures(examined(launch_template="spotrun-node"))["launch on spot"].detail
+
+
+def without_templates(statement: Mapping[str, Any]) -> dict[str, Any]:
+    resources = listed(statement["Resource"])
+    return {**statement, "Resource": [each for each in resources if "launch-template" not in each]}
 
 
 def test_each_zone_says_what_it_has(account: GuardedAccount) -> None:

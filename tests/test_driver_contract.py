@@ -28,6 +28,9 @@ from tests.ec2_server import Ec2Account
 from tests.eventually import eventually
 from tests.worlds import calm
 
+OTHERS = ("aaaaaaaaaa", "bbbbbbbbbb")
+"""Runs besides the one that most tests launch for."""
+
 
 class Account(Protocol):
     """An empty account at one cloud."""
@@ -58,6 +61,8 @@ class AwsAccount:
         self._server.__enter__()
         self._server.reach(monkeypatch)
         self._server.furnish()
+        for run_uid in OTHERS:
+            self._server.identify(run_uid)
         self._server.image, self._server.tools = {"PATH": os.environ["PATH"]}, {"aws": ec2_machines.NO_STORE}
 
     def driver(self) -> CloudDriver:
@@ -241,9 +246,9 @@ def test_an_unknown_instance_is_none(account: Account) -> None:
 
 def test_instances_are_listed_by_run(account: Account) -> None:
     driver = account.driver()
-    mine = driver.launch(request_for(offering(driver), token="a", run_uid="aaaaaaaaaa"))
-    driver.launch(request_for(offering(driver), token="b", run_uid="bbbbbbbbbb"))
-    assert [each.instance_id for each in account.driver().list("aaaaaaaaaa")] == [mine.instance_id]
+    mine = driver.launch(request_for(offering(driver), token="a", run_uid=OTHERS[0]))
+    driver.launch(request_for(offering(driver), token="b", run_uid=OTHERS[1]))
+    assert [each.instance_id for each in account.driver().list(OTHERS[0])] == [mine.instance_id]
     assert len(account.driver().list()) == 2
     assert account.driver().list("cccccccccc") == []
 

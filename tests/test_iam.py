@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -24,23 +25,39 @@ from tests.iam_calls import Call, Known, asked_by
 DOCUMENTS = Template("account", SessionManager="enabled").documents()
 BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
 RUN = f"{BUCKET}/runs/resnet50-0123456789"
+ANOTHER = f"{BUCKET}/runs/bert-fedcba9876"
 INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
 TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
 SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
 ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
+OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
+NODE_POLICY = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node"
+BOUND, GIVEN = {"iam:PermissionsBoundary": NODE_POLICY}, {"iam:PolicyARN": NODE_POLICY}
+TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder")}
 OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
 TO_EC2, TO_SCHEDULER = {"iam:PassedToService": "ec2.amazonaws.com"}, {"iam:PassedToService": "scheduler.amazonaws.com"}
 TLS, CREATING = {"aws:SecureTransport": "true"}, {"aws:SecureTransport": "true", "s3:if-none-match": "*"}
 ATTACHED = {
     "runner": ("spotrun-runner", "bucket"),
-    "node": ("spotrun-node/runs", "spotrun-node/sessions", "bucket"),
+    "node": ("spotrun-node", "bucket"),
+    "node without tags": ("spotrun-node", "bucket"),
+    "node of a folder elsewhere": ("spotrun-node", "bucket"),
     "guard": ("spotrun-guard/end-instances",),
     "user": ("spotrun-sessions",),
     "administrator": ("anything", "bucket"),
-    "node elsewhere": ("spotrun-node/runs",),
+    "node elsewhere": ("spotrun-node",),
     "runner elsewhere": ("spotrun-runner",),
 }
 """Who has which policies. Elsewhere the bucket was made without our template, and has no policy of its own."""
+OF_NODE = {
+    "aws:PrincipalTag/spotrun:run": "0123456789",
+    "aws:PrincipalTag/spotrun:folder": "runs/resnet50-0123456789",
+}
+TAGS_OF = {
+    "node": OF_NODE,
+    "node elsewhere": OF_NODE,
+    "node of a folder elsewhere": OF_NODE | {"aws:PrincipalTag/spotrun:folder": "elsewhere/resnet50-0123456789"},
+}
 ANYTHING = {"Statement": [{"Sid": "Anything", "Effect": "Allow", "Action": "*", "Resource": "*"}]}
 NOT_EVALUATED = {"EndOwnSessions"}
 """Statements that are not put to any request here, by name: this one has a policy variable in it."""
@@ -73,7 +90,18 @@ ALLOWED = [
     ("runner", Asked("ssm:DescribeParameters")),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
-    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
+    ("runner", Asked("iam:ListRoles")),
+    ("runner", Asked("iam:CreateRole", OF_RUN, BOUND)),
+    ("runner", Asked("iam:TagRole", OF_RUN, TAGGED)),
+    ("runner", Asked("iam:TagInstanceProfile", PROFILE_OF_RUN, TAGGED)),
+    ("runner", Asked("iam:AttachRolePolicy", OF_RUN, BOUND | GIVEN)),
+    ("runner", Asked("iam:DetachRolePolicy", OF_RUN, BOUND | GIVEN)),
+    *(("runner", Asked(f"iam:{verb}Role", OF_RUN)) for verb in ("Get", "Delete")),
+    *(
+        ("runner", Asked(f"iam:{verb}InstanceProfile", PROFILE_OF_RUN))
+        for verb in ("Create", "Get", "AddRoleTo", "RemoveRoleFrom", "Delete")
+    ),
+    ("runner", Asked("iam:PassRole", OF_RUN, TO_EC2)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_SCHEDULER)),
     *(
         ("runner", Asked(f"scheduler:{verb}Schedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0"))
@@ -99,6 +127,56 @@ ALLOWED = [
 ]
 
 DENIED = [
+    *(
+        ("node", Asked(f"s3:{verb}Object", f"{folder}/hints/agent-1.json", TLS))
+        for verb in ("Get", "Put", "Delete")
+        for folder in (ANOTHER, f"{ANOTHER}/0123456789", f"{ANOTHER}-0123456789", f"{RUN}0", f"{BUCKET}/runs")
+    ),
+    ("node", Asked("s3:PutObject", f"{ANOTHER}/ledger/resnet50-0123456789/0.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{BUCKET}/runs/market/aws/us-east-1/x", CREATING)),
+    *(
+        (who, Asked(action, resource, TLS))
+        for who in ("node without tags", "node of a folder elsewhere")
+        for action, resource in (
+            ("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz"),
+            ("s3:PutObject", f"{BUCKET}/elsewhere/resnet50-0123456789/x"),
+            ("s3:GetObject", f"{BUCKET}//x"),
+        )
+    ),
+    ("node without tags", Asked("s3:ListBucket", BUCKET, TLS)),
+    ("node without tags", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node without tags", Asked("ssm:UpdateInstanceInformation")),
+    *(
+        ("node", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN | TO_EC2 | TAGGED))
+        for action in ("CreateRole", "TagRole", "AttachRolePolicy", "PassRole", "GetRole", "PutRolePolicy")
+    ),
+    ("runner", Asked("iam:CreateRole", OF_RUN)),
+    ("runner", Asked("iam:CreateRole", OF_RUN, {"iam:PermissionsBoundary": "arn:aws:iam::aws:policy/ReadOnlyAccess"})),
+    ("runner", Asked("iam:CreateRole", f"{ROLE}/administrator", BOUND)),
+    ("runner", Asked("iam:CreateRole", f"{ROLE}/admins/spotrun-run-0123456789", BOUND)),
+    ("runner", Asked("iam:TagRole", f"{ROLE}/administrator", TAGGED)),
+    ("runner", Asked("iam:TagRole", OF_RUN, {"aws:TagKeys": ("spotrun:run", "team")})),
+    (
+        "runner",
+        Asked("iam:AttachRolePolicy", OF_RUN, BOUND | {"iam:PolicyARN": "arn:aws:iam::aws:policy/AmazonS3FullAccess"}),
+    ),
+    ("runner", Asked("iam:AttachRolePolicy", OF_RUN, GIVEN)),
+    ("runner", Asked("iam:AttachRolePolicy", f"{ROLE}/administrator", BOUND | GIVEN)),
+    ("runner", Asked("iam:DetachRolePolicy", OF_RUN, BOUND | {"iam:PolicyARN": "arn:aws:iam::aws:policy/AWSDenyAll"})),
+    *(
+        ("runner", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN))
+        for action in (
+            *("PutRolePolicy", "UpdateAssumeRolePolicy", "UpdateRole", "UntagRole"),
+            *("PutRolePermissionsBoundary", "DeleteRolePermissionsBoundary"),
+        )
+    ),
+    *(("runner", Asked(f"iam:{verb}PolicyVersion", NODE_POLICY)) for verb in ("Create", "SetDefault")),
+    ("runner", Asked("iam:DeletePolicy", NODE_POLICY)),
+    ("runner", Asked("iam:DeleteRole", f"{ROLE}/administrator")),
+    ("runner", Asked("iam:DeleteRole", f"{ROLE}/spotrun-guard")),
+    ("runner", Asked("iam:AddRoleToInstanceProfile", f"{PROFILE}/administrator")),
+    ("runner", Asked("iam:PassRole", OF_RUN, {"iam:PassedToService": "lambda.amazonaws.com"})),
+    ("runner", Asked("iam:PassRole", OF_RUN)),
     ("node", Asked("s3:PutObject", f"{BUCKET}/environments/5feceb66.json", CREATING)),
     ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/ledger/00000001.json", TLS)),
@@ -115,7 +193,6 @@ DENIED = [
     ("node", Asked("ssm:DescribeParameters")),
     ("node", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
     ("node", Asked("ec2:RunInstances", INSTANCE, OURS)),
-    ("node", Asked("iam:PassRole", f"{ROLE}/spotrun-node", TO_EC2)),
     ("guard", Asked("ec2:TerminateInstances", INSTANCE)),
     ("user", Asked("ssm:StartSession", INSTANCE)),
     ("runner", Asked("ec2:TerminateInstances", INSTANCE)),
@@ -132,7 +209,6 @@ DENIED = [
         "runner",
         Asked("ec2:CreateTags", INSTANCE, {"ec2:CreateAction": "RunInstances", "aws:TagKeys": ("spotrun:run", "team")}),
     ),
-    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-node", {"iam:PassedToService": "lambda.amazonaws.com"})),
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_EC2)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_EC2)),
     ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_SCHEDULER)),
@@ -154,7 +230,8 @@ DENIED = [
 
 
 def decided(who: str, asked: Asked) -> Decision:
-    return decide([ANYTHING if name == "anything" else DOCUMENTS[name] for name in ATTACHED[who]], asked)
+    by_whom = replace(asked, context={**asked.context, **TAGS_OF.get(who, {})})
+    return decide([ANYTHING if name == "anything" else DOCUMENTS[name] for name in ATTACHED[who]], by_whom)
 
 
 def case(value: Any) -> str:
@@ -214,10 +291,8 @@ def test_an_image_of_somebody_elses_is_not_launched_unless_its_owner_is_named() 
     assert decide([theirs], asked).allowed
 
 
-def test_only_ec2_may_be_a_node_and_only_schedules_of_our_group_may_be_the_guard() -> None:
-    (node,) = DOCUMENTS["spotrun-node/trust"]["Statement"]
+def test_only_schedules_of_our_group_may_be_the_guard() -> None:
     (guard,) = DOCUMENTS["spotrun-guard/trust"]["Statement"]
-    assert node["Principal"] == {"Service": "ec2.amazonaws.com"}
     assert guard["Principal"] == {"Service": "scheduler.amazonaws.com"}
     group = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule-group"
     ours = {"aws:SourceAccount": ACCOUNT, "aws:SourceArn": f"{group}/spotrun"}
@@ -285,6 +360,7 @@ def statement(**changes: Any) -> list[dict[str, Any]]:
         {"Effect": "Maybe"},
         {"Principal": {"AWS": "arn:aws:iam::1:root"}},
         {"Resource": "arn:aws:s3:::b/${aws:username}"},
+        {"Resource": "arn:aws:s3:::b/${aws:PrincipalTag/a, 'x'}"},
         {"Condition": {"DateGreaterThan": {"aws:CurrentTime": "2026-01-01"}}},
         {"Condition": {"StringEqualsIfExists": {"a": "b"}}},
         {"Condition": {"ForAnyValue:StringLike": {"a": "b"}}},
@@ -317,6 +393,25 @@ def test_what_the_evaluator_does_not_know_it_says(changes: dict[str, Any]) -> No
 )
 def test_conditions_hold_as_iam_says(conditions: dict[str, Any], context: dict[str, Any], holds: bool) -> None:
     assert conditions_hold(conditions, context) is holds
+
+
+@pytest.mark.parametrize(
+    ("tags", "key", "allowed"),
+    [
+        ({"aws:PrincipalTag/a": "x"}, "runs/x/k", True),
+        ({"AWS:principaltag/A": "x"}, "runs/x/k", True),
+        ({"aws:PrincipalTag/a": "x/y"}, "runs/x/y/k", True),
+        ({"aws:PrincipalTag/a": "x"}, "runs/y/k", False),
+        ({"aws:PrincipalTag/a": ""}, "runs/x/k", False),
+        ({"aws:PrincipalTag/b": "x"}, "runs/x/k", False),
+        ({}, "runs//k", False),
+        ({}, "runs/${aws:PrincipalTag/a}/k", False),
+    ],
+    ids=str,
+)
+def test_a_tag_of_who_asks_stands_in_a_resource(tags: dict[str, str], key: str, allowed: bool) -> None:
+    policy = statement(Resource="arn:aws:s3:::b/runs/${aws:PrincipalTag/a}/*")
+    assert decide(policy, Asked("s3:GetObject", f"arn:aws:s3:::b/{key}", tags)).allowed is allowed
 
 
 def test_a_denial_wins_whatever_allows() -> None:

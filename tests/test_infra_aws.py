@@ -15,10 +15,12 @@ from typing import Any
 import boto3
 import pytest
 
-from spotrun.clock import system_clock
-from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clock import ManualClock, system_clock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.request import RUN
+from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
 from tests import ec2_server
 from tests.aws_templates import NAMES, Template, deploy, path_of
@@ -33,12 +35,17 @@ POLICY_MAX_CHARACTERS = 6144
 BUCKET = f"spotrun-{ACCOUNT}-{REGION}"
 
 
+def roles() -> RunRoles:
+    return RunRoles(Region(REGION, ManualClock()), ManualClock())
+
+
 @pytest.fixture
 def bare(account: GuardedAccount) -> Iterator[None]:
     """An account in which nothing of ours is yet, and whose administrator we are."""
     with account.as_administrator():
         boto3.client("ec2").delete_security_group(GroupName="spotrun-node")
-        boto3.client("iam").delete_instance_profile(InstanceProfileName="spotrun-node")
+        roles().remove(ec2_server.RUN)
+        boto3.client("iam").delete_policy(PolicyArn=f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}")
         yield
 
 
@@ -107,8 +114,6 @@ def test_what_is_deployed_is_what_the_other_tests_read() -> None:
     expected = Template("account", SessionManager="enabled").documents()
     expected.pop("bucket")
     assert found == expected
-    profile = iam.get_instance_profile(InstanceProfileName="spotrun-node")["InstanceProfile"]
-    assert [role["RoleName"] for role in profile["Roles"]] == ["spotrun-node"]
     encryption = boto3.client("s3").get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]
     assert encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
 
@@ -127,6 +132,7 @@ def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs() -
     groups = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"]
     assert groups[0]["IpPermissions"] == []
     assert groups[0]["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
+    assert roles().make("0123456789", f"s3://{BUCKET}/runs/r-0123456789") is not None
     template = boto3.client("ec2").describe_launch_templates(LaunchTemplateNames=["spotrun-node"])["LaunchTemplates"][0]
     assert template["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}
 
@@ -137,9 +143,7 @@ def test_what_moto_cannot_deploy_is_known_by_name() -> None:
         "AWS::S3::Bucket",
         "AWS::EC2::LaunchTemplate",
         "AWS::EC2::SecurityGroup",
-        "AWS::IAM::InstanceProfile",
         "AWS::IAM::ManagedPolicy",
-        "AWS::IAM::Policy",
         "AWS::IAM::Role",
     } == kinds - MOTO_CANNOT_DEPLOY
     assert kinds >= MOTO_CANNOT_DEPLOY
@@ -185,9 +189,10 @@ def in_words_of_the_api(rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # -- the policies ----------------------------------------------------------------------------------------------------
 
-DOCUMENTS = Template("account", SessionManager="enabled").documents()
+SESSIONS = {"SessionManager": "enabled"}
+DOCUMENTS = Template("account", **SESSIONS).documents()
 WITHOUT_RESOURCES = {
-    *("ec2:Describe", "pricing:", "servicequotas:"),
+    *("ec2:Describe", "iam:ListRoles", "pricing:", "servicequotas:"),
     *("ssm:DescribeParameters", "ssm:UpdateInstanceInformation", "ssmmessages:"),
 }
 
@@ -205,20 +210,23 @@ def test_no_action_that_is_allowed_has_a_wildcard_and_only_what_knows_no_resourc
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_each_policy_fits_into_what_iam_takes(name: str) -> None:
-    assert len("".join(json.dumps(DOCUMENTS[name], separators=(",", ":")).split())) <= POLICY_MAX_CHARACTERS
+def test_each_policy_fits_into_what_iam_takes_with_long_names_too(name: str) -> None:
+    long_names = {"BucketName": "b" * 63, "RunsPrefix": "p" * 40, "ImageOwners": "amazon,210987654321"}
+    for template in (Template("account", **SESSIONS), Template("account", "aws-us-gov", **SESSIONS, **long_names)):
+        text = json.dumps(template.documents()[name], separators=(",", ":"))
+        assert len("".join(text.split())) <= POLICY_MAX_CHARACTERS
 
 
 def test_the_node_may_do_nothing_in_ec2() -> None:
-    mine = [document for name, document in DOCUMENTS.items() if name.startswith("spotrun-node/")]
-    actions = [action for document in mine for each in document["Statement"] for action in listed(each["Action"])]
-    assert len(mine) == 3
+    actions = [action for each in DOCUMENTS[POLICY]["Statement"] for action in listed(each["Action"])]
     assert not [action for action in actions if action.startswith(("ec2:", "iam:", "scheduler:"))]
 
 
 def test_sessions_are_off_unless_they_are_asked_for() -> None:
     off = Template("account").documents()
-    assert set(DOCUMENTS) - set(off) == {"spotrun-node/sessions", "spotrun-sessions"}
+    assert set(DOCUMENTS) - set(off) == {"spotrun-sessions"}
+    assert [documents[POLICY]["Statement"][-1]["Effect"] for documents in (DOCUMENTS, off)] == ["Allow", "Deny"]
+    assert "ssmmessages:OpenDataChannel" in off[POLICY]["Statement"][-1]["Action"]
 
 
 def test_the_group_lets_nothing_in() -> None:
@@ -230,3 +238,14 @@ def test_the_group_lets_nothing_in() -> None:
 def test_the_policies_know_the_tag_that_the_driver_gives() -> None:
     assert f"aws:RequestTag/{RUN}" in json.dumps(DOCUMENTS["spotrun-runner"])
     assert f"aws:ResourceTag/{RUN}" in json.dumps(DOCUMENTS["spotrun-guard/end-instances"])
+
+
+def test_the_policies_know_the_names_and_tags_of_the_roles_of_runs() -> None:
+    runners = {each["Sid"]: each for each in DOCUMENTS["spotrun-runner"]["Statement"]}
+    role = f"arn:aws:iam::{ACCOUNT}:role/{OWN_PROFILE}*"
+    assert runners["MakeRolesOfRuns"]["Resource"] == role
+    assert runners["MakeRolesOfRuns"]["Condition"]["ArnEquals"] == {
+        "iam:PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}"
+    }
+    assert runners["TagRolesOfRuns"]["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"] == [RUN, FOLDER]
+    assert {f"aws:PrincipalTag/{tag}" in json.dumps(DOCUMENTS[POLICY]) for tag in (RUN, FOLDER)} == {True}

@@ -9,8 +9,16 @@ import typer
 from spotrun.cli.options import StoreOption, YesOption
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from spotrun.cli.wiring import OpenRun
+    from spotrun.clouds.driver import CloudDriver
     from spotrun.clouds.guards import Guards
+    from spotrun.clouds.identities import Identities
     from spotrun.instance import Instance
+
+    Runs = Callable[[], Mapping[str, OpenRun]]
+    """Those of the store by their uids; it is read when they are asked for first."""
 
 
 def reap(
@@ -21,14 +29,25 @@ def reap(
         list[str] | None, typer.Option("--region", help="Of aws; may be repeated. Default: us-east-1.")
     ] = None,
 ) -> None:
-    """Find instances that no run wants any more, and end them."""
-    from spotrun.address import DEFAULT_STORE
-    from spotrun.cli import attend
-    from spotrun.cli.wiring import cloud_named, guards_named
+    """Find instances that no run wants any more, and end them; on AWS the roles of runs that are over, too."""
+    from functools import cache
 
-    driver, guards = cloud_named(cloud, region), guards_named(cloud, region)
+    from spotrun.address import DEFAULT_STORE
+    from spotrun.cli.wiring import cloud_named, guards_named, identities_named, runs_in
+
+    runs = cache(lambda: {run.created.uid: run for run in runs_in(store or DEFAULT_STORE)})
+    _end_instances(cloud_named(cloud, region), guards_named(cloud, region), runs, yes)
+    _remove_identities(identities_named(cloud, region), runs, yes)
+
+
+# -- instances -------------------------------------------------------------------------------------------------------
+
+
+def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
+    from spotrun.cli import attend
+
     unwanted = [
-        instance for instance in driver.list() if instance.alive and not _wanted(instance, store or DEFAULT_STORE)
+        instance for instance in driver.list() if instance.alive and not _wanted(instance, runs().get(instance.run_uid))
     ]
     for instance in unwanted:
         print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
@@ -51,14 +70,12 @@ def _disarm(guards: Guards, instance: Instance) -> None:
         print(f"the guard of {instance.instance_id} stays until its time-to-live is over: {error.message}")
 
 
-def _wanted(instance: Instance, store: str) -> bool:
+def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
     Whether its run still has a use for it. A run that cannot be found or read keeps its instances: unknown is not dead.
     """
-    from spotrun.cli.wiring import runs_in
     from spotrun.errors import LedgerDamaged
 
-    run = next((found for found in runs_in(store) if found.created.uid == instance.run_uid), None)
     if run is None:
         return True
     try:
@@ -67,3 +84,47 @@ def _wanted(instance: Instance, store: str) -> bool:
         return True
     launch = state.launches.get(instance.launch)
     return state.terminal is None and launch is not None and launch.closed is None and launch.condemned is None
+
+
+# -- identities ------------------------------------------------------------------------------------------------------
+
+
+def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
+    from spotrun.cli import attend
+
+    over = [run for run in _identified(identities, runs) if _is_over(run)]
+    for run in over:
+        print(f"the role of {run.id}, which is over")
+    if not over:
+        return
+    attend.confirm(yes, f"Remove {len(over)}?")
+    for run in over:
+        identities.remove(run.created.uid)
+    print(f"removed {len(over)}")
+
+
+def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
+    """Those of this store that have an identity. Who brings a role for all runs may not be allowed to ask."""
+    from spotrun.errors import AccessDenied
+
+    try:
+        uids = identities.list()
+    except AccessDenied as error:
+        print(f"nobody tells whether there are roles of runs: {error.message}")
+        return []
+    return [runs()[uid] for uid in uids if uid in runs()]
+
+
+def _is_over(run: OpenRun) -> bool:
+    """
+    Whether it has ended, and nothing of it lives in any of its regions. What just ends it may still be.
+
+    A run that is not in this store, or cannot be read, keeps its role. So does one that is being created.
+    """
+    from spotrun.errors import LedgerDamaged, SpecInvalid
+
+    try:
+        state = run.ledger.refresh()
+        return state.terminal is not None and not any(each.alive for each in run.cloud.list(run.created.uid))
+    except (LedgerDamaged, SpecInvalid):
+        return False

@@ -21,6 +21,7 @@ from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards, NoGuards
+from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import clock_of, first_entry, newborn, region_of
@@ -69,8 +70,8 @@ class OpenRun:
     @cached_property
     def runner(self) -> Runner:
         market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
-        guards = guards_of(self.spec, self.clock)
-        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market, guards)
+        guards, identities = guards_of(self.spec, self.clock), identities_of(self.spec, self.clock)
+        return Runner(self.ledger, self.store, self.cloud, self.clock, self.spec, self.uri, market, guards, identities)
 
 
 def cloud_of(spec: RunSpec, clock: ScaledClock) -> CloudDriver:
@@ -104,6 +105,20 @@ def _aws_guards(regions: Sequence[str], clock: Clock) -> Guards:
     from spotrun.clouds.aws.guard import AwsGuards
 
     return AwsGuards(regions, clock)
+
+
+def identities_of(spec: RunSpec, clock: Clock) -> Identities:
+    """Whom that cloud's instances are; only for a spec whose cloud there is."""
+    if spec.resources.cloud == "local" or spec.aws.instance_profile is not None:
+        return NoIdentities()
+    return _aws_identities(aws_config(spec.resources, spec.aws).regions, clock)
+
+
+def _aws_identities(regions: Sequence[str], clock: Clock) -> Identities:
+    from spotrun.clouds.aws.calls import Region
+    from spotrun.clouds.aws.run_role import RunRoles
+
+    return RunRoles(Region(regions[0], clock), clock)
 
 
 def aws_config(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
@@ -259,6 +274,11 @@ def cloud_named(name: str, regions: Sequence[str] | None) -> CloudDriver:
 def guards_named(name: str, regions: Sequence[str] | None) -> Guards:
     """Those of `cloud_named`."""
     return _aws_guards(_looked_in(regions), system_clock()) if name == "aws" else NoGuards()
+
+
+def identities_named(name: str, regions: Sequence[str] | None) -> Identities:
+    """Those of `cloud_named`."""
+    return _aws_identities(_looked_in(regions), system_clock()) if name == "aws" else NoIdentities()
 
 
 def _looked_in(regions: Sequence[str] | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ class CloudDriver(Protocol):
         QuotaExceeded          the account may not have it     -> tell the user; another region may work
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> stop; retrying cannot help
+        IdentityUnknown        whom the instance is to be      -> wait, where it was made just now
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 
@@ -43,7 +44,8 @@ class CloudDriver(Protocol):
 
         Raises:
             LaunchTokenSpent: the token's instance existed and is terminated.
-            InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied: see the class docstring.
+            InsufficientCapacity, QuotaExceeded, CloudUnavailable, AccessDenied, IdentityUnknown: see the class
+                docstring.
         """
 
     def describe(self, instance_id: str) -> Instance | None:

@@ -1,14 +1,18 @@
 """
 An AWS account, looked at with the caller's own credentials before any instance bills.
 
-It reads and rehearses: RunInstances and TerminateInstances are asked as dry runs, which launch and end nothing.
+It reads and rehearses: RunInstances and TerminateInstances are asked as dry runs, which launch and end nothing. What it
+makes is the role of a run that never is, and it removes that again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws import guard, inquiry
@@ -17,10 +21,12 @@ from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.doctor.aws_capacity import Capacity
 from spotrun.doctor.aws_secrets import secret_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError
+from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secret_reference import Reference
@@ -29,7 +35,8 @@ from spotrun.spec import ResourcesSpec
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
 """Beyond it AWS takes no signature: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
-_TOKEN = "spotrun-doctor"
+LOOK_AGAIN_S = 5.0
+_TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
 _ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
@@ -69,7 +76,8 @@ class AwsDoctor:
         yield from findings_of("launch template", self._launch_template)
         yield from findings_of("capacity", self._capacity.zone_findings)
         yield from findings_of("quota", self._capacity.quota_findings)
-        yield from findings_of("permissions", self._permissions)
+        yield from findings_of("role", self._launches)
+        yield from findings_of("terminate", self._may_terminate)
         yield from findings_of("secrets", partial(secret_findings, self._region, self._secrets))
         yield self._guard()
 
@@ -131,18 +139,27 @@ class AwsDoctor:
 
     # -- what the caller may do ----------------------------------------------------------------------------------
 
-    def _permissions(self) -> Iterator[Finding]:
+    def _launches(self) -> Iterator[Finding]:
+        """As the instances of a run are launched: with a role of their own, or with the profile that the job names."""
+        if self._config.instance_profile is not None:
+            yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
+            return
+        with _trial_role(self._region, self._clock) as uid:
+            yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
+        yield ok("role", "a run can have one of its own; the one that was tried is removed again")
+
+    def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
+        until = self._clock.now() + patience
         for capacity_type, offering in self._capacity.one_of_each().items():
             name = _TOLD_BY[capacity_type]
-            yield from findings_of(name, partial(self._may_launch, name, offering))
-        yield from findings_of("terminate", self._may_terminate)
+            yield from findings_of(name, partial(self._may_launch, name, offering, uid, until))
 
-    def _may_launch(self, name: str, offering: Offering) -> Iterator[Finding]:
+    def _may_launch(self, name: str, offering: Offering, uid: str, until: datetime) -> Iterator[Finding]:
         network = self._catalog.network
         request = LaunchRequest(
             token=_TOKEN,
-            run_uid="doctor",
-            run_uri="s3://doctor/doctor",
+            run_uid=uid,
+            run_uri=_NOWHERE,
             launch=0,
             offering=self._catalog.surrounded(offering),
             time_to_live=timedelta(hours=1),
@@ -150,12 +167,22 @@ class AwsDoctor:
         image = describe_image(self._region, request.offering.image)
         parameters = run_instances(request, self._config, image, network.group)
         try:
-            inquiry.rehearse_launch(self._region, parameters)
+            self._rehearse(parameters, until)
         except AccessDenied as error:
             raise AccessDenied(error.message, hint=_ATTACH) from error
         except CloudError as error:
             raise type(error)(error.message, hint=error.hint or _DEPLOY) from error
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
+
+    def _rehearse(self, parameters: dict[str, Any], until: datetime) -> None:
+        """A role that was made just now EC2 may not know yet."""
+        while True:
+            try:
+                return inquiry.rehearse_launch(self._region, parameters)
+            except IdentityUnknown:
+                if self._clock.now() >= until:
+                    raise
+            self._clock.sleep(LOOK_AGAIN_S)
 
     def _may_terminate(self) -> Iterator[Finding]:
         try:
@@ -173,6 +200,20 @@ class AwsDoctor:
             return ok("guard", "a schedule ends each instance that outlives its time-to-live")
         what = "an instance whose own time-to-live has died with its system ends no sooner than at the next sweep"
         return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
+
+
+@contextlib.contextmanager
+def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
+    """The uid of a run that never is; inside, it has a role."""
+    roles, uid = RunRoles(region, clock), f"doctor{secrets.token_hex(5)}"
+    try:
+        roles.make(uid, _NOWHERE)
+        yield uid
+    except BaseException:
+        with contextlib.suppress(CloudError):  # the reason that comes first is the one to tell
+            roles.remove(uid)
+        raise
+    roles.remove(uid)
 
 
 def _skew(before: datetime, after: datetime, told_at: datetime) -> timedelta:

@@ -91,6 +91,10 @@ class Region:
         return self._client("service-quotas", self.name)
 
     @property
+    def iam(self) -> Any:
+        return self._client("iam", self.name)
+
+    @property
     def scheduler(self) -> Any:
         return self._client("scheduler", self.name)
 

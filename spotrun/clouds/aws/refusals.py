@@ -1,8 +1,9 @@
 """
-What EC2's error codes mean to a run: each is one of the errors of the CloudDriver port.
+What AWS's error codes mean to a run: each is one of the errors of the CloudDriver port.
 
 Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; the sum of what went wrong with
-them elsewhere is in the rows P1 to P28 of the failure catalogue.
+them elsewhere is in the rows P1 to P28 of the failure catalogue. Those of IAM are under each of its actions:
+https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from spotrun.errors import (
     AccessDenied,
     CloudError,
     CloudUnavailable,
+    IdentityUnknown,
     InsufficientCapacity,
     LaunchTokenSpent,
     QuotaExceeded,
@@ -61,6 +63,9 @@ _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFI
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
+_IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
+_INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
+"""EC2 has no code of its own for a profile that it does not know, or that has no role as far as it knows."""
 
 REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
@@ -94,6 +99,7 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
             *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
             *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException"),
             *("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+            *("ConcurrentModification", "ServiceFailure"),
         ),
         (CloudUnavailable, None),
     ),
@@ -109,8 +115,9 @@ REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
         (BadLaunchTemplate, _TEMPLATE),
     ),
     "IdempotentParameterMismatch": (TokenReused, None),
-    "ConflictException": (AlreadyThere, None),
-    "ResourceNotFoundException": (NotThere, None),
+    **dict.fromkeys(("ConflictException", "EntityAlreadyExists"), (AlreadyThere, None)),
+    **dict.fromkeys(("ResourceNotFoundException", "NoSuchEntity"), (NotThere, None)),
+    "LimitExceeded": (QuotaExceeded, None),
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
     **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
 }
@@ -127,7 +134,7 @@ _PASSING = (
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """
-    What boto3 raises inside, as the errors of the CloudDriver port. `action` continues "EC2 refused to …".
+    What boto3 raises inside, as the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
     Raises:
         CloudError: of the class that REFUSALS has for the code; an unknown code is passing if its status is 5xx.
@@ -139,14 +146,16 @@ def translated(action: str) -> Iterator[None]:
     except _NO_CREDENTIALS as error:
         raise AccessDenied(f"cannot {action}: {error}", hint=_CREDENTIALS) from error
     except _PASSING as error:
-        raise CloudUnavailable(f"EC2 cannot be reached to {action}: {error}") from error
+        raise CloudUnavailable(f"AWS cannot be reached to {action}: {error}") from error
 
 
 def of_answer(action: str, error: sdk.ClientError) -> CloudError:
-    """The error for one answer of EC2's, with its code and its own words, which may name zones that have capacity."""
+    """The error for one answer of AWS's, with its code and its own words, which may name zones that have capacity."""
     code = str(error.response.get("Error", {}).get("Code", "unknown"))
     words = error.response.get("Error", {}).get("Message", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     unlisted = (CloudUnavailable, None) if status >= 500 else (CloudError, None)
     kind, hint = REFUSALS.get(code, unlisted)
-    return kind(f"EC2 refused to {action}: {code}: {words}", hint=hint)
+    if code == _INVALID and _PROFILE in words.lower():
+        kind, hint = IdentityUnknown, _IDENTITY
+    return kind(f"AWS refused to {action}: {code}: {words}", hint=hint)

@@ -29,7 +29,7 @@ def run_instances(request: LaunchRequest, config: AwsConfig, image: Image, group
         "MaxCount": 1,
         "SubnetId": offering.subnet,
         "SecurityGroupIds": [group],
-        "IamInstanceProfile": {"Name": config.instance_profile},
+        "IamInstanceProfile": {"Name": config.profile_of(request.run_uid)},
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
             "HttpEndpoint": "enabled",

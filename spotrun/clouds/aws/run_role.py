@@ -1,0 +1,179 @@
+"""
+The identities of runs on EC2: a role and an instance profile of the same name, both with the run's uid in it.
+
+What such a role may do is in the one policy that it has, which is its boundary too (infra/aws/account.yaml): it looks
+at the role's tags, and reaches the folder that they name. Calls and their errors:
+https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from spotrun import address
+from spotrun.clock import Clock
+from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import OWN_PROFILE
+from spotrun.clouds.aws.refusals import AlreadyThere, NotThere
+from spotrun.clouds.aws.request import RUN
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
+
+POLICY = "spotrun-node"
+"""It is made by infra/aws."""
+FOLDER = "spotrun:folder"
+"""The tag by which a role knows where its run's folder is: what the names of its objects begin with."""
+_DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
+_ATTACH = "attach the policy spotrun-runner of now (infra/aws), or name a profile for all runs by aws.instance_profile"
+_REAP = (
+    "`spotrun reap --cloud aws` removes those of runs that are over; of roles an account has 1,000, or asks for more"
+)
+
+
+class RunRoles:
+    """
+    See Identities. The role is made first and removed last, so that whatever there is of a run is found by its role.
+
+    IAM is the same in all regions; it is asked by way of one.
+    """
+
+    def __init__(self, region: Region, clock: Clock) -> None:
+        self._region = region
+        self._clock = clock
+        self._policy = ""
+
+    def make(self, run_uid: str, run_uri: str) -> datetime | None:
+        name = f"{OWN_PROFILE}{run_uid}"
+        tags = {RUN: run_uid, FOLDER: _folder(run_uri)}
+        with self._letters(name):
+            made_at = self._have_role(name, tags)
+            self._ask("give a role its policy", "attach_role_policy", RoleName=name, PolicyArn=self._policy_arn)
+            news = [self._have_profile(name, tags), self._have_role_in_profile(name)]
+        return self._clock.now() if made_at is None or any(news) else made_at
+
+    def remove(self, run_uid: str) -> None:
+        name = f"{OWN_PROFILE}{run_uid}"
+        both, role, profile = _both(name), {"RoleName": name}, {"InstanceProfileName": name}
+        with self._letters(name):
+            with contextlib.suppress(NotThere):
+                self._known_role(name, {RUN: run_uid})
+            self._undo("take a role from its instance profile", "remove_role_from_instance_profile", **both)
+            self._undo("delete an instance profile", "delete_instance_profile", **profile)
+            self._undo("take a role's policy", "detach_role_policy", **role, PolicyArn=self._policy_arn)
+            self._undo("delete a role", "delete_role", **role)
+
+    def list(self) -> builtins.list[str]:
+        roles = self._region.pages(self._region.iam, "list_roles", "Roles")
+        names = (str(role["RoleName"]) for role in roles)
+        return [name.removeprefix(OWN_PROFILE) for name in names if name.startswith(OWN_PROFILE)]
+
+    # -- one thing each, that may be there already -------------------------------------------------------------------
+
+    def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
+        """When it was made; None: just now."""
+        asked = {
+            "RoleName": name,
+            "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
+            "PermissionsBoundary": self._policy_arn,
+            "Description": "What the instances of one run of spotrun may do.",
+            "Tags": _as_list(tags),
+        }
+        try:
+            self._ask("make a role", "create_role", **asked)
+        except AlreadyThere:
+            return self._known_role(name, tags)
+        return None
+
+    def _known_role(self, name: str, tags: Mapping[str, str]) -> datetime:
+        """
+        Raises:
+            CloudError: it is none that we have made for this run. It may reach anything.
+        """
+        role = self._ask("look at a role", "get_role", RoleName=name)["Role"]
+        boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
+        found = {each["Key"]: each["Value"] for each in role.get("Tags", [])}
+        if boundary != self._policy_arn or not tags.items() <= found.items():
+            what = f"the role {name} has another boundary than {POLICY}, or other tags than this run's"
+            raise CloudError(what, hint="delete it: spotrun has not made it like this")
+        made_at: datetime = role["CreateDate"]
+        return made_at.astimezone(UTC)
+
+    def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
+        """Whether it is new."""
+        try:
+            asked = {"InstanceProfileName": name, "Tags": _as_list(tags)}
+            self._ask("make an instance profile", "create_instance_profile", **asked)
+        except AlreadyThere:
+            return False
+        return True
+
+    def _have_role_in_profile(self, name: str) -> bool:
+        """Whether it was put there now. A profile holds one role, and IAM calls a second one too many, itself too."""
+        try:
+            self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
+        except (AlreadyThere, QuotaExceeded) as error:
+            profile = self._ask("look at an instance profile", "get_instance_profile", InstanceProfileName=name)
+            roles = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
+            if roles != [name]:
+                hint = "delete it: spotrun has not made it like this"
+                raise CloudError(f"the instance profile {name} holds {roles}", hint=hint) from error
+            return False
+        return True
+
+    # -- the calls ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, what: str, operation: str, **parameters: Any) -> Any:
+        call: Callable[..., Any] = getattr(self._region.iam, operation)
+        name = parameters.get("RoleName") or parameters["InstanceProfileName"]
+        return self._region.ask(f"{what}, {name}", lambda: call(**parameters))
+
+    def _undo(self, what: str, operation: str, **parameters: Any) -> None:
+        with contextlib.suppress(NotThere):
+            self._ask(what, operation, **parameters)
+
+    @property
+    def _policy_arn(self) -> str:
+        if not self._policy:
+            account = inquiry.caller(self._region).account
+            self._policy = f"arn:{self._region.partition}:iam::{account}:policy/{POLICY}"
+        return self._policy
+
+    @contextlib.contextmanager
+    def _letters(self, name: str) -> Iterator[None]:
+        """What IAM refuses, with what to do about it."""
+        try:
+            yield
+        except AccessDenied as error:
+            raise AccessDenied(error.message, hint=_ATTACH) from error
+        except QuotaExceeded as error:
+            raise QuotaExceeded(error.message, hint=_REAP) from error
+        except NotThere as error:
+            if self._policy_arn in error.message:
+                raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
+            # IAM is not of one mind about it yet, or another runner takes it away at this moment
+            raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
+
+
+def _trust(partition: str) -> dict[str, Any]:
+    """Only instances may be it. China's services have names of their own."""
+    suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
+    allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
+    return {"Version": "2012-10-17", "Statement": [allow]}
+
+
+def _folder(uri: str) -> str:
+    place = address.parse(uri)
+    return place.prefix if isinstance(place, address.BucketAddress) else ""
+
+
+def _both(name: str) -> dict[str, str]:
+    return {"InstanceProfileName": name, "RoleName": name}
+
+
+def _as_list(tags: Mapping[str, str]) -> builtins.list[dict[str, str]]:
+    return [{"Key": key, "Value": text} for key, text in tags.items()]
