@@ -17,6 +17,8 @@ from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import OWN_PROFILE
+from spotrun.clouds.aws.run_role import POLICY
+from tests import fault_proxy
 from tests.aws_templates import Template, deploy
 from tests.ec2_server import ACCOUNT, REGION, Ec2Account
 from tests.iam import Asked, Document, decide
@@ -32,16 +34,20 @@ class GuardedAccount(Ec2Account):
     `policies` are the caller's; `denied` is what they did not allow. The bucket's policy is always in force. `quotas`
     are vCPUs by code; those that are not there this region does not know. `arn` is who the caller is, where it matters.
 
-    After `furnish` the caller has the runner's policy and no other. An instance has what IAM has for its role.
+    After `furnish` the caller has the runner's policy and no other. An instance has what IAM has for its role. The
+    account is as `template` makes it.
     """
-
-    node_policy = TEMPLATE.documents()["spotrun-node"]
 
     def __init__(self, clock: ScaledClock) -> None:
         super().__init__(clock)
         self.policies: Sequence[Document] | None = None
         self.denied: list[Asked] = []
         self.arn: str | None = None
+        self.template = TEMPLATE
+
+    @property
+    def node_policy(self) -> Document:
+        return self.template.documents()[POLICY]
 
     def furnish(self) -> None:
         with self.as_administrator():
@@ -84,16 +90,27 @@ class GuardedAccount(Ec2Account):
             return self._identity(self.arn)(environ, start_response)
         return super()._answer(environ, start_response)
 
+    def before_store(self, request: fault_proxy.Request) -> fault_proxy.Fault:
+        """What becomes of a call that an instance makes to an object store which itself asks nobody for rights."""
+        call = read_call(request.method, request.target, request.headers, request.body)
+        instance = _BY_INSTANCE.search(request.header("User-Agent") or "")
+        assert instance is not None, f"no instance has sent this {request.method} of {request.target}"
+        denied = self._denied_to_role(call, instance[1])
+        self.denied += denied
+        return fault_proxy.refused(fault_proxy.S3_DENIED) if denied else fault_proxy.none
+
     def _identity(self, arn: str) -> Response:
         facts = f"<Arn>{arn}</Arn><UserId>AIDA</UserId><Account>{ACCOUNT}</Account>"
         text = f"<GetCallerIdentityResult>{facts}</GetCallerIdentityResult>"
         whole = f"<GetCallerIdentityResponse>{text}</GetCallerIdentityResponse>"
         return Response(whole, 200, content_type="text/xml")
 
-    def _denied(self, call: Call, policies: Sequence[Document], who: Mapping[str, str] | None = None) -> list[Asked]:
-        policies = [*policies, TEMPLATE.documents()["bucket"]] if call.service == "s3" else policies
+    def _denied(self, call: Call, *each_of: Sequence[Document], who: Mapping[str, str] | None = None) -> list[Asked]:
+        """What one of these sets of policies does not allow; `who` are the tags of who asks."""
+        bucket = [self.template.documents()["bucket"]] if call.service == "s3" else []
         asked = [replace(each, context={**each.context, **(who or {})}) for each in asked_by(call, self._known())]
-        return [each for each in asked if not decide(policies, each).allowed]
+        allow = [[decide([*policies, *bucket], each).allowed for policies in each_of] for each in asked]
+        return [each for each, allowed in zip(asked, allow, strict=True) if not all(allowed)]
 
     def _denied_to_role(self, call: Call, name: str) -> list[Asked]:
         """What its policies do not allow, or its boundary does not."""
@@ -104,7 +121,7 @@ class GuardedAccount(Ec2Account):
         who = {f"aws:PrincipalTag/{each['Key']}": each["Value"] for each in role.tags}
         boundary = iam_backends[ACCOUNT]["aws"].managed_policies[role.permissions_boundary_arn]
         attached = [_document(each) for each in role.managed_policies.values()]
-        return [*self._denied(call, attached, who), *self._denied(call, [_document(boundary)], who)]
+        return self._denied(call, attached, [_document(boundary)], who=who)
 
     def _known(self) -> Known:
         tags: dict[str, dict[str, str]] = {}

@@ -18,14 +18,19 @@ from pathlib import Path
 
 import boto3
 import pytest
+from botocore.config import Config
 
+from spotrun import address
 from spotrun.clock import ScaledClock
 from spotrun.events import Cause
+from spotrun.ledger import key_of
 from spotrun.offering import CapacityType
 from tests import ec2_prices, ec2_server
 from tests.aws_launches import launches
+from tests.aws_templates import Template
 from tests.ec2_server import Life
 from tests.eventually import eventually
+from tests.fault_proxy import FaultProxy
 from tests.guarded_account import GuardedAccount
 from tests.local_runs import JOBS, WITHIN_S, Site, environment_of, final_tensors, processes_now
 from tests.object_stores import RunningServer
@@ -41,21 +46,34 @@ class Aws(Site):
     """An account with a bucket, and a shell to call spotrun from."""
 
     def __init__(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch, account: GuardedAccount, s3: RunningServer
+        self,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        account: GuardedAccount,
+        s3: RunningServer,
+        gate: FaultProxy,
     ) -> None:
+        """`gate` is before `s3`: there instances may do what their role may, and the other side asks nobody."""
         super().__init__(folder, monkeypatch, s3.new_prefix())
-        self.account = account
+        self.account, self.gate = account, gate
         clock = account.clock.environment()
         for name, text in {**account.environment, **s3.environment, **clock, "AWS_ENDPOINT_URL": account.url}.items():
             monkeypatch.setenv(name, text)
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3.endpoint)
+        place = address.parse(self.uri)
+        assert isinstance(place, address.BucketAddress)
+        account.template = Template("account", BucketName=place.bucket, RunsPrefix=place.prefix)
         account.furnish()
         account.deploy_region()
         account.credentials = (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
-        kept = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
         account.tools = {"aws": f'#!/bin/bash\nexec "{sys.executable}" -m awscli "$@"\n'}
-        account.image = {name: os.environ[name] for name in kept} | {
+        gate.fate = account.before_store
+        account.image = {
+            "AWS_ENDPOINT_URL": account.url,
+            "AWS_ENDPOINT_URL_S3": gate.url,
             "PATH": f"{BIN}:{os.defpath}",
+            "AWS_METADATA_SERVICE_TIMEOUT": "20",  # SDKs wait 1 s for credentials, which a busy machine may take
+            "AWS_METADATA_SERVICE_NUM_ATTEMPTS": "3",
             "OMP_NUM_THREADS": "1",
             "HOME": str(folder / "home"),
         }
@@ -94,6 +112,20 @@ class Aws(Site):
         assert current is not None
         return current.instance_id
 
+    def may_read(self, name: str, of: str) -> bool:
+        """Whether what is on an instance of one run may read the ledger of another."""
+        role = f"spotrun-run-{self.run(name).created.uid}"
+        place = address.parse(self.run(of).uri)
+        assert isinstance(place, address.BucketAddress)
+        key = f"{place.prefix}/{key_of(0)}"
+        s3 = boto3.client("s3", endpoint_url=self.gate.url, config=Config(user_agent_appid=role))
+        try:
+            s3.get_object(Bucket=place.bucket, Key=key)
+        except s3.exceptions.ClientError:
+            self.account.denied = [each for each in self.account.denied if not each.resource.endswith(key)]
+            return False
+        return True
+
     def aws(self, *words: str) -> str:
         """What a client says that is not ours."""
         return subprocess.run(
@@ -117,8 +149,9 @@ def dollars(life: Life) -> Fraction:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
-    with GuardedAccount(ScaledClock(datetime.now(UTC), SCALE)) as account:
-        site = Aws(tmp_path, monkeypatch, account, servers("s3"))
+    s3 = servers("s3")
+    with GuardedAccount(ScaledClock(datetime.now(UTC), SCALE)) as account, FaultProxy(s3.endpoint) as gate:
+        site = Aws(tmp_path, monkeypatch, account, s3, gate)
         yield site
         site.close()
 
@@ -133,6 +166,8 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
 
     first = site.trains_on(runner)
     assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
+    assert site.may_read("stormy", of="stormy")
+    assert not site.may_read("stormy", of="calm")
     site.account.interrupt(first)
     second = site.trains_on(runner, before=first)
     site.account.spot_is_gone = True

@@ -9,7 +9,6 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
-from moto import backends
 
 from spotrun import events as ev
 from spotrun import vault
@@ -26,8 +25,8 @@ from spotrun.secret_reference import Reference
 from spotrun.spec import RunSpec
 from spotrun.vault import parameter_store
 from tests.agent_bench import AgentRun
-from tests.ec2_server import REGION
-from tests.guarded_account import NODE, RUNNER, GuardedAccount
+from tests.ec2_server import REGION, RUN
+from tests.guarded_account import GuardedAccount
 from tests.local_runs import Site
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
@@ -95,8 +94,9 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     """One in which the caller is an instance: it has the role that we ship."""
     account = account_of_module
     account.reach(monkeypatch)
-    backends.get_backend("ssm").reset()  # type: ignore[arg-type]
-    account.policies, account.denied = NODE, []
+    account.furnish()
+    account.denied = []
+    monkeypatch.setenv("AWS_SDK_UA_APP_ID", f"spotrun-run-{RUN}")  # whoever calls is an instance of this run
     return account
 
 
@@ -255,11 +255,13 @@ def test_what_was_printed_before_secrets_were_lost_is_not_shown_at_all(tmp_path:
 # -- the doctor ------------------------------------------------------------------------------------------------------
 
 
-def test_the_doctor_sees_which_secrets_are_there_and_reads_none(account: GuardedAccount) -> None:
+def test_the_doctor_sees_which_secrets_are_there_and_reads_none(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SDK_UA_APP_ID")
     put(account, "/spotrun/a")
     put(account, "/spotrun/b", kind="String")
     put(account, "/elsewhere/c")
-    account.policies = RUNNER
     wanted = {
         name: Reference("ssm", path)
         for name, path in zip("ABCD", ("/spotrun/a", "/spotrun/b", "/elsewhere/c", "/spotrun/d"), strict=True)
