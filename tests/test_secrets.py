@@ -105,6 +105,13 @@ def put(account: GuardedAccount, path: str, value: str = CANARY, kind: str = "Se
         boto3.client("ssm").put_parameter(Name=path, Value=value, Type=kind)
 
 
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is denied is denied for good."""
+    monkeypatch.setattr(parameter_store, "SETTLES_WITHIN_S", 0.0)
+    monkeypatch.setattr(parameter_store, "ASK_AGAIN_S", 0.0)
+
+
 def read(**paths: str) -> dict[str, str]:
     return vault.read({name: Reference("ssm", path) for name, path in paths.items()}, {})
 
@@ -160,6 +167,23 @@ def test_a_parameter_store_that_is_away_is_no_missing_secret(
     monkeypatch.setattr(parameter_store, "_client", refuse)
     with pytest.raises(StoreUnavailable if passes else vault.SecretUnreadable):
         read(A="/spotrun/a")
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "UnrecognizedClientException"])
+def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    put(account, "/spotrun/a")
+    client, refusals = parameter_store._client, [answer(code, 400)] * 3
+
+    def late() -> Any:
+        if refusals:
+            raise refusals.pop()
+        return client()
+
+    monkeypatch.setattr(parameter_store, "SETTLES_WITHIN_S", 60.0)
+    monkeypatch.setattr(parameter_store, "_client", late)
+    assert read(A="/spotrun/a") == {"A": CANARY}
 
 
 def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from spotrun.lightning.tensors import mapped, owned
 KEPT_FROM_BYTES = 64 << 10
 """A smaller tensor is copied: it would hold pages that are given back otherwise."""
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not name. To an older kernel it says nothing: no harm."""
+"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not name. An older kernel does nothing."""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 

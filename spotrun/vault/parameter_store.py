@@ -8,6 +8,7 @@ from typing import Any
 import boto3
 from botocore import exceptions as sdk
 from botocore.config import Config
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
 from spotrun.vault import SecretUnreadable
@@ -15,6 +16,9 @@ from spotrun.vault import SecretUnreadable
 BATCH = 10
 """The most that one GetParameters may name."""
 SECURE = "SecureString"
+SETTLES_WITHIN_S, ASK_AGAIN_S = 30.0, 2.0
+"""A run's role is as new as the run, and whether it may read is not known everywhere at once."""
+_DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
 _CONFIG = Config(
     connect_timeout=5.0,
@@ -24,14 +28,28 @@ _CONFIG = Config(
 )
 
 
+class _Denied(SecretUnreadable):
+    pass
+
+
 def read_parameters(paths: Sequence[str]) -> dict[str, str]:
     """
     The values by path.
 
     Raises:
         SecretUnreadable: one is missing, lies there in the clear, or may not be read.
-        StoreUnavailable: a passing fault, or a role that is not known everywhere yet.
+        StoreUnavailable: a passing fault.
     """
+    again = Retrying(
+        retry=retry_if_exception_type(_Denied),
+        wait=wait_fixed(ASK_AGAIN_S),
+        stop=stop_after_delay(SETTLES_WITHIN_S),
+        reraise=True,
+    )
+    return again(_read, paths)
+
+
+def _read(paths: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         client = _client()
@@ -43,15 +61,20 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
         if _passes(error):
             raise StoreUnavailable(what) from error
         hint = "the role of instances (infra/aws) reads below /spotrun/; a key of your own has to allow kms:Decrypt"
-        raise SecretUnreadable(what, hint=hint) from error
+        raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
     return found
+
+
+def _code(error: sdk.ClientError | sdk.BotoCoreError) -> str:
+    code: str = error.response.get("Error", {}).get("Code", "") if isinstance(error, sdk.ClientError) else ""
+    return code
 
 
 def _passes(error: sdk.ClientError | sdk.BotoCoreError) -> bool:
     if not isinstance(error, sdk.ClientError):
         return True
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return status >= 500 or "Throttl" in error.response.get("Error", {}).get("Code", "")
+    return status >= 500 or "Throttl" in _code(error)
 
 
 def _client() -> Any:
