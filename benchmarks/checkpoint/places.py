@@ -30,7 +30,7 @@ class Elsewhere(SeaweedFS):
     Stands for a server on another machine, which takes nothing of this one: what it is to write to is there already.
 
     Files that grow take memory that the machine has yet to find, and training, which gives much memory back and takes
-    it again in each step of its optimizer, waits for the same: on a virtual machine that was 8 to 30 % of its time.
+    it again in each step of its optimizer, waits for the same: on a virtual machine a tenth of its time, and more.
     """
 
     def command(self, folder: Path) -> list[str]:
