@@ -118,10 +118,13 @@ class Aws(Site):
         place = address.parse(self.run(of).uri)
         assert isinstance(place, address.BucketAddress)
         key = f"{place.prefix}/{key_of(0)}"
-        s3 = boto3.client("s3", endpoint_url=self.gate.url, config=Config(user_agent_appid=role))
+        # of a new session: boto3's own remembers the credentials of whatever was tested before
+        s3 = boto3.Session().client("s3", endpoint_url=self.gate.url, config=Config(user_agent_appid=role))
         try:
             s3.get_object(Bucket=place.bucket, Key=key)
-        except s3.exceptions.ClientError:
+        except s3.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] != "AccessDenied":
+                raise
             self.account.denied = [each for each in self.account.denied if not each.resource.endswith(key)]
             return False
         return True

@@ -22,7 +22,7 @@ from spotrun.clouds.aws.bootstrap import user_data
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.stores.local import LocalStore
-from tests.ec2_machines import ENDS_A_MACHINE, Machine
+from tests.ec2_machines import ENDS_A_MACHINE, Identity, Machine
 from tests.own_namespaces import ENDING_PATHS, permitted
 
 BIN = Path(sys.executable).parent
@@ -54,7 +54,8 @@ class Bench:
             launched_at=self.clock.now(),
         )
         self._ended = threading.Event()
-        self.machine = Machine(folder / "disk", instance, self.clock, self._ended.set)
+        identity = Identity("spotrun-run-0123456789", "key", "secret")
+        self.machine = Machine(folder / "disk", instance, identity, self.clock, self._ended.set)
 
     def run(self, script: bytes, path: str = f"{BIN}:{os.defpath}", **tools: str) -> str:
         """What the machine has said once it was off."""

@@ -21,7 +21,7 @@ from spotrun.errors import CloudError
 from spotrun.instance import Instance, InstanceState
 from tests.agent_bench import UID, AgentRun
 from tests.aws_launches import request
-from tests.ec2_server import REGION
+from tests.ec2_server import REGION, Ec2Account
 from tests.histories import offering
 
 
@@ -71,7 +71,8 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsCloud, run: OpenRun)
     assert newest.instance_id in str(refused.value.hint)
 
 
-def test_no_instance_is_told_with_what_comes_next(cloud: AwsCloud, run: OpenRun) -> None:
+def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: AwsCloud, run: OpenRun) -> None:
+    account.identify("another")
     cloud.launch(replace(request(cloud), run_uid="another"))
     with pytest.raises(CloudError, match="no instance of demo-0123456789 lives") as refused:
         chosen(run, None)
