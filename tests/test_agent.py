@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -18,7 +19,7 @@ from spotrun.billing import EC2_RULE
 from spotrun.clouds.local import processes
 from spotrun.events import Cause
 from tests import fault_proxy as faults
-from tests.agent_bench import AgentRun
+from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually
 from tests.fault_proxy import Fault, FaultProxy, Request
 from tests.object_stores import RunningServer
@@ -254,34 +255,55 @@ def test_a_stop_commits_and_drains(start: Start):
     assert run.state.attempts[2].end.cause is Cause.STOPPED
 
 
+class Held:
+    """What becomes of requests when the parts of one snapshot do not arrive until they are let go."""
+
+    def __init__(self, snapshot: str) -> None:
+        self.under_way, self.let_go = threading.Event(), threading.Event()
+        self._parts = f"{snapshot}/part"
+
+    def __call__(self, request: Request) -> Fault:
+        if request.method != "PUT" or self._parts not in request.path:
+            return faults.none
+        self.under_way.set()
+        return faults.after(self.let_go)
+
+
+@contextlib.contextmanager
+def training_behind(
+    fate: Callable[[Request], Fault], folder: Path, server: RunningServer, patch: pytest.MonkeyPatch, **more: Any
+) -> Iterator[tuple[AgentRun, Node]]:
+    """A run without an end; `more` is for its trainer, and `spec` for itself."""
+    spec = more.pop("spec", {})
+    job = {"steps": 100_000, "epoch_steps": 100_000} | more
+    with FaultProxy(server.endpoint, fate) as line:
+        server.reach(patch, line.url)
+        run = AgentRun(folder, job, runs_uri=server.new_prefix(), **spec)
+        try:
+            yield run, run.launch()
+        finally:
+            run.close()
+
+
 @pytest.mark.slow
 def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alone(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
     """An upload takes 4 s of system time here, 240 s of run time: too long for a notice of 180 s."""
-    server, under_way, let_go = servers("s3"), threading.Event(), threading.Event()
+    held = Held("-0-1")
 
     def fate(request: Request) -> Fault:
-        if request.method == "PUT" and "-0-1/part" in request.path:
-            under_way.set()
-            return faults.after(let_go)
         slow = request.path.endswith("manifest.json") and "-0-1/" not in request.path
-        return faults.late(4) if slow else faults.none
+        return faults.late(4) if slow else held(request)
 
-    with FaultProxy(server.endpoint, fate) as line:
-        server.reach(monkeypatch, line.url)
-        run = AgentRun(tmp_path, {"steps": 100_000, "epoch_steps": 100_000}, runs_uri=server.new_prefix())
-        try:
-            node = run.launch()
-            eventually(under_way.is_set, 60)
-            node.notice(180)
-            eventually(lambda: node.status().get("phase") == "drain")
-            let_go.set()
-            node.powers_off()
-            newest = run.seen(ev.CheckpointCommitted)[-1]
-            ended = run.wait_for(ev.AttemptEnded)
-        finally:
-            run.close()
+    with training_behind(fate, tmp_path, servers("s3"), monkeypatch) as (run, node):
+        eventually(held.under_way.is_set, 60)
+        node.notice(180)
+        eventually(lambda: node.status().get("phase") == "drain")
+        held.let_go.set()
+        node.powers_off()
+        newest = run.seen(ev.CheckpointCommitted)[-1]
+        ended = run.wait_for(ev.AttemptEnded)
     assert newest.prefix.endswith("-0-1")
     assert ended.cause is Cause.INTERRUPTED
     assert "to save a final snapshot takes" in ended.detail
@@ -293,30 +315,31 @@ def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_roo
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):
     """The snapshot before is still being sent, so that the trainer has no arena."""
-    server, under_way, let_go = servers("s3"), threading.Event(), threading.Event()
-
-    def fate(request: Request) -> Fault:
-        if request.method == "PUT" and "-0-1/part" in request.path:
-            under_way.set()
-            return faults.after(let_go)
-        return faults.none
-
-    with FaultProxy(server.endpoint, fate) as line:
-        server.reach(monkeypatch, line.url)
-        run = AgentRun(tmp_path, {"steps": 100_000, "epoch_steps": 100_000}, runs_uri=server.new_prefix())
-        try:
-            node = run.launch()
-            eventually(under_way.is_set, 60)
-            node.notice(600)
-            eventually((run.folder / "final").exists)
-            let_go.set()
-            node.powers_off()
-            drained = run.wait_for(ev.AttemptDrained)
-        finally:
-            run.close()
+    held = Held("-0-1")
+    with training_behind(held, tmp_path, servers("s3"), monkeypatch) as (run, node):
+        eventually(held.under_way.is_set, 60)
+        node.notice(600)
+        eventually((run.folder / "final").exists)
+        held.let_go.set()
+        node.powers_off()
+        drained = run.wait_for(ev.AttemptDrained)
     final = run.state.commit(drained.final_commit).event
     assert (final.final, final.step) == (True, steps_of(run)[-1])
     assert not any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_hangs_while_a_snapshot_is_sent_does_not_wait_for_room(
+    tmp_path: Path,
+    servers: Callable[[str], RunningServer],
+    monkeypatch: pytest.MonkeyPatch,
+    little_patience: dict[str, Any],
+):
+    held = Held("-0-0")
+    with training_behind(held, tmp_path, servers("s3"), monkeypatch, hang_at=50, spec=little_patience) as (run, node):
+        eventually(held.under_way.is_set, 60)
+        eventually(lambda: "no sign of life" in run.log(node), 30)
+        held.let_go.set()
 
 
 def test_n10_what_had_no_time_for_a_final_snapshot_is_left_for_the_cloud_too(start: Start):

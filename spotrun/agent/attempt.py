@@ -255,6 +255,7 @@ class AttemptLoop:
 
     def _make_room(self) -> None:
         """For the last snapshot: nothing older is worth as much, but for what will be durable before it."""
+        self._trainer.wants_room()
         self._saver.drop_waiting()
         if self._leave.deadline_s is not None:
             self._saver.abandon()

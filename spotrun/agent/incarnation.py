@@ -75,6 +75,7 @@ class Incarnation:
         self._resume: Resume | None = None
         self._image: Image | None = None
         self._told_where = False
+        self._wants_room = False
         self._kill_at_s: float | None = None
         self._log_start = trainer.log_start
         self._vigil = Vigil(node.clock, self._signs)
@@ -137,7 +138,12 @@ class Incarnation:
         if arena is None or taken.size_bytes > arena.size_bytes:
             self._node.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
             return None
+        self._wants_room = False
         return arena
+
+    def wants_room(self) -> None:
+        """It stands still until it has an arena to write to."""
+        self._wants_room = True
 
     def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
         self.stalled_s += taken.stall_s * self._node.clock.scale
@@ -208,8 +214,8 @@ class Incarnation:
             self._trainer.kill()
         if self._kill_at_s is not None or self.exited is not None or draining:
             return
-        if self._arenas.none_is_free:
-            self._vigil.heard()  # it may be waiting for room, which an upload makes
+        if self._wants_room and self._arenas.none_is_free:
+            self._vigil.heard()  # an upload makes room
         training = self.progress is not None and self.finished is None
         limit_s = decisions.hang_limit_s(
             step_s,
