@@ -108,8 +108,8 @@ def put(account: GuardedAccount, path: str, value: str = CANARY, kind: str = "Se
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is denied is denied for good."""
-    monkeypatch.setattr(parameter_store, "SETTLES_WITHIN_S", 0.0)
-    monkeypatch.setattr(parameter_store, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(parameter_store, "ASK_AGAIN_FOR_S", 0.0)
+    monkeypatch.setattr(parameter_store, "ASK_AGAIN_EVERY_S", 0.0)
 
 
 def read(**paths: str) -> dict[str, str]:
@@ -181,7 +181,7 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
             raise refusals.pop()
         return client()
 
-    monkeypatch.setattr(parameter_store, "SETTLES_WITHIN_S", 60.0)
+    monkeypatch.setattr(parameter_store, "ASK_AGAIN_FOR_S", 60.0)
     monkeypatch.setattr(parameter_store, "_client", late)
     assert read(A="/spotrun/a") == {"A": CANARY}
 

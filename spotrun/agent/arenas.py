@@ -21,7 +21,7 @@ import mmap
 import os
 
 COUNT = 2
-OWN_SHARE = 3
+OWN_ONE_OF = 3
 """A third of each arena is its own. With less a snapshot would have to wait longer, and training with it at the end."""
 
 
@@ -39,7 +39,7 @@ class Arena:
         self.fd = os.dup(fd)
         self._memory: mmap.mmap | None = memory
 
-    def shared(self) -> int | None:
+    def descriptor(self) -> int | None:
         """Another descriptor of this memory, the caller's to close; None once it was given up."""
         return None if self._memory is None else os.dup(self.fd)
 
@@ -56,7 +56,7 @@ class Arena:
 
 def overlapping(first: int, size_bytes: int) -> list[Arena]:
     """A memory of its own, with both of its arenas."""
-    own = -(-size_bytes // (OWN_SHARE * mmap.PAGESIZE)) * mmap.PAGESIZE
+    own = -(-size_bytes // (OWN_ONE_OF * mmap.PAGESIZE)) * mmap.PAGESIZE
     fd = os.memfd_create(f"spotrun-arena-{first}", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, own + size_bytes)

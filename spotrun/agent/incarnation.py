@@ -164,7 +164,7 @@ class Incarnation:
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
         """A snapshot of this trainer became durable."""
         self._forget_newest()
-        fd = snapshot.arena.shared()
+        fd = snapshot.arena.descriptor()
         self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
         self._trainer.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:

@@ -117,7 +117,11 @@ class Saver:
             self._spend(self._in_flight)
 
     def common_part_sent(self, sequence: int) -> None:
-        """Another trainer's count begins anew, but not before the snapshots of this one are settled."""
+        """
+        The store holds what that snapshot's arena has in common with the other one; nothing follows a final one.
+
+        Another trainer's sequence begins anew, but not before the snapshots of this one are settled.
+        """
         if self._in_flight is not None and self._in_flight.sequence == sequence and not self._in_flight.taken.final:
             self._spend(self._in_flight)
 

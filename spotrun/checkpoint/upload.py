@@ -93,6 +93,9 @@ class First(msgspec.Struct, frozen=True):
         return any(start < self.of.stop and start + size > self.of.start for start, size in pieces)
 
 
+NOTHING_FIRST = First(range(0), lambda: None)
+
+
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
     """`objects` and `sent_bytes` are what was sent; what the manifest borrows was there."""
 
@@ -129,7 +132,7 @@ def upload(
     meta: dict[str, Any],
     *,
     borrowed: Borrowed | None = None,
-    first: First | None = None,
+    first: First = NOTHING_FIRST,
     sent: Sent = lambda _: None,
     control: UploadControl | None = None,
     retry_for_s: float = RETRY_FOR_S,
@@ -145,7 +148,7 @@ def upload(
     borrowed = borrowed or Borrowed()
     contents = pack(list(missing(len(image), borrowed.extents)))
     sending = _Sending(store, prefix, image, borrowed.size_bytes, sent, control or UploadControl(), retry_for_s)
-    parts = sending.parts(contents, first or First(range(0), lambda: None))
+    parts = sending.parts(contents, first)
     manifest = Manifest(
         format=FORMAT,
         size_bytes=len(image),
@@ -194,12 +197,12 @@ class _Sending:
 
     def parts(self, contents: Sequence[Sequence[Piece]], first: First) -> tuple[Part, ...]:
         self._sent(self._there_bytes)
-        early = [number for number, pieces in enumerate(contents) if first.concerns(pieces)]
-        others = [number for number in range(len(contents)) if number not in early]
+        early = {number for number, pieces in enumerate(contents) if first.concerns(pieces)}
+        order = sorted(range(len(contents)), key=lambda number: number not in early)
         behind = self._control.stand_behind
         with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, "upload", initializer=behind) as pool:
             try:
-                coming = {number: pool.submit(self._part, number, contents[number]) for number in early + others}
+                coming = {number: pool.submit(self._part, number, contents[number]) for number in order}
                 for number in early:
                     coming[number].result()
                 first.then()

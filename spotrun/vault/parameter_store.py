@@ -16,7 +16,7 @@ from spotrun.vault import SecretUnreadable
 BATCH = 10
 """The most that one GetParameters may name."""
 SECURE = "SecureString"
-SETTLES_WITHIN_S, ASK_AGAIN_S = 30.0, 2.0
+ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
 """A run's role is as new as the run, and whether it may read is not known everywhere at once."""
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
@@ -42,8 +42,8 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
     """
     again = Retrying(
         retry=retry_if_exception_type(_Denied),
-        wait=wait_fixed(ASK_AGAIN_S),
-        stop=stop_after_delay(SETTLES_WITHIN_S),
+        wait=wait_fixed(ASK_AGAIN_EVERY_S),
+        stop=stop_after_delay(ASK_AGAIN_FOR_S),
         reraise=True,
     )
     return again(_read, paths)
