@@ -12,12 +12,14 @@ from typing import Any
 import boto3
 import pytest
 from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
 from msgspec.structs import replace
 
 from spotrun import events as ev
 from spotrun.cli.wiring import OpenRun, open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.request import RUN as RUN_TAG
@@ -115,6 +117,22 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
     assert {*left} == {RUN, *(runs[name].created.uid for name in names if name != "over")}, "one is in no store"
     living.terminate()
     assert "removed 1\n" in reap(store)
+
+
+def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: GuardedAccount, tmp_path: Path) -> None:
+    store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
+    runs = {name: open_run(create_run(load_spec(job), "a test"), None) for name in ("changed", "over")}
+    for run in runs.values():
+        account.identify(run.created.uid)
+        run.ledger.append(lambda _: ev.RunStopped(reason="a test"))
+    iam = iam_backends[ACCOUNT]["aws"]
+    iam.untag_role(f"{OWN_PROFILE}{runs['changed'].created.uid}", [RUN_TAG])
+    said = reap(store)
+    assert f"the role of {runs['changed'].id} stays: " in said
+    assert "removed 1\n" in said
+    clock = ManualClock()
+    assert {*RunRoles(Region(REGION, clock), clock).list()} == {RUN, runs["changed"].created.uid}
 
 
 def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAccount, tmp_path: Path) -> None:

@@ -98,9 +98,19 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     if not over:
         return
     attend.confirm(yes, f"Remove {len(over)}?")
-    for run in over:
+    print(f"removed {sum(_is_removed(identities, run) for run in over)}")
+
+
+def _is_removed(identities: Identities, run: OpenRun) -> bool:
+    """The others go, whatever is wrong with one."""
+    from spotrun.errors import CloudError
+
+    try:
         identities.remove(run.created.uid)
-    print(f"removed {len(over)}")
+    except CloudError as error:
+        print(f"the role of {run.id} stays: {error.message}")
+        return False
+    return True
 
 
 def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
