@@ -7,7 +7,7 @@ counted in the line, so that each reaches the message it was sent with, however 
 
     trainer                                   agent
     Hello                       ->
-                                <-            Resume (+ the checkpoint's memory, unless fresh)
+                                <-            Resume (+ the checkpoint's memory, unless fresh), Arrived
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
     Progress, SnapshotTaken, RoomWanted, EpochEnded ->
@@ -130,7 +130,7 @@ class Finished(_Message, frozen=True):
 class Resume(_Message, frozen=True):
     """
     Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
-    `start` on.
+    `start` on, or the first `here_bytes` of one that is still being fetched.
 
     `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot each so many optimizer steps.
     """
@@ -142,6 +142,13 @@ class Resume(_Message, frozen=True):
     seed: int
     fresh: bool
     start: int = 0
+    here_bytes: int | None = None
+
+
+class Arrived(_Message, frozen=True):
+    """The first `size_bytes` of the image are there, and are what was committed."""
+
+    size_bytes: int
 
 
 class Arenas(_Message, frozen=True):
@@ -208,6 +215,7 @@ Message: TypeAlias = (
     | Refused
     | Finished
     | Resume
+    | Arrived
     | Arenas
     | ArenaFree
     | SnapshotWanted

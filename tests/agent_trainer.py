@@ -24,6 +24,7 @@ from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
     ArenasWanted,
+    Arrived,
     DrainWanted,
     EpochEnded,
     Finished,
@@ -75,10 +76,19 @@ class Trainer:
         resume, fds = received
         assert isinstance(resume, Resume), resume
         self.every = resume.every_steps
+        here_bytes = resume.size_bytes if resume.here_bytes is None else resume.here_bytes
+        while here_bytes < resume.size_bytes:
+            here_bytes = self.arrived()
         if resume.size_bytes:
             image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ, offset=resume.start)
             self.step = layout.decode_header(image).meta["step"]
             assert self.step == resume.step
+
+    def arrived(self) -> int:
+        received = self.link.receive(60)
+        assert received is not None
+        assert isinstance(received[0], Arrived), received
+        return received[0].size_bytes
 
     def listen(self) -> None:
         try:

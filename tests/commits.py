@@ -28,10 +28,11 @@ def committed(
     return ev.CheckpointCommitted(attempt=attempt, prefix=prefix, step=step, taken_at=taken_at, **(others | fields))
 
 
-def saved(store: Store, number: int, image: bytes) -> Commit:
+def saved(store: Store, number: int, image: bytes, begin_bytes: int | None = None) -> Commit:
     """A commit whose bytes are in `store`, but for which no ledger has an entry."""
     prefix = f"checkpoints/1-0-{number}"
-    event = committed(1, prefix, number, datetime.now(UTC), upload(store, prefix, memoryview(image), {"step": number}))
+    uploaded = upload(store, prefix, memoryview(image), {"step": number}, begin_bytes=begin_bytes)
+    event = committed(1, prefix, number, datetime.now(UTC), uploaded)
     return Commit(number=number, at=event.taken_at, event=event)
 
 

@@ -135,9 +135,14 @@ def test_a_damaged_checkpoint_is_walked_past_and_named(start: Start):
     older, newest = run.state.restore_candidates()[1::-1]
     path = Path(run.store.uri) / newest.event.prefix / "part-0000"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    run.launch()
+    second = run.launch()
     resumed = run.wait_for(ev.ResumedFrom, 2)
     assert (resumed.commit, resumed.skipped) == (older.number, (newest.number,))
+    run.wait_for(ev.TrainingStarted, 2)
+    assert not run.seen(ev.TrainerExited), "that it was told of the damaged one is no failure of the trainer's"
+    second.notice(60)
+    second.powers_off()
+    assert "started anew: the checkpoint that it was to begin with is damaged" in run.log(second)
 
 
 def test_training_never_begins_at_zero_because_every_checkpoint_is_damaged(start: Start):

@@ -19,7 +19,7 @@ from benchmarks.checkpoint.measurement import Measurement
 ROOT = Path(__file__).parent.parent
 WITHIN_S = 480
 """It takes a minute beside four other trainings on two cores."""
-RATIOS = ("stall_over_memcpy", "durable_over_put", "durable_notice_over_put", "restore_over_get")
+RATIOS = ("stall_over_memcpy", "durable_over_put", "durable_notice_over_put", "restore_over_get", "whole_over_get")
 KEYS = {"model", "variant", "stall_ms_median", "stall_ms_max", "slowdown", "extra_ram_over_state", *RATIOS}
 
 

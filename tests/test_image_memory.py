@@ -68,6 +68,7 @@ def test_a_large_tensor_takes_no_new_memory(resumed: Resumed) -> None:
 
 def test_what_is_not_kept_is_given_back_when_nobody_looks_at_it_any_more(resumed: Resumed) -> None:
     kept = resumed.memory.keep(resumed.state["optimizer"])["state"][0]
+    resumed.memory.let_go()
     seen = resumed.state["state_dict"]["weights"]
     resumed.state = {}
     gc.collect()
@@ -86,6 +87,7 @@ def test_writing_to_what_was_not_kept_changes_nothing_that_was(resumed: Resumed)
 
 def test_a_forked_child_gives_nothing_of_its_parents_back(resumed: Resumed, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = resumed.memory.keep(resumed.state["optimizer"])["state"][0]
+    resumed.memory.let_go()
 
     def forget() -> None:
         monkeypatch.setattr(image_memory.threading.Thread, "start", lambda thread: thread.run())

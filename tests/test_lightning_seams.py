@@ -12,7 +12,10 @@ import spotrun.lightning
 from spotrun.lightning.connectors import averaging, logs, mlflow_files, names
 
 ROOT = Path(spotrun.lightning.__file__).parent
-OF_TORCH = {"_buffers", "_foreach_norm", "_non_persistent_buffers_set", "_version"}
+OF_TORCH = {
+    "_buffers", "_foreach_norm", "_non_persistent_buffers_set", "_version",
+    "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
+}  # fmt: skip
 OF_TORCHMETRICS = {"_computed", "_defaults", "_forward_cache", "_update_count"}
 OF_MLFLOW = {"_metric_objs"}
 THERE_LATER = {"_accumulate_grad_batches"}

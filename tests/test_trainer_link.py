@@ -15,6 +15,7 @@ from spotrun import trainer_link
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
+    Arrived,
     Committed,
     DrainWanted,
     EpochEnded,
@@ -88,7 +89,9 @@ messages = st.one_of(
         every_steps=st.none() | counts,
         seed=counts,
         fresh=st.booleans(),
+        here_bytes=st.none() | counts,
     ),
+    st.builds(Arrived, size_bytes=counts),
     st.builds(DrainWanted, reason=st.text(max_size=2000)),
 )
 

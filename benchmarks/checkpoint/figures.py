@@ -27,7 +27,8 @@ class Row:
     """
     `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
     checkpoints; `extra_ram_over_state` is the peak beyond that of a training without them.
-    `fetch_over_get` is the part of a restore in which the bytes come. `first_batch_beyond_s` is how much longer than
+    `restore_over_get` is until the first batch, which may begin while the state of optimizers is coming, and
+    `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer than
     its imports, its network and what is left of a GET beside the imports a resuming trainer takes to its first batch.
     """
 
@@ -40,7 +41,7 @@ class Row:
     durable_over_put: float | None
     durable_notice_over_put: float | None
     restore_over_get: float | None
-    fetch_over_get: float | None
+    whole_over_get: float | None
     restored_identical: bool | None
     first_batch_beyond_s: float | None
     slowdown: float
@@ -64,7 +65,7 @@ def row(model: str, variant: str, found: Measurement, none: Measurement, limits:
         durable_over_put=_median([durable for _, durable in found.saves], limits.put_s),
         durable_notice_over_put=_median([durable for _, durable in found.paused], limits.put_s),
         restore_over_get=_ratio(found.restore_s, limits.get_s),
-        fetch_over_get=_ratio(found.fetch_s, limits.get_s),
+        whole_over_get=_ratio(found.whole_s, limits.get_s),
         restored_identical=found.restored_identical,
         first_batch_beyond_s=None if found.begun is None else _beyond_s(found.begun, limits.get_s),
         slowdown=step_s(found) / step_s(none) - 1,

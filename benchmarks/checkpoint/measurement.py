@@ -19,8 +19,8 @@ TRAINING = "benchmarks.checkpoint.training"
 class Measurement:
     """
     `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
-    on, `paused` (seconds of waiting, seconds until durable) while it stood still. Of a restore, `fetch_s` went by until
-    all bytes were here, where that can be told. `restored_identical`: to the bit.
+    on, `paused` (seconds of waiting, seconds until durable) while it stood still. A restore took `restore_s` until the
+    first batch, and `whole_s` until nothing was missing. `restored_identical`: to the bit.
     `begun` is of an instance that takes over, where one does.
     """
 
@@ -30,7 +30,7 @@ class Measurement:
     paused: list[tuple[float, float]]
     peak_bytes: int
     restore_s: float | None = None
-    fetch_s: float | None = None
+    whole_s: float | None = None
     restored_identical: bool | None = None
     begun: Begun | None = None
 
@@ -68,6 +68,7 @@ def measure_peer(model: str, variant: str, folder: Path, uri: str) -> Measuremen
         paused=saved["paused"],
         peak_bytes=memory.peak_bytes,
         restore_s=median(one["seconds"] for one in restored) if restored else None,
+        whole_s=median(one["whole_s"] for one in restored) if restored else None,
         restored_identical=all(one["digest"] == saved["digest"] for one in restored) if restored else None,
     )
 

@@ -8,7 +8,6 @@ The agent's time passes faster than ours, so that its 30 s between two commits a
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from spotrun.checkpoint.restore import Image, fetch
 from spotrun.events import CheckpointCommitted
 from spotrun.state import Commit
 from spotrun.store import Store
-from spotrun.trainer_link import Resume
+from spotrun.trainer_link import Arrived, Resume
 from tests.agent_bench import SCALE, AgentRun, Node
 from tests.eventually import eventually
 from tests.trainings.agent import Agent
@@ -65,7 +64,7 @@ def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
         paused=[(one.stall_s / SCALE, _durable_s(one)) for one in final],
         peak_bytes=peak_bytes,
         restore_s=median(one.seconds for one in restored),
-        fetch_s=median(one.fetch_s for one in restored),
+        whole_s=median(one.whole_s for one in restored),
         restored_identical=all(one.identical for one in restored),
         begun=Begun(**read(folder / BEGUN)) if PLANS[model].notices > 1 else None,
     )
@@ -109,33 +108,35 @@ def _taken_away(run: AgentRun, node: Node) -> None:
 
 
 class Restoring(Agent):
-    """Fetches the checkpoint when the trainer is ready for it, so that its imports are not in the figure."""
+    """Begins to fetch when the trainer is ready for it, so that its imports are not in the figure."""
 
     def __init__(self, store: Store, commit: Commit, words: list[str], folder: Path) -> None:
         job = {"script": "-m", "args": [TRAINING, *words, "--restore"]}
         super().__init__(Spawner(folder), job, folder)
         self._store, self._commit = store, commit
-        self.fetch_s = 0.0
         self.image_sent: Image | None = None
 
     def _send_resume(self) -> None:
-        began = time.perf_counter()
-        image = fetch(self._store, self._commit)
-        self.fetch_s = time.perf_counter() - began
-        where = self._commit.event
-        resume = Resume(
-            size_bytes=image.size_bytes, epoch=where.epoch, step=where.step, every_steps=None, seed=0, fresh=False
-        )
-        self.link.send(resume, [image.fd])
-        self.image_sent = image  # closed once it trains, as by an agent
+        self.image_sent = fetch(self._store, self._commit, self)  # closed once it trains, as by an agent
+
+    def begins(self, image: Image, begin_bytes: int) -> None:
+        where, size_bytes = self._commit.event, image.size_bytes
+        where_to_begin = {"epoch": where.epoch, "step": where.step, "every_steps": None, "seed": 0, "fresh": False}
+        self.link.send(Resume(size_bytes=size_bytes, here_bytes=0, **where_to_begin), [image.fd])
+
+    def has(self, size_bytes: int) -> None:
+        self.link.send(Arrived(size_bytes=size_bytes))
 
 
 @dataclass(frozen=True)
 class Restore:
-    """`identical`: to the bit what the trainer had when it was told to stop. `fetch_s` of `seconds` are fetching."""
+    """
+    Seconds until the first batch, and until the trainer had everything. `identical`: to the bit what it had when it was
+    told to stop.
+    """
 
     seconds: float
-    fetch_s: float
+    whole_s: float
     identical: bool
 
 
@@ -156,4 +157,4 @@ def _restored(store: Store, commit: Commit, words: list[str], folder: Path, own:
         raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
     restored = read(folder / RESTORED)
     wanted = read(folder / DIGESTS)[str(restored["step"])]
-    return Restore(restored["seconds"], agent.fetch_s, restored["digest"] == wanted)
+    return Restore(restored["seconds"], restored["whole_s"], restored["digest"] == wanted)

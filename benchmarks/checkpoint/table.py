@@ -9,7 +9,7 @@ from benchmarks.checkpoint.plan import EVERY_STEPS
 
 ABSENT = "–"
 COLUMNS = (
-    *("stall ms", "max", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET"),
+    *("stall ms", "max", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET", "whole / GET"),
     *("start +", "slower", "memory / state"),
 )
 
@@ -43,6 +43,7 @@ def _cells(row: Row) -> list[str]:
         _ratio(row.durable_over_put),
         _ratio(row.durable_notice_over_put),
         restore if row.restored_identical in (True, None) else f"{restore} DIFFERS",
+        _ratio(row.whole_over_get),
         ABSENT if row.first_batch_beyond_s is None else f"{row.first_batch_beyond_s:.2f} s",
         f"{row.slowdown:.1%}",
         _ratio(row.extra_ram_over_state),

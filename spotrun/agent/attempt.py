@@ -121,7 +121,7 @@ class AttemptLoop:
         )
         self._pace.new_trainer()
         try:
-            found = newest_checkpoint(self._node, ready())
+            found = newest_checkpoint(self._node, ready(), self._trainer)
         except NothingToResumeFrom as reason:
             self._end_with_error(reason.cause, reason.detail)
         image = None if found is None else found.image
@@ -137,7 +137,7 @@ class AttemptLoop:
         self._chronicle.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
         self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
-        self._trainer.begin_at(told_to_trainer(self._node, resumed, image), image)
+        self._trainer.begin_at(told_to_trainer(self._node, image), image)
 
     def _taken_spare(self, incarnation: int) -> Trainer | None:
         spare, self._spare = self._spare, None

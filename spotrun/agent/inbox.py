@@ -114,3 +114,16 @@ Letter = (
     | CommonPartSent
 )
 Inbox = queue.SimpleQueue[Letter]
+
+
+def forget(inbox: Inbox, incarnation: int) -> None:
+    """What a trainer that was killed has told, and its end, for which this waits. Of the rest nothing is lost."""
+    kept: list[Letter] = []
+    while True:
+        letter = inbox.get()
+        if isinstance(letter, Exited) and letter.incarnation == incarnation:
+            break
+        if not (isinstance(letter, Said) and letter.incarnation == incarnation):
+            kept.append(letter)
+    for letter in kept:
+        inbox.put(letter)

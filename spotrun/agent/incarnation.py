@@ -8,10 +8,12 @@ import os
 import time
 from typing import NamedTuple
 
+import msgspec
+
 from spotrun import trainer_link
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arena, Arenas
-from spotrun.agent.inbox import Exited, Said
+from spotrun.agent.inbox import Exited, Said, forget
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer import Trainer, training_command, user_environment
@@ -19,6 +21,7 @@ from spotrun.agent.vigil import Signs, Vigil
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
     ArenaFree,
+    Arrived,
     Committed,
     DrainWanted,
     Figures,
@@ -37,6 +40,8 @@ HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
 ABORT_GRACE_S = 5.0
 """System time that a hung trainer has to write down its stacks, and a refused one to exit."""
 KILL_WITHIN_S = 30.0
+TELLINGS_MAX = 64
+"""Of what has come. The line between the two holds a few hundred messages that are not read."""
 
 
 class Newest(NamedTuple):
@@ -49,6 +54,23 @@ class Newest(NamedTuple):
     fd: int
     start: int
     digest: bytes | None
+
+
+class _Coming:
+    """A checkpoint that a trainer is told of while it is fetched, now and then: it reads nothing during its imports."""
+
+    def __init__(self, image: Image, begin_bytes: int) -> None:
+        self.image = image
+        self._begin_bytes = begin_bytes
+        self._told_bytes = 0
+
+    def worth_telling(self, size_bytes: int) -> bool:
+        much = size_bytes - self._told_bytes >= self.image.size_bytes / TELLINGS_MAX
+        awaited = (self._begin_bytes, self.image.size_bytes)
+        if not much and not any(self._told_bytes < mark <= size_bytes for mark in awaited):
+            return False
+        self._told_bytes = size_bytes
+        return True
 
 
 class Incarnation:
@@ -74,6 +96,7 @@ class Incarnation:
         self._newest: Newest | None = None
         self._resume: Resume | None = None
         self._image: Image | None = None
+        self._coming: _Coming | None = None
         self._told_where = False
         self._wants_room = False
         self._kill_at_s: float | None = None
@@ -93,14 +116,39 @@ class Incarnation:
 
     # -- where to begin ------------------------------------------------------------------------------------------
 
+    def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
+        """`image` is being fetched, `begin_bytes` of it first."""
+        self._start_anew_unless_told_of(image)
+        self._coming = _Coming(image, begin_bytes)
+        self._trainer.send(msgspec.structs.replace(resume, here_bytes=0), fds=(image.fd,))
+
+    def arrived(self, size_bytes: int) -> None:
+        """The first bytes of what it begins with."""
+        assert self._coming is not None
+        if self._coming.worth_telling(size_bytes):
+            self._trainer.send(Arrived(size_bytes=size_bytes))
+
     def begin_at(self, resume: Resume, image: Image | None) -> None:
         """
-        What is told to the trainer as soon as it says hello.
+        What is told to the trainer as soon as it says hello, unless it was told of that image while it came.
 
         `image` is closed once it trains: to give so much memory back takes a while, and then takes it here.
         """
+        self._start_anew_unless_told_of(image)
         self._resume, self._image = resume, image
         self._tell_where()
+
+    def _start_anew_unless_told_of(self, image: Image | None) -> None:
+        """What it was told of is damaged, and it may have loaded weights of it. It cannot have done a step."""
+        if self._coming is None or self._coming.image is image:
+            return
+        self._coming = None
+        self._node.note("the trainer is started anew: the checkpoint that it was to begin with is damaged")
+        self._trainer.kill()
+        forget(self._node.inbox, self.number)
+        self._trainer = start_trainer(self._node, self.number)
+        self._log_start = self._trainer.log_start
+        self._vigil.heard()
 
     def hello(self, hello: Hello, at_s: float) -> None:
         self._trainer.hello = hello
@@ -113,7 +161,8 @@ class Incarnation:
             return
         self._told_where = True
         self._vigil.heard()
-        self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+        if self._coming is None:
+            self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
 
     def _drop_image(self) -> None:
         if self._image is not None:

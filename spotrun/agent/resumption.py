@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spotrun.agent.incarnation import Newest
+from spotrun.agent.incarnation import Incarnation, Newest
 from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
-from spotrun.events import Cause, ResumedFrom
+from spotrun.events import Cause
 from spotrun.trainer_link import Resume
 from spotrun.units import Steps
 
@@ -23,9 +23,24 @@ class NothingToResumeFrom(Exception):
         self.detail = detail
 
 
-def newest_checkpoint(node: Node, ready: Image | None) -> Found | None:
+class Forwarding:
+    """A trainer that is told of its checkpoint while that is fetched."""
+
+    def __init__(self, node: Node, trainer: Incarnation) -> None:
+        self._node = node
+        self._trainer = trainer
+
+    def begins(self, image: Image, begin_bytes: int) -> None:
+        self._trainer.begin_while_it_comes(told_to_trainer(self._node, image), image, begin_bytes)
+
+    def has(self, size_bytes: int) -> None:
+        self._trainer.arrived(size_bytes)
+
+
+def newest_checkpoint(node: Node, ready: Image | None, trainer: Incarnation) -> Found | None:
     """
-    The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched.
+    The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched, and of
+    what is fetched the trainer is told at once.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -39,7 +54,7 @@ def newest_checkpoint(node: Node, ready: Image | None) -> Found | None:
             node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
         return None
     try:
-        return newest_readable(node.store, candidates, ready)
+        return newest_readable(node.store, candidates, ready, Forwarding(node, trainer))
     except CheckpointDamaged as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}") from error
     except StoreUnavailable as error:
@@ -55,14 +70,14 @@ def still_here(node: Node, newest: Newest) -> Image | None:
     return recognised(node.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
-def told_to_trainer(node: Node, resumed: ResumedFrom, image: Image | None) -> Resume:
+def told_to_trainer(node: Node, image: Image | None) -> Resume:
     every = node.spec.checkpoint.every
     return Resume(
         size_bytes=0 if image is None else image.size_bytes,
         start=0 if image is None else image.start,
-        epoch=resumed.epoch,
-        step=resumed.step,
+        epoch=0 if image is None else image.commit.event.epoch,
+        step=0 if image is None else image.commit.event.step,
         every_steps=every.count if isinstance(every, Steps) else None,
         seed=SEED,
-        fresh=resumed.commit is None,
+        fresh=image is None,
     )

@@ -198,7 +198,15 @@ class _Worker:
             first = First(snapshot.arena.common, lambda: self._inbox.put(CommonPartSent(snapshot.sequence)))
             meta = header.meta
             uploaded = upload(
-                self._store, prefix, image, meta, borrowed=borrowed, first=first, sent=sent, control=control
+                self._store,
+                prefix,
+                image,
+                meta,
+                begin_bytes=layout.begin_bytes(header),
+                borrowed=borrowed,
+                first=first,
+                sent=sent,
+                control=control,
             )
         return _Sent(uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}, image_digest)
 

@@ -19,7 +19,7 @@ import json
 import math
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +43,7 @@ ITEM_BYTES: Mapping[str, int] = {
 """Bytes per element of the dtypes that an image may hold, by torch's names."""
 
 _PREFIX = struct.Struct("<8sQ")
+PREFIX_BYTES = _PREFIX.size
 _INT_PLAIN_MAX = 1 << 62
 _EXTENT_MAX = 1 << 48
 
@@ -148,16 +149,52 @@ def decode_header(image: Buffer) -> Header:
     return header
 
 
-def _parse_header(image: Buffer) -> Header:
-    if len(image) < _PREFIX.size:
+def header_end(image: Buffer) -> int:
+    """
+    Where the header of a whole image ends, from its first `PREFIX_BYTES`.
+
+    Raises:
+        CheckpointDamaged
+    """
+    if len(image) < PREFIX_BYTES:
         raise CheckpointDamaged(f"the checkpoint has {len(image)} bytes, too few for a header")
     magic, size_bytes = _PREFIX.unpack_from(image)
     if magic != MAGIC:
         raise CheckpointDamaged(f"the checkpoint begins with {magic!r} instead of {MAGIC!r}")
-    end = _PREFIX.size + size_bytes
+    end: int = PREFIX_BYTES + size_bytes
     if end > len(image):
         raise CheckpointDamaged(f"the checkpoint's header ends at byte {end} of {len(image)}")
-    fields = _object(_parse_json(bytes(image[_PREFIX.size : end])), {"format", "tensors", "tree", "meta"})
+    return end
+
+
+def begin_bytes(header: Header) -> int:
+    """
+    So many of the image's first bytes hold all of the state but its last entry: a trainer that needs that later can
+    begin when they are there.
+    """
+    (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
+    if kind not in _MAPPINGS or not header.tree[kind]:
+        return header.size_bytes
+    first = next(_tensors_in(header.tree[kind][-1]), None)
+    return header.size_bytes if first is None else header.data_start + header.tensors[first].offset
+
+
+def _tensors_in(node: Json) -> Iterator[int]:
+    """Their numbers, in the order in which they lie in the image."""
+    if type(node) is list:
+        for item in node:
+            yield from _tensors_in(item)
+    elif type(node) is dict:
+        for kind, content in node.items():
+            if kind in _OF_TENSORS:
+                yield content if type(content) is int else content[0]
+            else:
+                yield from _tensors_in(content)
+
+
+def _parse_header(image: Buffer) -> Header:
+    end = header_end(image)
+    fields = _object(_parse_json(bytes(image[PREFIX_BYTES:end])), {"format", "tensors", "tree", "meta"})
     if fields["format"] != FORMAT or type(fields["format"]) is not int:
         raise CheckpointDamaged(f"the checkpoint has format {fields['format']!r}; this spotrun reads {FORMAT}")
     if type(fields["meta"]) is not dict or type(fields["tensors"]) is not list:
@@ -211,6 +248,8 @@ def _check_overlaps(tensors: Sequence[TensorEntry]) -> None:
 
 # --- the tree --------------------------------------------------------------------------------------------------------
 
+_OF_TENSORS = frozenset({"tensor", "array", "scalar"})
+"""Objects that name a tensor of the image, or begin with the name of one."""
 _AS_IT_IS = frozenset({type(None), bool, str})
 _OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
 EncodeOther = Callable[[Any, Path], Json]

@@ -46,7 +46,7 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     The parts, and the image's own meta. Without `extents` the parts are the image, one after the other; with them
-    they may hold more than it.
+    they may hold more than it. A trainer can begin with its first `begin_bytes`, where that is told.
     """
 
     format: int
@@ -54,6 +54,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parts: tuple[Part, ...]
     meta: dict[str, Any] = {}
     extents: tuple[Extent, ...] = ()
+    begin_bytes: int | None = None
 
     @property
     def borrows(self) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import msgspec
 from blake3 import blake3
@@ -48,6 +50,19 @@ class Image(msgspec.Struct, frozen=True):
         os.close(self.fd)
 
 
+class Recipient(Protocol):
+    """Uses a checkpoint while it comes. Told from any thread, one at a time."""
+
+    def begins(self, image: Image, begin_bytes: int) -> None:
+        """
+        Its memory is there, and nothing in it. What had begun before it is damaged. So many of its first bytes come
+        before all others, and are enough to begin with.
+        """
+
+    def has(self, size_bytes: int) -> None:
+        """So many of its first bytes are what was committed."""
+
+
 class Found(msgspec.Struct, frozen=True):
     """The newest commit that could be read, and the newer ones that could not."""
 
@@ -55,7 +70,9 @@ class Found(msgspec.Struct, frozen=True):
     skipped: tuple[int, ...]
 
 
-def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | None = None) -> Found:
+def newest_readable(
+    store: Store, candidates: Iterable[Commit], ready: Image | None = None, recipient: Recipient | None = None
+) -> Found:
     """
     Walk back from the newest of `candidates` to one that is whole. `ready` is whole, and used or closed.
 
@@ -69,7 +86,7 @@ def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | N
         if ready is not None and ready.commit.number == commit.number:
             return Found(ready, tuple(skipped))
         try:
-            found = Found(fetch(store, commit), tuple(skipped))
+            found = Found(fetch(store, commit, recipient), tuple(skipped))
         except CheckpointDamaged as damage:
             skipped.append(commit.number)
             reasons.append(damage.message)
@@ -83,7 +100,9 @@ def newest_readable(store: Store, candidates: Iterable[Commit], ready: Image | N
     )
 
 
-def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> Image:
+def fetch(
+    store: Store, commit: Commit, recipient: Recipient | None = None, *, retry_for_s: float = RETRY_FOR_S
+) -> Image:
     """
     The image of one commit, in memory of its own.
 
@@ -95,11 +114,14 @@ def fetch(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) -> 
     fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, manifest.size_bytes)
-        _fill(store, commit.event.prefix, manifest, fd, retry_for_s)
+        image = Image(commit, fd)
+        if recipient is not None:
+            recipient.begins(image, _begin_bytes(manifest))
+        _fill(store, manifest, image, recipient, retry_for_s)
     except BaseException:
         os.close(fd)
         raise
-    return Image(commit, fd)
+    return image
 
 
 def recognised(
@@ -187,8 +209,36 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
     return manifest
 
 
-def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: float) -> None:
-    def fill(part: Part, extents: list[Extent]) -> None:
+class _Front:
+    """How far an image has come, from its first byte on, while its parts come in any order."""
+
+    def __init__(self, manifest: Manifest, recipient: Recipient) -> None:
+        placed = manifest.placed()
+        self._starts = [min((extent.start for extent in extents), default=manifest.size_bytes) for extents in placed]
+        self._order = sorted(range(len(placed)), key=self._starts.__getitem__, reverse=True)
+        self._missing = set(self._order)
+        self._size_bytes = manifest.size_bytes
+        self._recipient = recipient
+        self._lock = threading.Lock()
+
+    def came(self, number: int) -> None:
+        with self._lock:
+            self._missing.discard(number)
+            if number != self._order[-1]:
+                return
+            while self._order and self._order[-1] not in self._missing:
+                self._order.pop()
+            self._recipient.has(self._starts[self._order[-1]] if self._order else self._size_bytes)
+
+
+def _fill(store: Store, manifest: Manifest, image: Image, recipient: Recipient | None, retry_for_s: float) -> None:
+    front = None if recipient is None else _Front(manifest, recipient)
+    prefix, fd = image.commit.event.prefix, image.fd
+    placed = manifest.placed()
+
+    def fill(number: int) -> None:
+        part, extents = manifest.parts[number], placed[number]
+
         def take(at: int, piece: memoryview) -> None:
             for extent in extents:
                 first, last = max(at, extent.at), min(at + len(piece), extent.at + extent.size_bytes)
@@ -196,9 +246,29 @@ def _fill(store: Store, prefix: str, manifest: Manifest, fd: int, retry_for_s: f
                     _write_all(fd, piece[first - at : last - at], extent.start + first - extent.at)
 
         _read_verified(store, part.key(prefix), part.blake3, part.size_bytes, take, retry_for_s)
+        if front is not None:
+            front.came(number)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
-        list(pool.map(fill, manifest.parts, manifest.placed()))
+        for together in _in_order(manifest, placed):
+            list(pool.map(fill, together))
+
+
+def _begin_bytes(manifest: Manifest) -> int:
+    return manifest.size_bytes if manifest.begin_bytes is None else manifest.begin_bytes
+
+
+def _in_order(manifest: Manifest, placed: Sequence[Sequence[Extent]]) -> tuple[list[int], list[int]]:
+    """
+    The parts that a trainer begins with, and the others. All readers are for the former first: if they went on to the
+    next parts, the last of these would be there when half of the others are.
+    """
+    begin_bytes = _begin_bytes(manifest)
+    first: list[int] = []
+    later: list[int] = []
+    for number, extents in enumerate(placed):
+        (first if any(extent.start < begin_bytes for extent in extents) else later).append(number)
+    return first, later
 
 
 def _write_all(fd: int, data: memoryview, start: int) -> None:

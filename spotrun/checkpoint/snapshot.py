@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -116,17 +116,29 @@ def image_bytes(state: Any, meta: Mapping[str, Any]) -> bytes:
     return arena.numpy().tobytes()
 
 
-def read_image(image: layout.Buffer | mmap.mmap) -> tuple[Any, dict[str, Any]]:
+Need = Callable[[int], None]
+"""Returns when so many of an image's first bytes are there."""
+
+
+def _is_there(_end: int) -> None:
+    pass
+
+
+def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there) -> tuple[Any, dict[str, Any]]:
     """
     The state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+
+    Of an image that is still coming, `need` waits for what is read here; what tensors hold is not.
 
     Raises:
         CheckpointDamaged: and nothing else, whatever the bytes are. Nothing of them is executed.
     """
     view = memoryview(image)
+    need(min(layout.PREFIX_BYTES, len(view)))
+    need(layout.header_end(view))
     header = layout.decode_header(view)
     data = torch.frombuffer(image, dtype=torch.uint8)
-    decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors])
+    decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors], header, need)
     try:
         return layout.decode_tree(header.tree, decoder), header.meta
     except RecursionError as error:
@@ -197,8 +209,10 @@ class _Encoder:
 
 
 class _Decoder:
-    def __init__(self, tensors: list[Tensor]) -> None:
+    def __init__(self, tensors: list[Tensor], header: layout.Header, need: Need) -> None:
         self._tensors = tensors
+        self._header = header
+        self._need = need
 
     def __call__(self, kind: str, content: Json) -> Any:
         try:
@@ -228,7 +242,10 @@ class _Decoder:
     def _array(self, index: Json, dtype: Json, shape: Json) -> np.ndarray[Any, Any]:
         if not _NUMPY_DTYPE.fullmatch(dtype) or not all(type(extent) is int and extent >= 0 for extent in shape):
             raise ValueError("not an array")
-        return np.frombuffer(self._at(index).numpy().tobytes(), dtype=dtype).reshape(shape).copy()
+        content = self._at(index)
+        entry = self._header.tensors[index]
+        self._need(self._header.data_start + entry.offset + entry.size_bytes)
+        return np.frombuffer(content.numpy().tobytes(), dtype=dtype).reshape(shape).copy()
 
 
 def map_image(fd: int, size_bytes: int, start: int = 0) -> mmap.mmap:

@@ -131,6 +131,7 @@ def upload(
     image: memoryview,
     meta: dict[str, Any],
     *,
+    begin_bytes: int | None = None,
     borrowed: Borrowed | None = None,
     first: First = NOTHING_FIRST,
     sent: Sent = lambda _: None,
@@ -155,6 +156,7 @@ def upload(
         parts=(*borrowed.parts, *parts),
         meta=meta,
         extents=(*borrowed.extents, *_places(contents, len(borrowed.parts))) if borrowed.parts else (),
+        begin_bytes=begin_bytes,
     )
     data = msgspec.json.encode(manifest)
     manifest_blake3 = sending.put_verified(manifest_key(prefix), memoryview(data))

@@ -43,8 +43,9 @@ class SpotrunCallback:
             self._run.snapshots.settle()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        if self._run:  # a training_step that gave nothing had no backward
-            self._run.snapshots.settle()
+        if self._run:
+            self._run.complete_optimizers()
+            self._run.snapshots.settle()  # a training_step that gave nothing had no backward
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._run:

@@ -8,10 +8,12 @@ into it, and on a virtual machine whose host has yet to find that page, many tim
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeAlias
@@ -21,12 +23,16 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.snapshot import map_image
-from spotrun.lightning.tensors import mapped, owned
+from spotrun.lightning.tensors import mapped, owned, tensors_of
+from spotrun.trainer_link import LinkClosed
 
 KEPT_FROM_BYTES = 64 << 10
 """A smaller tensor is copied: it would hold pages that are given back otherwise."""
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14, which the module mmap does not name. An older kernel does nothing."""
+_MAPPED_BYTES = 4 << 20
+_MAPPING_PAUSE_S = 1e-4
+"""Another thread that asks for memory waits until a call is done, and for calls that follow at once, 4 ms and more."""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -39,8 +45,22 @@ class Memory(Protocol):
 
     image: Bytes
 
+    def need(self, end: int) -> None:
+        """
+        Wait until the first `end` bytes of `image` are there.
+
+        Raises:
+            LinkClosed: the agent, which fetches them, is gone.
+        """
+
+    def need_all_of(self, tree: Any) -> None:
+        """Wait for the tensors of `tree`, which are views into `image`."""
+
     def keep(self, tree: Any) -> Any:
-        """`tree`, of tensors that are views into `image`, with tensors of its own. Once only, and the last of it."""
+        """The same, with tensors of their own, once they are there."""
+
+    def let_go(self) -> None:
+        """Nothing more is kept. What was not goes when the last view into it does."""
 
 
 class Received:
@@ -49,36 +69,80 @@ class Received:
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
 
+    def need(self, end: int) -> None:
+        pass
+
+    def need_all_of(self, tree: Any) -> None:
+        pass
+
     def keep(self, tree: Any) -> Any:
-        del self.image
         return owned(tree)
+
+    def let_go(self) -> None:
+        del self.image
+
+
+class Arrival:
+    """How many of an image's first bytes are there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._lost = False
+        self._changed = threading.Condition()
+
+    def has(self, size_bytes: int) -> None:
+        with self._changed:
+            self.size_bytes = max(self.size_bytes, size_bytes)
+            self._changed.notify_all()
+
+    def ends(self) -> None:
+        """Nobody is left to tell of more."""
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
+    def need(self, end: int) -> None:
+        """See `Memory.need`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lost or self.size_bytes >= end)
+            if self.size_bytes < end:
+                raise LinkClosed("the agent is gone, and with it the rest of the checkpoint")
 
 
 class ImageMemory:
     """
-    The image behind `fd`, from `start` on, which nobody else may look at any more; closes the descriptor.
+    The image behind `fd`, from `start` on, or its first `here_bytes` so far, which nobody but the agent that fetches it
+    may look at any more; closes the descriptor.
 
-    Large tensors that are kept are that memory itself, and what was not kept is given back when the last view into
-    `image` is gone. A process that is forked shares it with this one.
+    Large tensors that are kept are that memory itself. A process that is forked shares it with this one.
     """
 
-    def __init__(self, fd: int, size_bytes: int, start: int = 0) -> None:
+    def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
         self._lasting = mmap.mmap(fd, size_bytes, offset=start)
         self._private = map_image(fd, size_bytes, start)
+        self._kept: list[tuple[int, int]] = []
         self.image: Bytes = np.frombuffer(self._private, dtype=np.uint8)
+        self.arrival = Arrival(size_bytes if here_bytes is None else here_bytes)
 
     def map_beside(self) -> None:
         """
-        Map all pages from another thread: the one that reads them would be held up at every sixteenth, which is a
-        third of what it takes to copy them.
+        Map all pages from another thread, as they come: the one that reads them would be held up at every sixteenth,
+        which is a third of what it takes to copy them.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
-        threading.Thread(target=_map, args=(memory,), name="spotrun-map", daemon=True).start()
+        threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
+
+    def need(self, end: int) -> None:
+        self.arrival.need(end)
+
+    def need_all_of(self, tree: Any) -> None:
+        start = self._start_address()
+        ends = [tensor.data_ptr() + tensor.nbytes - start for tensor in tensors_of(tree)]
+        self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
-        start = torch.frombuffer(self._private, dtype=torch.uint8).data_ptr()
+        start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
-        kept: list[tuple[int, int]] = []
 
         def own(tensor: Tensor) -> Tensor:
             begin = tensor.data_ptr() - start
@@ -86,18 +150,31 @@ class ImageMemory:
             inside = tensor.is_cpu and tensor.is_contiguous() and begin >= 0 and end <= len(lasting)
             if not inside or tensor.nbytes < KEPT_FROM_BYTES:
                 return tensor.detach().clone()
-            kept.append((begin, end))
+            self._kept.append((begin, end))
             return lasting[begin:end].view(tensor.dtype).view(tensor.shape)
 
-        found = mapped(tree, own)
-        spare = list(_pages_between(sorted(kept), len(lasting)))
+        self.need_all_of(tree)
+        return mapped(tree, own)
+
+    def let_go(self) -> None:
+        lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
+        spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
         del self.image, self._private
-        return found
+
+    def _start_address(self) -> int:
+        return torch.frombuffer(self._private, dtype=torch.uint8).data_ptr()
 
 
-def _map(memory: Tensor) -> None:
-    _madvise(memory.data_ptr(), memory.nbytes, _POPULATE_READ)
+def _map(memory: Tensor, arrival: Arrival) -> None:
+    start = 0
+    with contextlib.suppress(LinkClosed):
+        while start < memory.nbytes:
+            arrival.need(start + 1)
+            size_bytes = min(_MAPPED_BYTES, arrival.size_bytes - start)
+            _madvise(memory.data_ptr() + start, size_bytes, _POPULATE_READ)
+            start += size_bytes
+            time.sleep(_MAPPING_PAUSE_S)
 
 
 def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator[tuple[int, int]]:

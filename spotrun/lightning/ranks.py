@@ -57,6 +57,7 @@ class Ranks:
         if self._group is None:
             return memory
         mine = Received(size_bytes) if memory is None else memory
+        mine.need(size_bytes)
         distributed.broadcast(torch.frombuffer(mine.image, dtype=torch.uint8), 0, group=self._group)
         return mine
 

@@ -31,8 +31,10 @@ from spotrun.lightning.attributes import Attributes
 from spotrun.lightning.connectors import averaging, logs, mlflow_client, mlflow_files, names, position
 from spotrun.lightning.connectors import state as lightning_state
 from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.connectors.state import OPTIMIZERS
 from spotrun.lightning.due_validation import DueValidation
 from spotrun.lightning.image_memory import Memory
+from spotrun.lightning.optimizer_states import OptimizerStates
 from spotrun.lightning.ranks import Follower, Ranks
 from spotrun.lightning.refusal import TrainingRefused, refuse
 from spotrun.lightning.snapshots import KEY, LAST_ARENA_WAIT_S, Place, Snapshots
@@ -51,7 +53,7 @@ class Run:
         self._agent = agent
         self._ranks = ranks
         self._loops = Loops(trainer, self)
-        state = self._read(memory.image) if memory is not None else None
+        state = self._read(memory) if memory is not None else None
         self._resumed: dict[str, Any] | None = state.pop(KEY) if state else None
         self._own: dict[str, Any] = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         # What the user seeded decides too, so that --seed 2 is another training.
@@ -65,6 +67,8 @@ class Run:
         )
         self._generators: own_generators.Own = {}
         self._validation = DueValidation(trainer, agent, ranks, self.snapshots)
+        self._resumed_bytes = resume.size_bytes
+        self._optimizers: OptimizerStates | None = None
         self._trained = False
         self._finished = False
         if state and memory:
@@ -92,9 +96,12 @@ class Run:
         memory = ranks.share_image(own, resume.size_bytes) if resume.size_bytes else None
         return cls(trainer, agent, ranks, resume, memory)
 
-    def _read(self, image: Any) -> dict[str, Any]:
+    def _read(self, memory: Memory) -> dict[str, Any]:
+        """The state, all of it there but for what optimizers keep."""
+        image: Any = memory.image
         state: dict[str, Any]
-        state, meta = read_image(image)
+        state, meta = read_image(image, memory.need)
+        memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = tensors.owned(state[KEY])
         if len(state[KEY]["ranks"]) != self._ranks.size:
             refuse(
@@ -113,9 +120,16 @@ class Run:
     def _load(self, state: dict[str, Any], memory: Memory) -> None:
         self.snapshots.resumed_at(state["global_step"])
         self._trainer.num_sanity_val_steps = 0  # it was run before the first step, and counts nothing
+        optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory)
         # Weights are copied into the model, but optimizers and callbacks may keep what they are given.
         kept = memory.keep({key: value for key, value in state.items() if key != "state_dict"})
-        lightning_state.load(self._trainer, {key: kept.get(key, value) for key, value in state.items()})
+        state = {**state, **kept}
+        if lightning_state.others_load_it(self._trainer):
+            lightning_state.load(self._trainer, state | {OPTIMIZERS: optimizers.take()})
+        else:
+            lightning_state.load(self._trainer, state | {OPTIMIZERS: []})
+            lightning_state.load_optimizers_by(self._trainer, optimizers.load)
+            self._optimizers = optimizers
         assert self._resumed is not None
         self._loops.make_loaders_as_in(self._resumed["loaded_at"])
         logs.continue_version(self._trainer, self._resumed["logs"])
@@ -158,13 +172,20 @@ class Run:
             self._loops.enter(mid_epoch=not self._resumed["place"]["epoch_ended"])
         self._data.begin_here()
         self._generators = own_generators.kept_by_modules(self._trainer.lightning_module)
-        size_bytes = self._size_bytes()  # refuses what cannot be saved, before the first step
         if self._resumed is not None:
-            self._agent.want_arenas(size_bytes)
+            self._agent.want_arenas(self._resumed_bytes)
+        else:
+            self._size_bytes()  # refuses what cannot be saved, before the first step
         self._resumed = None
 
     def _size_bytes(self) -> int:
         return self.snapshots.plan(self.snapshots.state(self._here())).size_bytes
+
+    def complete_optimizers(self) -> None:
+        """Before the first step: what is left of the checkpoint has come."""
+        if self._optimizers is not None:
+            self._optimizers.arrive()
+            self._optimizers = None
 
     def _here(self, *, validation_due: bool = False) -> Place:
         epoch, batch = position.epoch(self._trainer), position.batches_done(self._trainer)
@@ -198,6 +219,7 @@ class Run:
         self.snapshots.batch_begins()
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
+        self.complete_optimizers()
         self.snapshots.settle()  # an optimizer that wrote without any hook was seen
         last = position.batches_done(self._trainer) == position.batches(self._trainer)
         self._story.progress("train", always=last or not self._trained)

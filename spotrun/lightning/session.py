@@ -21,11 +21,12 @@ from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import Piece, Plan
 from spotrun.checkpoint.staging import Aside, Staged, Stager
 from spotrun.lightning.figures import FiguresBox
-from spotrun.lightning.image_memory import ImageMemory
+from spotrun.lightning.image_memory import Arrival, ImageMemory
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
     ArenasWanted,
+    Arrived,
     DrainWanted,
     Figures,
     Hello,
@@ -86,6 +87,7 @@ class Session:
         self._stager = Stager()
         self._asked_bytes = 0
         self._used_bytes = 0
+        self._arrival: Arrival | None = None
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
@@ -94,7 +96,8 @@ class Session:
 
     def begin(self, lightning: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Say hello and wait for what to resume from, however long the agent takes to fetch it.
+        Say hello and wait for what to resume from, however long the agent takes to find it. What it has yet to fetch
+        is waited for where it is needed.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -103,7 +106,10 @@ class Session:
             Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
         )
         resume, fds = self._wait_for_resume()
-        memory = ImageMemory(fds[0], resume.size_bytes, resume.start) if resume.size_bytes else None
+        memory = None
+        if resume.size_bytes:
+            memory = ImageMemory(fds[0], resume.size_bytes, resume.start, resume.here_bytes)
+            self._arrival = memory.arrival
         listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
         listener.start()
         if memory is not None:
@@ -198,9 +204,13 @@ class Session:
     def _agent_is_gone(self) -> None:
         self.closed.set()
         self._link.close()
+        if self._arrival is not None:
+            self._arrival.ends()
 
     def _take(self, message: Message, fds: list[int]) -> None:
         match message:
+            case Arrived(size_bytes=size_bytes) if self._arrival is not None:
+                self._arrival.has(size_bytes)
             case Arenas(size_bytes=size_bytes, starts=starts, first=first):
                 self._stager.adopt(fds[0], size_bytes, starts, first, self._used_bytes)
             case ArenaFree(arena=arena):

@@ -256,6 +256,7 @@ class Snapshots:
             "mlflow_client": mlflow_client.dump(trainer),
             "ranks": self._ranks.gather(self._own(place)),
         }
+        state[lightning_state.OPTIMIZERS] = state.pop(lightning_state.OPTIMIZERS)  # last, as a resume needs it last
         return state
 
     def _own(self, place: Place) -> State:

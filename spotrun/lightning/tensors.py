@@ -29,6 +29,13 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
     return value
 
 
+def tensors_of(value: Any) -> list[Tensor]:
+    """All that a tree holds."""
+    found: list[Tensor] = []
+    mapped(value, found.append)
+    return found
+
+
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
     """The 2-norms of all that are floating-point, in one pass: NaN and infinity show in them. One tensor a device."""

@@ -7,13 +7,16 @@ import json
 import mmap
 import os
 import signal
+import threading
 from pathlib import Path
 
 from spotrun import trainer_link
+from spotrun.checkpoint import layout
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
     ArenasWanted,
+    Arrived,
     DrainWanted,
     EpochEnded,
     Finished,
@@ -26,12 +29,18 @@ from spotrun.trainer_link import (
 )
 from tests.trainings.trainers import Spawner, Zygote
 
+NOT_A_NUMBER = b"\xff"
+"""What is in the memory of a checkpoint before the checkpoint: whoever computes with it has NaN for a result."""
+REST_COMES_AFTER_S = 0.05
+"""Most trainers have begun by then."""
+
 
 class Agent:
     """
     One training's agent: it starts trainers until the training is finished, each from the newest snapshot.
 
-    `on_message(agent, message)` is called for every message; what it sends (`agent.link.send`) the trainer gets.
+    `on_message(agent, message)` is called for every message; what it sends (`agent.link.send`) the trainer gets. Of a
+    checkpoint, what optimizers keep comes when `await_rest` returns.
     """
 
     def __init__(
@@ -118,13 +127,28 @@ class Agent:
             every_steps=self.every_steps,
             seed=7,
             fresh=not self.image,
+            here_bytes=0 if self.image else None,
         )
         if not self.image:
             return self.link.send(message)
         fd = os.memfd_create("checkpoint")
-        os.write(fd, self.image)
+        os.write(fd, NOT_A_NUMBER * len(self.image))
         self.link.send(message, [fd])
-        return os.close(fd)
+        here_bytes = layout.begin_bytes(layout.decode_header(self.image))
+        os.pwrite(fd, self.image[:here_bytes], 0)
+        self.link.send(Arrived(size_bytes=here_bytes))
+        rest = (self.link, fd, self.image, here_bytes)
+        return threading.Thread(target=self._send_rest, args=rest).start()
+
+    def await_rest(self) -> None:
+        threading.Event().wait(REST_COMES_AFTER_S)
+
+    def _send_rest(self, link: trainer_link.TrainerLink, fd: int, image: bytes, here_bytes: int) -> None:
+        self.await_rest()
+        os.pwrite(fd, image[here_bytes:], here_bytes)
+        os.close(fd)
+        with contextlib.suppress(LinkClosed):
+            link.send(Arrived(size_bytes=len(image)))
 
     def run(self, kills: list[str] = ()) -> dict:
         """Train to the end, with a SIGKILL at each of these places, and return the result with its trace."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import defaultdict, deque
@@ -61,6 +62,9 @@ def model(pl, job, loaders, trace):
             return loss
 
         def tell(self, batch_idx, ids, *more):
+            if "computed" in job:
+                with open(job["computed"], "a") as computed:
+                    computed.write(f"{os.getpid()}\n")
             here = self.current_epoch, batch_idx, self.global_step
             trace.write("train", *here, sorted(ids.tolist()), *more, learning_rates(self.trainer))
 
@@ -146,7 +150,18 @@ def model(pl, job, loaders, trace):
         def configure_optimizers(self):
             return SCHEDULES[job.get("scheduler", "onecycle")](self, job)
 
+    if job.get("load_hook"):
+        Model.on_load_checkpoint = look_at_checkpoint
     return Model()
+
+
+def look_at_checkpoint(module, checkpoint):
+    """Some scripts change what is loaded."""
+    (optimizer,) = checkpoint["optimizer_states"]
+    values = [value for state in optimizer["state"].values() for value in state.values()]
+    assert values
+    assert all(torch.isfinite(value).all() for value in values)
+    optimizer["param_groups"][0]["weight_decay"] = 0.5
 
 
 def small_net():

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from spotrun.lightning.connectors.names import result_classes
 
 State = dict[str, Any]
+LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
+"""Is given the optimizers, and Lightning's way to load a state into each."""
+
+OPTIMIZERS = "optimizer_states"
+"""The part of a state that is theirs."""
 
 
 def dump(trainer: Any) -> State:
@@ -26,6 +32,35 @@ def load(trainer: Any, state: State) -> None:
         connector._loaded_checkpoint = state
 
     connector.resume_start = resume_start
+
+
+def load_optimizers_by(trainer: Any, load_optimizers: LoadOptimizers) -> None:
+    """In `Callback.setup`: let this fit() restore what optimizers keep by that, and by nothing else."""
+    strategy = trainer.strategy
+    original = strategy.load_optimizer_state_dict
+
+    def load_optimizer_state_dict(checkpoint: State) -> None:
+        del strategy.load_optimizer_state_dict  # once only, as above
+        load_optimizers(strategy.optimizers, lambda states: original({**checkpoint, OPTIMIZERS: states}))
+
+    strategy.load_optimizer_state_dict = load_optimizer_state_dict
+
+
+def others_load_it(trainer: Any) -> bool:
+    """Code that is not Lightning's own is given the whole state, or a strategy has its own way with optimizers."""
+    holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
+    if any(_has_hook(holder) for holder in holders if holder is not None):
+        return True
+    way = type(trainer.strategy).load_optimizer_state_dict.__qualname__
+    return not trainer.strategy.lightning_restore_optimizer or way != "Strategy.load_optimizer_state_dict"
+
+
+def _has_hook(holder: Any) -> bool:
+    hook = getattr(holder, "on_load_checkpoint", None)
+    return hook is not None and hook.__qualname__ not in _EMPTY_HOOKS
+
+
+_EMPTY_HOOKS = ("Callback.on_load_checkpoint", "CheckpointHooks.on_load_checkpoint")
 
 
 def load_file(trainer: Any, path: str) -> None:
