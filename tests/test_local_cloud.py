@@ -444,7 +444,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Lo
     with pytest.MonkeyPatch.context() as patch:
         bench = Bench(tmp_path_factory.mktemp("served"), patch)
         cloud = bench.cloud()
-        instance = bench.running(cloud)
+        instance = bench.running(cloud, time_to_live=timedelta(days=30))  # five hours are five minutes here
         yield bench, cloud, instance, Metadata(record_of(cloud, instance)[2])
         bench.close()
 
@@ -496,9 +496,10 @@ def test_metadata_tells_run_time(served: tuple[Bench, LocalCloud, Instance, Meta
 def test_unmodified_botocore_reads_the_metadata(served: tuple[Bench, LocalCloud, Instance, Metadata]) -> None:
     _, cloud, instance, _ = served
     endpoint = record_of(cloud, instance)[2]
-    fetcher = botocore.utils.InstanceMetadataRegionFetcher(timeout=60, base_url=endpoint)
+    options = {"timeout": 60, "num_attempts": 3, "base_url": endpoint, "env": {}}
+    fetcher = botocore.utils.InstanceMetadataRegionFetcher(**options)
     assert fetcher.retrieve_region() == instance.offering.region
-    credentials = botocore.utils.InstanceMetadataFetcher(timeout=60, base_url=endpoint)
+    credentials = botocore.utils.InstanceMetadataFetcher(**options)
     assert credentials.retrieve_iam_role_credentials() == {}
 
 

@@ -3,8 +3,9 @@ One fit() under an agent.
 
 When what happens (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
 
-    setup              Hello; wait for Resume; hand the checkpoint to Lightning; exchange the loaders
+    setup              Hello; wait for Resume and the weights; hand the checkpoint to Lightning; exchange the loaders
     each batch         generators seeded by (seed, epoch, batch)
+    first step         wait for what optimizers keep
     batch end          Progress. A validation is due and a snapshot is wanted: taken here, and the resumed run validates
     within validation  the same snapshot, of the state before it, as soon as it is wanted
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
