@@ -366,6 +366,17 @@ def test_a_group_that_was_added_meanwhile_is_as_new() -> None:
     assert same(optimizer, other)
 
 
+def test_whoever_looks_when_nothing_more_comes_is_told_so_each_time() -> None:
+    class Lost(InTime):
+        def keep(self, tree: object) -> object:
+            raise LinkClosed("the agent is gone")
+
+    other, _ = resumed(stepped(torch.optim.SGD, momentum=0.9), Lost())
+    for _ in range(2):
+        with pytest.raises(LinkClosed):
+            len(other.state)
+
+
 class Counting(torch.optim.SGD):
     """One of somebody's own, that keeps more than its state."""
 

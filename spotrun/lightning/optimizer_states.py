@@ -31,9 +31,9 @@ class OptimizerStates:
 
     def take(self) -> Sequence[State]:
         """Once they are there, and once only."""
-        views, self._views = self._views, None
-        assert views is not None
-        states: Sequence[State] = self._memory.keep(views)
+        assert self._views is not None
+        states: Sequence[State] = self._memory.keep(self._views)
+        self._views = None
         self._memory.let_go()
         return states
 
@@ -53,10 +53,11 @@ class OptimizerStates:
 
     def arrive(self) -> None:
         """From here on the optimizers have all that they had."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        if not self._waiting:
             return
-        for (optimizer, groups), saved in zip(waiting, self.take(), strict=True):
+        states = self.take()
+        waiting, self._waiting = self._waiting, []
+        for (optimizer, groups), saved in zip(waiting, states, strict=False):  # as Lightning does
             _complete(optimizer, groups, saved)
 
 
