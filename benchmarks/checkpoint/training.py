@@ -170,8 +170,8 @@ class Begun(pl.Callback):
 
 class Restored(pl.Callback):
     """
-    Times a restore, from the set-up of fit() to its first batch, with all imports done and the network built; then
-    ends the process.
+    Times a restore, from the set-up of fit() to its first batch and until nothing of it is missing, with all imports
+    done and the network built; then ends the process.
     """
 
     def __init__(self, folder: Path) -> None:

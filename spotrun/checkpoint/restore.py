@@ -212,12 +212,12 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 class _Front:
     """How far an image has come, from its first byte on, while its parts come in any order."""
 
-    def __init__(self, manifest: Manifest, recipient: Recipient) -> None:
-        placed = manifest.placed()
-        self._starts = [min((extent.start for extent in extents), default=manifest.size_bytes) for extents in placed]
-        self._order = sorted(range(len(placed)), key=self._starts.__getitem__, reverse=True)
+    def __init__(self, starts: Sequence[int], size_bytes: int, recipient: Recipient) -> None:
+        """`starts`: the first byte of the image that each part holds."""
+        self._starts = starts
+        self._order = sorted(range(len(starts)), key=starts.__getitem__, reverse=True)
         self._missing = set(self._order)
-        self._size_bytes = manifest.size_bytes
+        self._size_bytes = size_bytes
         self._recipient = recipient
         self._lock = threading.Lock()
 
@@ -232,9 +232,10 @@ class _Front:
 
 
 def _fill(store: Store, manifest: Manifest, image: Image, recipient: Recipient | None, retry_for_s: float) -> None:
-    front = None if recipient is None else _Front(manifest, recipient)
     prefix, fd = image.commit.event.prefix, image.fd
     placed = manifest.placed()
+    starts = [min((extent.start for extent in extents), default=manifest.size_bytes) for extents in placed]
+    front = None if recipient is None else _Front(starts, manifest.size_bytes, recipient)
 
     def fill(number: int) -> None:
         part, extents = manifest.parts[number], placed[number]
@@ -250,7 +251,7 @@ def _fill(store: Store, manifest: Manifest, image: Image, recipient: Recipient |
             front.came(number)
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="restore") as pool:
-        for together in _in_order(manifest, placed):
+        for together in _in_order(starts, _begin_bytes(manifest)):
             list(pool.map(fill, together))
 
 
@@ -258,16 +259,13 @@ def _begin_bytes(manifest: Manifest) -> int:
     return manifest.size_bytes if manifest.begin_bytes is None else manifest.begin_bytes
 
 
-def _in_order(manifest: Manifest, placed: Sequence[Sequence[Extent]]) -> tuple[list[int], list[int]]:
+def _in_order(starts: Sequence[int], begin_bytes: int) -> tuple[list[int], list[int]]:
     """
     The parts that a trainer begins with, and the others. All readers are for the former first: if they went on to the
     next parts, the last of these would be there when half of the others are.
     """
-    begin_bytes = _begin_bytes(manifest)
-    first: list[int] = []
-    later: list[int] = []
-    for number, extents in enumerate(placed):
-        (first if any(extent.start < begin_bytes for extent in extents) else later).append(number)
+    first = [number for number, start in enumerate(starts) if start < begin_bytes]
+    later = [number for number, start in enumerate(starts) if start >= begin_bytes]
     return first, later
 
 
