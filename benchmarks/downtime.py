@@ -6,7 +6,7 @@ rules that act after the loss, in the same simulated spot markets.
 
 Each job trains for 12 h in a market of its own seed: nine zones, boot 60-120 s, set-up 0-180 s, notices of 120 s, a
 tenth of the losses without one. An interruption is a stretch without progress, from the last step that is kept to the
-next that is new; what is done twice counts as lost. Causes are those of the production account (spotrun/timeline.py):
+next that is new; what is done twice counts as lost. Causes are those of spotrun/account/timeline.py:
 
     poll      training has stopped, and who decides does not know it yet          (detect)
     capacity  nothing can be had, or the runner is about to ask                   (wait)
@@ -48,7 +48,7 @@ import numpy as np
 from benchmarks.downtime_market import Market, Setting
 from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
-from spotrun.timeline import Kind, Span, spent
+from spotrun.account.timeline import Kind, Span, spent
 
 CAUSES = {
     "poll": Kind.DETECT,

@@ -19,7 +19,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import Habits, TickMarket
-from spotrun.simulation.world.dice import Dice
+from spotrun.simulation.world.rng import Dice
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 ZONES = tuple(f"{region}-{number}" for number, region in enumerate(REGIONS))

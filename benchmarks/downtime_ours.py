@@ -11,10 +11,10 @@ from math import ceil
 from pathlib import Path
 
 from benchmarks.downtime_market import Market
-from spotrun.events import Cause
+from spotrun.account.timeline import Span, timeline
+from spotrun.run.events import Cause
 from spotrun.simulation.world import SimulatedWorld, Training
-from spotrun.spec import RunSpec
-from spotrun.timeline import Span, timeline
+from spotrun.spec.model import RunSpec
 
 IDLE_S = 30.0
 """Looks that would see nothing new are left out for so long: three times as fast, and no figure is another."""

@@ -13,8 +13,8 @@ Two other rules in that market. Neither reads a notice: the replacement is asked
 Both have the checkpoints of ours, as often and as soon durable; to end the old instance, and to ask a zone in vain,
 costs them no time. Both set up anew on each instance: a managed job's recovery launches its whole task again on a new
 cluster, `setup` included, unless that is in a pool of workers that stay up. What is left between them and ours is the
-rule and the packs (spotrun/packs.py). To tell these apart there is the first rule once more with packs like ours, as
-somebody has it who bakes a machine image for each set-up; the image is made in no time here.
+rule and the set-up cache (spotrun/folder/setup_cache.py). To tell these apart, the first rule is run once more with a
+cache like ours: somebody who bakes a machine image for each set-up has that. The image is made in no time here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from itertools import count
 from math import ceil, floor
 
 from benchmarks.downtime_market import REGION_OF, ZONES, Loss, Market
-from spotrun.timeline import Kind, Span
+from spotrun.account.timeline import Kind, Span
 
 LAUNCHED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.cli.wiring import OpenRun, open_run
-from spotrun.packs import FOLDER
+from spotrun.folder.setup_cache import FOLDER
 
 SETUP = "pip install --quiet --no-cache-dir --ignore-installed pandas==2.3.3 scikit-learn==1.7.2"
 JOB = """

@@ -9,19 +9,21 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from spotrun import fold, start_file, workdir
-from spotrun.billing import rule_of
+from spotrun.account.storage_prices import storage_prices
 from spotrun.boot import upload as boot
 from spotrun.clock import ScaledClock, clock_from_environment, system_clock
 from spotrun.errors import LedgerDamaged, LedgerUnspoken, RunNotFound, SpotrunError, StoreError
-from spotrun.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
-from spotrun.ledger import FOLDER, Ledger, read_entry
-from spotrun.race import race
-from spotrun.retrying import persist
-from spotrun.spec import RunSpec, instance_types_of, regions_of
-from spotrun.state import RunState
-from spotrun.storage_prices import storage_prices
-from spotrun.store import Located, Store, open_store
+from spotrun.folder import start_file, workdir
+from spotrun.folder.ledger import FOLDER, Ledger, read_entry
+from spotrun.run import fold
+from spotrun.run.billing import rule_of
+from spotrun.run.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec, instance_types_of, regions_of
+from spotrun.store.conditional_put_probe import race
+from spotrun.store.opening import open_store
+from spotrun.store.port import Located, Store
+from spotrun.store.retrying import persist
 
 TRIAL = "trial"
 """What is tried out in a new run's folder, and deleted again."""

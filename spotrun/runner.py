@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guard, Guards, NoGuards
@@ -29,18 +28,19 @@ from spotrun.errors import (
     QuotaExceeded,
     StoreUnavailable,
 )
-from spotrun.events import Cause
-from spotrun.heartbeats import Heartbeats
-from spotrun.hints import AgentHint, agent_key, read_hint
+from spotrun.folder.heartbeats import Heartbeats
+from spotrun.folder.ledger import EntryRefused, Ledger
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.status_objects import AgentHint, agent_key, read_hint
 from spotrun.instance import Instance, LaunchRequest
-from spotrun.ledger import EntryRefused, Ledger
-from spotrun.market import StepSeen, World, suitable
-from spotrun.market_record import MarketRecord
+from spotrun.market.world import StepSeen, World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.policy.patience import tick_s
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
-from spotrun.store import Store
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
 
 GUARD_AGAIN_AFTER = timedelta(minutes=10)
 """A guard that could not be made is asked for again so often: what is in the way may pass, or be mended."""

@@ -13,17 +13,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spotrun import events as ev
-from spotrun import workdir
-from spotrun.billing import LOCAL_RULE
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.processes import carrying, kill_all
+from spotrun.folder import workdir
+from spotrun.folder.ledger import Ledger
 from spotrun.instance import Instance, InstanceState
-from spotrun.ledger import Ledger
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
-from spotrun.store import open_store
+from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from tests.eventually import eventually
 from tests.histories import FREE_STORAGE, offering
 

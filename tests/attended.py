@@ -7,20 +7,20 @@ from datetime import UTC, datetime
 
 import boto3
 
-from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreError
-from spotrun.hints import AgentHint, agent_key, write_hint
-from spotrun.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
 from spotrun.runner import Runner
 from spotrun.simulation.world.faults import Watched
-from spotrun.state import RunState
-from spotrun.store import Store
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store
 from tests.aws_launches import CONFIG
 from tests.commits import committed
 from tests.ec2_server import REGION

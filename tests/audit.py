@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from spotrun.state import RunState
+from spotrun.run.state import RunState
 from tests.local_runs import Site
 
 

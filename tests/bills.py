@@ -22,10 +22,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from spotrun.events import InstanceGone
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
-from spotrun.state import Launch
+from spotrun.run.events import InstanceGone
+from spotrun.run.state import Launch
 from tests.histories import History
 
 HOUR = timedelta(hours=1)

@@ -33,7 +33,7 @@ import msgspec
 import pytest
 import typer
 
-from spotrun.events import ResumedFrom
+from spotrun.run.events import ResumedFrom
 from tests.audit import Harm, books, harm, one_attempt_at_a_time, samples_are_whole
 from tests.local_runs import Site, final_tensors
 from tests.object_stores import FakeGcs, SeaweedFS, running

@@ -6,12 +6,12 @@ import os
 from datetime import UTC, datetime
 from typing import Any
 
-from spotrun import events as ev
 from spotrun.checkpoint.manifest import FORMAT, Manifest
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.checkpoint.upload import Uploaded, upload
-from spotrun.state import Commit
-from spotrun.store import Store
+from spotrun.run import events as ev
+from spotrun.run.state import Commit
+from spotrun.store.port import Store
 
 NOTHING_SENT = Uploaded(
     manifest=Manifest(format=FORMAT, size_bytes=1, parts=()), manifest_blake3="0" * 64, objects=1, sent_bytes=1

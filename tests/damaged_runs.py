@@ -11,11 +11,11 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import newest_readable
 from spotrun.checkpoint.upload import SMALL_BYTES, upload
 from spotrun.clock import ManualClock
-from spotrun.events import encode_entry
-from spotrun.ledger import FOLDER, Ledger, key_of
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
-from spotrun.store import Store
+from spotrun.folder.ledger import FOLDER, Ledger, key_of
+from spotrun.run.events import encode_entry
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
 from tests.commits import committed, content_of
 from tests.histories import History
 

@@ -13,13 +13,13 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun import events as ev
-from spotrun import fold
-from spotrun.billing import LOCAL_RULE, aws_rule
-from spotrun.events import Cause, Entry
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering
-from spotrun.state import RunState
+from spotrun.run import events as ev
+from spotrun.run import fold
+from spotrun.run.billing import LOCAL_RULE, aws_rule
+from spotrun.run.events import Cause, Entry
+from spotrun.run.state import RunState
 from tests.commits import committed
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotrun import events as ev
 from spotrun.cli.wiring import OpenRun, open_run
-from spotrun.state import RunState
-from spotrun.store import open_store
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
+from spotrun.store.opening import open_store
 
 JOBS = Path(__file__).parent / "jobs"
 WITHIN_S = 240

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from spotrun.accounting import RunSummary, summarise
+from spotrun.account.summary import RunSummary, summarise
 from tests.local_runs import Site
 
 SCALE = 180.0

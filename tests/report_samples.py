@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
-from spotrun import events as ev
-from spotrun.accounting import summarise
-from spotrun.events import Cause
+from spotrun.account.summary import summarise
 from spotrun.report.html.comparison import comparison_page
 from spotrun.report.html.forecast import forecast_page
 from spotrun.report.html.page import page
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from spotrun.simulation.plan import plan
 from tests.histories import ON_DEMAND, SPOT, History, offering
 from tests.test_policy import spec

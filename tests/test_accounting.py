@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.accounting import Account, RunSummary, summarise
-from spotrun.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
-from spotrun.fold import fold
+from spotrun.account.outcome import durable_epochs
+from spotrun.account.summary import Account, RunSummary, summarise
+from spotrun.account.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from spotrun.instance import EndedBy
-from spotrun.outcome import durable_epochs
-from spotrun.policy.upkeep import storage_reserve
-from spotrun.state import RunState
-from spotrun.timeline import DOWNTIME, Kind, Span, account_end, timeline
+from spotrun.policy.storage_cost import storage_reserve
+from spotrun.run.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
+from spotrun.run.fold import fold
+from spotrun.run.state import RunState
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
 from tests.test_policy import spec
 

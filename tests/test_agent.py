@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from spotrun import events as ev
-from spotrun.billing import EC2_RULE
 from spotrun.clouds.local import processes
-from spotrun.events import Cause
+from spotrun.run import events as ev
+from spotrun.run.billing import EC2_RULE
+from spotrun.run.events import Cause
 from tests import fault_proxy as faults
 from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually

@@ -17,7 +17,6 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun import events as ev
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
@@ -29,11 +28,12 @@ from spotrun.checkpoint.restore import Image, fetch, newest_readable, recognised
 from spotrun.checkpoint.upload import NICENESS, PART_MAX_BYTES, Abandoned, UploadControl, cut, upload
 from spotrun.clock import ScaledClock
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
-from spotrun.events import Cause
 from spotrun.intervals import STALL_SHARE_MAX, auto_interval, checkpoint_interval, drain_moment
-from spotrun.spec import CheckpointSpec, KeepBestSpec
-from spotrun.state import Commit, Prune, RunState
-from spotrun.stores.local import LocalStore
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import Commit, Prune, RunState
+from spotrun.spec.model import CheckpointSpec, KeepBestSpec
+from spotrun.store.local import LocalStore
 from spotrun.trainer_link import Progress, SnapshotTaken
 from spotrun.units import Steps
 from tests.commits import committed, saved

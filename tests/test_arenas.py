@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from spotrun.agent.arenas import Arena, Arenas, overlapping
-from spotrun.agent.precedence import Precedence
+from spotrun.agent.cpu_priority import Precedence
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
 from spotrun.checkpoint.unchanged import Borrowed
 from spotrun.checkpoint.upload import First, UploadControl, upload
-from spotrun.stores.local import LocalStore
+from spotrun.store.local import LocalStore
 from spotrun.trainer_link import SnapshotTaken
 
 SIZE = 10 * mmap.PAGESIZE + 123

@@ -20,11 +20,11 @@ from spotrun.agent.inbox import Exited, Inbox, NoticesLost, Said, forget
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import Image, fetch, newest_readable
 from spotrun.checkpoint.snapshot import image_bytes, read_image
-from spotrun.lightning.image_memory import KEPT_FROM_BYTES, ImageMemory
-from spotrun.lightning.optimizer_states import OptimizerStates
-from spotrun.state import Commit
-from spotrun.stores.memory import MemoryStore
+from spotrun.run.state import Commit
+from spotrun.store.memory import MemoryStore
 from spotrun.trainer_link import ArenasWanted, LinkClosed
+from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory
+from spotrun.training.optimizer_states import OptimizerStates
 from tests.commits import saved
 from tests.eventually import eventually
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.bootstrap import USER_DATA_MAX_BYTES, user_data
 from spotrun.clouds.aws.driver import AwsCloud
-from spotrun.clouds.aws.refusals import REFUSALS, of_answer
+from spotrun.clouds.aws.error_codes import REFUSALS, of_answer
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, QuotaExceeded
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType

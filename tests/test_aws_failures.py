@@ -14,12 +14,12 @@ from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
-from spotrun.clouds.aws.refusals import BadImage, CredentialsExpired, TokenReused
+from spotrun.clouds.aws.error_codes import BadImage, CredentialsExpired, TokenReused
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, LaunchTokenSpent, LoginExpired, QuotaExceeded
-from spotrun.events import LaunchIntended
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from spotrun.policy import Append
+from spotrun.run.events import LaunchIntended
 from tests import aws_launches
 from tests.attended import Attended
 from tests.aws_launches import Login, count, launches, request

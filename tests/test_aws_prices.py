@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from spotrun.accounting import assumptions
+from spotrun.account.summary import assumptions
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S

@@ -22,9 +22,9 @@ from botocore.config import Config
 
 from spotrun import address
 from spotrun.clock import ScaledClock
-from spotrun.events import Cause
-from spotrun.ledger import key_of
+from spotrun.folder.ledger import key_of
 from spotrun.offering import CapacityType
+from spotrun.run.events import Cause
 from tests import ec2_prices, ec2_server
 from tests.aws_launches import launches
 from tests.aws_templates import Template

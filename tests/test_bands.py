@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.advisor import bands_known
 from spotrun.creation import clock_of, newborn
 from spotrun.errors import CloudError
 from spotrun.offering import Offering
-from spotrun.policy.bands import relative_hazard
-from spotrun.spec_file import load_spec
+from spotrun.policy.interruption_rates import relative_hazard
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
 from spotrun.strategies.history import MarketHistory
 from tests.histories import ON_DEMAND, SPOT, History, offering
 from tests.test_policy import decided, events_of, spec

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.cli.wiring import with_baseline_price
 from spotrun.errors import SpecInvalid
-from spotrun.spec import RunSpec
-from spotrun.spec_file import load_spec
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
 from tests.ec2_server import IMAGE_PARAMETER, Ec2Account
 from tests.histories import FREE_STORAGE, History
 

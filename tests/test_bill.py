@@ -15,19 +15,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.bill import aws, gcp
 from spotrun.bill.charge import Record
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, reconcile, wanted_of
 from spotrun.bill.rows import column_name, files_of
-from spotrun.billing import EC2_RULE, LOCAL_RULE
 from spotrun.errors import SpotrunError
-from spotrun.events import encode_entry
+from spotrun.folder.ledger import key_of
 from spotrun.instance import EndedBy
-from spotrun.ledger import key_of
 from spotrun.report import bill as shown
-from spotrun.spec import RunSpec
-from spotrun.store import open_store
+from spotrun.run.billing import EC2_RULE, LOCAL_RULE
+from spotrun.run.events import encode_entry
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from tests.bills import (
     Billed,
     as_csv_columns,

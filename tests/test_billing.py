@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun.accounting import summarise
-from spotrun.billing import LOCAL_RULE, Meter, rule_of
+from spotrun.account.summary import summarise
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.creation import run_created
-from spotrun.events import BillingRule
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
-from spotrun.spec import AwsSpec, RunSpec
+from spotrun.run.billing import LOCAL_RULE, Meter, rule_of
+from spotrun.run.events import BillingRule
+from spotrun.spec.model import AwsSpec, RunSpec
 from tests.histories import AWS_RULE, FREE_STORAGE, ON_DEMAND, START, History
 
 ATTACHED_USD_PER_HOUR = Fraction(100 * 8, 100 * 720) + Fraction(5, 1000)

@@ -21,7 +21,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.bootstrap import user_data
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
-from spotrun.stores.local import LocalStore
+from spotrun.store.local import LocalStore
 from tests.ec2_machines import ENDS_A_MACHINE, Identity, Machine
 from tests.own_namespaces import ENDING_PATHS, permitted
 

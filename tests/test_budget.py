@@ -9,25 +9,25 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
-from spotrun.accounting import summarise
-from spotrun.billing import LOCAL_RULE, Meter
+from spotrun.account.spending import Outlook, outlook
+from spotrun.account.summary import summarise
 from spotrun.clock import ManualClock
+from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import EndedBy
-from spotrun.ledger import Ledger, key_of
 from spotrun.policy import Wait
 from spotrun.policy.money import ONE_AT_A_TIME
 from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.report.live import PlainView
+from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE, Meter
 from spotrun.runner import Pass
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.habits import Habits
-from spotrun.spec import RunSpec
-from spotrun.spending import Outlook, outlook
-from spotrun.store import open_store
+from spotrun.simulation.world.timings import Habits
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from tests.histories import START, History
 from tests.local_runs import Site
 from tests.test_policy import ask, decided, events_of, spec

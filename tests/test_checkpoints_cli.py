@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from spotrun import events as ev
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.snapshot import image_bytes
 from spotrun.errors import SpecInvalid
-from spotrun.ledger import EntryRefused, Ledger
+from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.lightning.checkpoint_file import export, read_facts
-from spotrun.spec import CheckpointSpec
-from spotrun.state import RunState
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
+from spotrun.spec.model import CheckpointSpec
 from tests.eventually import eventually
 from tests.local_runs import JOBS, Site
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.cli.background import leave_behind
 from spotrun.cli.wiring import open_run, who
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
-from spotrun.ledger import key_of
-from spotrun.spec_file import load_spec
-from spotrun.store import open_store
+from spotrun.folder.ledger import key_of
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
+from spotrun.store.opening import open_store
 from tests.audit import books
 from tests.eventually import eventually
 from tests.histories import History

@@ -8,10 +8,10 @@ from decimal import Decimal
 
 import pytest
 
-from spotrun.accounting import Account, summarise
+from spotrun.account.summary import Account, summarise
+from spotrun.account.timeline import Kind
 from spotrun.simulation.world import Habits, SimulatedWorld, Training
-from spotrun.spec import RunSpec
-from spotrun.timeline import Kind
+from spotrun.spec.model import RunSpec
 from tests.worlds import EVERYWHERE, NOWHERE, weather
 
 STARTS = Habits(

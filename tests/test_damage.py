@@ -16,10 +16,10 @@ import pytest
 from spotrun import errors
 from spotrun.cli import app
 from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
-from spotrun.fold import fold
-from spotrun.ledger import Ledger, key_of
-from spotrun.stores.local import LocalStore
-from spotrun.stores.memory import MemoryStore
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run.fold import fold
+from spotrun.store.local import LocalStore
+from spotrun.store.memory import MemoryStore
 from tests.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.histories import History
 
@@ -125,7 +125,7 @@ def test_one_bad_answer_is_forgiven_and_two_are_damage(run: SmallRun) -> None:
 def test_an_entry_of_another_run_is_void_and_named(run: SmallRun) -> None:
     other = History(uid="ffffffffff")
     other.running()
-    from spotrun.events import encode_entry
+    from spotrun.run.events import encode_entry
 
     def check(_: Case) -> None:
         state = run.ledger().refresh()
@@ -213,7 +213,7 @@ def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others
 def test_a_void_entry_is_named_and_stops_nobody(
     stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spotrun.events import seal
+    from spotrun.run.events import seal
 
     end = stored.history.state.next_number
     stored.store.put_if_absent(key_of(end), seal(b'{"number":%d}' % end))

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun import events as ev
 from spotrun.creation import deadline_at
-from spotrun.events import Cause
 from spotrun.instance import EndedBy
-from spotrun.market import StepSeen, World
+from spotrun.market.world import StepSeen, World
 from spotrun.offering import CapacityType
 from spotrun.policy import assumptions, decide
 from spotrun.policy.deadline import unreachable
+from spotrun.policy.facts import changeover, market_history
 from spotrun.policy.money import INTENT_LIFETIME
-from spotrun.policy.situation import changeover, market_history
 from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
-from spotrun.spec_values import STRATEGY_NAMES
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.spec.values import STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.test_policy import MARKET, asked, decided, events_of, instance, spec

@@ -16,11 +16,11 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, Trial
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.race import race
 from spotrun.simulation.world.faults import LossyStore
-from spotrun.store import Store, StoredObject, StoreFacts, Unsaid
-from spotrun.stores.local import LocalStore
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.conditional_put_probe import race
+from spotrun.store.local import LocalStore
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store, StoredObject, StoreFacts, Unsaid
 from tests.local_runs import Site
 
 

@@ -15,17 +15,17 @@ from moto import backends
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, ManualClock, system_clock
+from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsCloud
-from spotrun.clouds.aws.inquiry import NO_INSTANCE
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.doctor.aws import LOOK_AGAIN_S, AwsDoctor
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
-from spotrun.spec import ResourcesSpec
-from spotrun.spec_values import read_accelerators
+from spotrun.spec.model import ResourcesSpec
+from spotrun.spec.values import read_accelerators
 from tests.aws_launches import CONFIG, count, launches, request
 from tests.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
 from tests.guarded_account import RUNNER, TEMPLATE, GuardedAccount

@@ -17,8 +17,9 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import Trial
 from spotrun.errors import StoreError
-from spotrun.store import Store, open_store
-from spotrun.stores.lifecycle import gcs_expiries, s3_expiries, s3_older_versions_days
+from spotrun.store.lifecycle import gcs_expiries, s3_expiries, s3_older_versions_days
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 from tests import fault_proxy as faults
 from tests.fault_proxy import FaultProxy, Request
 from tests.local_runs import Site

@@ -18,7 +18,7 @@ from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
 from spotrun.instance import EndedBy
 from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.dice import Dice
+from spotrun.simulation.world.rng import Dice
 
 LOST_S = 3000.0
 HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned.anew

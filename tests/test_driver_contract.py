@@ -22,7 +22,7 @@ from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.habits import Habits
+from spotrun.simulation.world.timings import Habits
 from tests import ec2_machines, ec2_server, local_clouds
 from tests.ec2_server import Ec2Account
 from tests.eventually import eventually

@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
-from spotrun.accounting import assumptions, summarise
+from spotrun.account.cross_region import spent_usd
+from spotrun.account.storage_prices import S3_STANDARD, storage_prices
+from spotrun.account.summary import assumptions, summarise
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn, region_of
-from spotrun.egress import spent_usd
-from spotrun.events import SetUp
-from spotrun.market import World
+from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.considered import considered
-from spotrun.policy.transfer import most
+from spotrun.policy.cross_region import most
+from spotrun.policy.explain import considered
+from spotrun.run import events as ev
+from spotrun.run.events import SetUp
+from spotrun.run.state import RunState
 from spotrun.simulation.by_runner import by_runner
 from spotrun.simulation.lifetimes import Drawn, Lifetime, Market
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import plan
 from spotrun.simulation.ticks import simulate
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
-from spotrun.storage_prices import S3_STANDARD, storage_prices
-from spotrun.store import open_store
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from spotrun.strategies.history import MarketHistory
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job, Situation

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, SpotrunError
-from spotrun.events import (
+from spotrun.folder.ledger import Ledger
+from spotrun.run.events import (
     ENTRY_SIZE_MAX,
     AnyEvent,
     Count,
@@ -32,8 +33,7 @@ from spotrun.events import (
     kind,
     seal,
 )
-from spotrun.ledger import Ledger
-from spotrun.store import open_store
+from spotrun.store.opening import open_store
 from tests.histories import History, histories
 
 EVENT_TYPES = typing.get_args(AnyEvent)

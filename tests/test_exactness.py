@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.exactness import Kind, digest_of, first_difference
-from spotrun.trace import Begun, Ended, Held, Record, Trace, Trained, decode_record, encode_record
-from spotrun.trace_file import TraceFile
+from spotrun.exactness.comparison import Kind, digest_of, first_difference
+from spotrun.exactness.trace import Begun, Ended, Held, Record, Trace, Trained, decode_record, encode_record
+from spotrun.exactness.trace_file import TraceFile
 
 BATCHES = 4
 

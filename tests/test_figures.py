@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.agent.figures import figures
 from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import EpochEnded, Figures, Hello

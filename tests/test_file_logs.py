@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from pytorch_lightning.loggers import CSVLogger
 
-from spotrun.lightning.connectors import logs
+from spotrun.training.log_files import text_logs
 
 
 def logged_by(logger: CSVLogger, name: str, *steps: int) -> None:
@@ -23,9 +23,9 @@ def test_a_resumed_csv_goes_on_in_its_own_columns(tmp_path: Path, name: str) -> 
     logged_by(straight, name, 0, 1)
     first, second = CSVLogger(tmp_path / "killed"), CSVLogger(tmp_path / "killed")
     logged_by(first, name, 0)
-    saved = logs.dump(SimpleNamespace(is_global_zero=True, loggers=[first]))
+    saved = text_logs.dump(SimpleNamespace(is_global_zero=True, loggers=[first]))
     resumed = SimpleNamespace(is_global_zero=True, loggers=[second])
-    logs.continue_version(resumed, saved)
-    logs.load(resumed, saved)
+    text_logs.continue_version(resumed, saved)
+    text_logs.load(resumed, saved)
     logged_by(second, name, 1)
-    assert Path(second.log_dir, logs.CSV).read_text() == Path(straight.log_dir, logs.CSV).read_text()
+    assert Path(second.log_dir, text_logs.CSV).read_text() == Path(straight.log_dir, text_logs.CSV).read_text()

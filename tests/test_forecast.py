@@ -13,19 +13,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import newborn
-from spotrun.events import SetUp
 from spotrun.instance import PriceSegment
-from spotrun.market import World
+from spotrun.market.world import World
 from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
-from spotrun.policy.considered import considered
+from spotrun.policy.explain import considered
 from spotrun.report.forecast import cost_picture, for_machines, lived_in_words, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
+from spotrun.run.events import SetUp
 from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape

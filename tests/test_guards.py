@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from spotrun import events as ev
 from spotrun.cli.app import app
 from spotrun.cli.wiring import open_run
 from spotrun.clock import ManualClock
@@ -23,9 +22,10 @@ from spotrun.clouds.guards import Guard
 from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
+from spotrun.run import events as ev
 from spotrun.runner import GUARD_AGAIN_AFTER
 from spotrun.simulation.world.faults import Killed
-from spotrun.spec_file import load_spec
+from spotrun.spec.file import load_spec
 from tests.attended import Attended
 from tests.aws_launches import launches, request
 from tests.ec2_server import REGION

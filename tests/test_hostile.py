@@ -21,18 +21,18 @@ import torch
 from blake3 import blake3
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.checkpoint import layout, snapshot
 from spotrun.checkpoint.manifest import FORMAT
 from spotrun.checkpoint.restore import fetch
 from spotrun.cli import app
 from spotrun.clock import ManualClock
 from spotrun.errors import CheckpointDamaged, SpotrunError
-from spotrun.events import encode_entry, entry_json, seal
-from spotrun.ledger import Ledger, key_of
-from spotrun.spec import RunSpec
-from spotrun.state import Commit
-from spotrun.stores.local import LocalStore
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry, entry_json, seal
+from spotrun.run.state import Commit
+from spotrun.spec.model import RunSpec
+from spotrun.store.local import LocalStore
 from tests.commits import committed
 from tests.damaged_runs import SmallRun
 from tests.histories import History

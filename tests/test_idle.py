@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spotrun.agent.idle import idle_until
-from spotrun.billing import LOCAL_RULE
-from spotrun.events import BillingRule
+from spotrun.run.billing import LOCAL_RULE
+from spotrun.run.events import BillingRule
 from tests.histories import AWS_RULE
 
 BORN = datetime(2026, 11, 22, tzinfo=UTC)

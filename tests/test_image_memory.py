@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.snapshot import image_bytes, read_image
-from spotrun.lightning import image_memory
-from spotrun.lightning.image_memory import KEPT_FROM_BYTES, ImageMemory, Received
+from spotrun.training import image_memory
+from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory, Received
 from tests.eventually import eventually
 
 LARGE = 4 * KEPT_FROM_BYTES

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from spotrun.events import Cause, ResumeRequested, RunStopped
 from spotrun.instance import EndedBy
 from spotrun.policy.images import with_good_image
+from spotrun.run.events import Cause, ResumeRequested, RunStopped
 from tests.histories import History, offering
 
 

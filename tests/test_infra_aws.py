@@ -21,7 +21,7 @@ from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.request import RUN
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
-from spotrun.stores.lifecycle import s3_expiries, s3_older_versions_days
+from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from tests import ec2_server
 from tests.aws_templates import NAMES, Template, deploy, path_of
 from tests.ec2_server import ACCOUNT, REGION

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from hypothesis import HealthCheck, given, settings
 
-from spotrun.accounting import summarise
-from spotrun.events import ResumeRequested, RunStopped, StopRequested
+from spotrun.account.interruptions import Interruption
+from spotrun.account.summary import summarise
 from spotrun.instance import EndedBy
-from spotrun.interruptions import Interruption
+from spotrun.run.events import ResumeRequested, RunStopped, StopRequested
 from tests.histories import START, History, random_runs
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import AwsCloud
-from spotrun.clouds.aws.refusals import BadLaunchTemplate
+from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 from spotrun.errors import AccessDenied
 from spotrun.offering import CapacityType
 from tests.aws_launches import CONFIG, launches, request

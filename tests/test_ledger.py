@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, SpotrunError, StoreError, StoreUnavailable
-from spotrun.events import Entry, decode_entry, encode_entry, entry_json, seal
-from spotrun.fold import fold
-from spotrun.ledger import EntryRefused, Ledger, key_of
+from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import Entry, decode_entry, encode_entry, entry_json, seal
+from spotrun.run.fold import fold
+from spotrun.run.state import RunState
 from spotrun.simulation.world.faults import LossyStore
-from spotrun.state import RunState
-from spotrun.store import Store, StoredObject
-from spotrun.stores.local import LocalStore
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.local import LocalStore
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store, StoredObject
 from tests.commits import committed
 from tests.histories import History, offering
 

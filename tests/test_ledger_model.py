@@ -16,14 +16,14 @@ from decimal import Decimal
 
 import pytest
 
-from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
-from spotrun.events import Cause, Entry
-from spotrun.fold import apply
-from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.state import RunState
-from spotrun.stores.memory import MemoryStore
+from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import Cause, Entry
+from spotrun.run.fold import apply
+from spotrun.run.state import RunState
+from spotrun.store.memory import MemoryStore
 from tests.commits import committed
 from tests.histories import SPOT, History, offering
 
@@ -267,7 +267,7 @@ class InTurn:
 
 @pytest.fixture(autouse=True)
 def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotrun.ledger.ThreadPoolExecutor", InTurn)
+    monkeypatch.setattr("spotrun.folder.ledger.ThreadPoolExecutor", InTurn)
 
 
 def completes(choices: Choices, first: int = 0) -> bool:

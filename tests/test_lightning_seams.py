@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import spotrun.lightning
-from spotrun.lightning.connectors import averaging, logs, mlflow_files, names
+from spotrun.lightning.connectors import averaging, names
+from spotrun.training.log_files import mlflow_files, text_logs
 
 ROOT = Path(spotrun.lightning.__file__).parent
 OF_TORCH = {
@@ -44,7 +45,7 @@ def test_private_names_of_lightning_are_used_in_one_place() -> None:
 
 def test_every_private_name_is_asked_for_before_a_training_starts() -> None:
     asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
-    asked |= {*averaging.PRIVATE_NAMES, *logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES}
+    asked |= {*averaging.PRIVATE_NAMES, *text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES}
     asked |= {*names.RESULT_CLASSES, names.MODE} | THERE_LATER | OF_TORCHMETRICS | OF_MLFLOW
     used = private_names((ROOT / "connectors").glob("*.py"))
     assert {name: place for name, place in used.items() if name not in asked} == {}

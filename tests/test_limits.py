@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.condition import FIGURE_NAMES
 from spotrun.errors import LimitExceeded, SpecInvalid
 from spotrun.report.limits import FIGURES, check, figures, parse
+from spotrun.spec.condition import FIGURE_NAMES
 from tests.test_report import calm_on_demand, stormy
 
 NAMES = sorted(FIGURES)

@@ -585,5 +585,16 @@ def test_a_supervisor_imports_nothing_heavy() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
-    heavy = {"pydantic", "torch", "rich", "psutil", "fsspec", "obstore", "yaml", "asyncio", "boto3", "spotrun.spec"}
+    heavy = {
+        "pydantic",
+        "torch",
+        "rich",
+        "psutil",
+        "fsspec",
+        "obstore",
+        "yaml",
+        "asyncio",
+        "boto3",
+        "spotrun.spec.model",
+    }
     assert heavy & set(loaded.stdout.split()) == set()

@@ -26,8 +26,8 @@ from spotrun.clouds.local.records import Places
 from spotrun.clouds.local.script import NodeStatus, Observer, Script, UploadStatus
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, Instance, InstanceState
-from spotrun.market_script import Action
 from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.spec.market_script import Action
 from tests.eventually import eventually
 from tests.local_clouds import RUN, SLEEP, Bench, until
 

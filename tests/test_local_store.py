@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.store import open_store
-from spotrun.stores import local as folders
-from spotrun.stores.local import LocalStore
+from spotrun.store import local as folders
+from spotrun.store.local import LocalStore
+from spotrun.store.opening import open_store
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from spotrun.clock import ScaledClock
 from spotrun.creation import newborn
 from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.folder.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.instance import EndedBy
-from spotrun.market import World
-from spotrun.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
-from spotrun.policy.considered import considered
-from spotrun.policy.situation import TROUBLE_LASTS
-from spotrun.sightings import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
+from spotrun.market.observations import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
+from spotrun.market.world import World
+from spotrun.policy.explain import considered
+from spotrun.policy.facts import TROUBLE_LASTS
+from spotrun.run.state import Launch
 from spotrun.simulation.world.faults import Watched
-from spotrun.state import Launch
-from spotrun.store import open_store
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.memory import MemoryStore
+from spotrun.store.opening import open_store
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.histories import ON_DEMAND, SPOT, START, History
 from tests.local_runs import Site

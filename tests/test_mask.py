@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.agent.logs import Console, LogShipper
-from spotrun.agent.mask import Mask, secret_values
+from spotrun.agent.output_redaction import Mask, secret_values
 from spotrun.clock import ManualClock
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.memory import MemoryStore
 from tests.local_runs import Site
 
 NAMES = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "AUTH", "DSN", "COOKIE", "PRIVATE")

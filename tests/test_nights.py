@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spotrun import events as ev
 from spotrun.cli.nights import one_at_a_time
 from spotrun.cli.wiring import attended, open_run
 from spotrun.creation import create_run
 from spotrun.errors import NightUnderWay
-from spotrun.hints import RUNNER_KEY, RunnerHint, write_hint
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, write_hint
 from spotrun.report.compare import trend
-from spotrun.spec_file import load_spec
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
 from tests.eventually import eventually
 from tests.local_runs import JOBS, Site
 from tests.test_report import calm_on_demand, stormy
@@ -152,7 +152,7 @@ def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(site:
     spec = load_spec(job, {}, str(site.store))
     hold = (
         "import sys; from pathlib import Path; from spotrun.cli.nights import one_at_a_time\n"
-        "from spotrun.spec_file import load_spec\n"
+        "from spotrun.spec.file import load_spec\n"
         f"with one_at_a_time(load_spec(Path({str(job)!r}), {{}}, {str(site.store)!r})):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )

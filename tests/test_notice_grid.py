@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from spotrun import events as ev
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import newest_readable
+from spotrun.run import events as ev
 from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually
 from tests.fault_proxy import FaultProxy, Narrow

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun import events as ev
-from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.attempt_journal import Chronicle
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
+from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
-from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.notices import (
     ACTION_PATH,
     Blind,
@@ -33,11 +32,12 @@ from spotrun.agent.notices import (
 from spotrun.agent.pace import Pace
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.hazard import Hazard
+from spotrun.folder.ledger import Decide, Ledger, key_of
 from spotrun.instance import Instance, InstanceState
-from spotrun.ledger import Decide, Ledger, key_of
-from spotrun.state import AttemptEnd, RunState
-from spotrun.stores.memory import MemoryStore
+from spotrun.market.hazard import Hazard
+from spotrun.run import events as ev
+from spotrun.run.state import AttemptEnd, RunState
+from spotrun.store.memory import MemoryStore
 from tests.commits import committed
 from tests.eventually import eventually
 from tests.histories import History, offering

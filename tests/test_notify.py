@@ -21,21 +21,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spotrun import events as ev
-from spotrun.accounting import summarise
-from spotrun.agent.trainer import user_environment
+from spotrun.account.summary import summarise
+from spotrun.agent.trainer_process import user_environment
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.events import Cause
-from spotrun.notify.courier import TRIES, TRIES_EVER, letter
-from spotrun.notify.herald import CLOSE_WITHIN_S, Herald
+from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night
+from spotrun.notify.notifier import CLOSE_WITHIN_S, Herald
 from spotrun.notify.sinks import Command, Refused, Undelivered, Webhook, open_sink, require_sinks
 from spotrun.policy.money import OUT_OF_BUDGET
-from spotrun.redaction import PIECE, Redactor, secrets_in
 from spotrun.report.why import decisions
-from spotrun.spec import RunSpec
-from spotrun.spec_values import NEWS_KINDS
-from spotrun.stores.memory import MemoryStore
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.secrets.redaction import PIECE, Redactor, secrets_in
+from spotrun.spec.model import RunSpec
+from spotrun.spec.values import NEWS_KINDS
+from spotrun.store.memory import MemoryStore
 from tests.eventually import eventually
 from tests.histories import ON_DEMAND, START, History, random_runs
 from tests.hooks import Hook, Manners, Posted, dripping, hanging

@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from spotrun.accelerators import peak_tflops
 from spotrun.cli.app import app
 from spotrun.cli.wiring import quotes_of
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.quota_headroom import Room
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.clouds.aws.room import Room
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
+from spotrun.market.accelerators import peak_tflops
+from spotrun.market.price_history import price_course, price_range
+from spotrun.market.quotes import Quote
 from spotrun.offering import CapacityType
-from spotrun.price_history import price_course, price_range
-from spotrun.quotes import Quote
 from spotrun.report.quotes import ordered
 from spotrun.report.sparkline import bars
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 from tests.aws_launches import request
 from tests.ec2_prices import SpotRow
 from tests.ec2_server import TYPES, ZONES, Ec2Account

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from spotrun.checkpoint.snapshot import Piece, Plan, plan_image, read_image
 from spotrun.checkpoint.staging import Stager
-from spotrun.lightning import overlap
-from spotrun.lightning.overlap import Overlap
 from spotrun.trainer_link import SnapshotTaken
+from spotrun.training import overlap
+from spotrun.training.overlap import Overlap
 from tests.trainings.agent import Agent
 from tests.trainings.trainers import Zygote
 

@@ -9,15 +9,15 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
-from spotrun.billing import LOCAL_RULE
-from spotrun.events import Cause
 from spotrun.instance import EndedBy, Instance, InstanceState, PriceSegment
-from spotrun.market import World
+from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.policy.money import TIME_TO_LIVE
-from spotrun.spec import RunSpec
+from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE
+from spotrun.run.events import Cause
+from spotrun.spec.model import RunSpec
 from tests.histories import AWS_RULE, ON_DEMAND, SPOT, History, offering
 
 MARKET = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent.precedence import AUTOGROUP, NICENESS, Precedence
+from spotrun.agent.cpu_priority import AUTOGROUP, NICENESS, Precedence
 
 SCRIPT = """
 from pathlib import Path

@@ -6,20 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from spotrun import events as ev
+from spotrun.folder.ledger import key_of
 from spotrun.instance import EndedBy
-from spotrun.ledger import key_of
-from spotrun.policy.prospects import (
-    MEDIAN_LIFE,
-    Earlier,
-    earlier,
-    hopeless_on_spot,
-    interval_between,
-    median_life,
-)
-from spotrun.sightings import Kind, Sighting
-from spotrun.spec import RunSpec
-from spotrun.store import open_store
+from spotrun.market.observations import Kind, Sighting
+from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_on_spot, interval_between, median_life
+from spotrun.run import events as ev
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from tests.histories import START, History
 from tests.local_runs import Site
 from tests.test_market_record import POOLS

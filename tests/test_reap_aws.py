@@ -15,7 +15,6 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.cli.wiring import OpenRun, open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
@@ -26,8 +25,9 @@ from spotrun.clouds.aws.request import RUN as RUN_TAG
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.guards import Guard
 from spotrun.creation import create_run
-from spotrun.ledger import key_of
-from spotrun.spec_file import load_spec
+from spotrun.folder.ledger import key_of
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
 from tests.aws_launches import CONFIG, request
 from tests.ec2_server import ACCOUNT, REGION, RUN
 from tests.guarded_account import GuardedAccount

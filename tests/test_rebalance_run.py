@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spotrun import events as ev
-from spotrun.events import Cause
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from tests.local_runs import Site
 
 MARKET = "{when: epoch 2 at 30%, then: rebalance}\n"

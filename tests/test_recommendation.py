@@ -7,15 +7,15 @@ from decimal import Decimal
 
 import pytest
 
-from spotrun import events as ev
-from spotrun.events import Cause
-from spotrun.hazard import FOLLOWED_PRIOR, FOLLOWS_WITHIN, probability_to_follow
 from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.market.hazard import FOLLOWED_PRIOR, FOLLOWS_WITHIN, probability_to_follow
 from spotrun.policy import Action
 from spotrun.policy.recommendation import REASON
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from spotrun.simulation.world import Habits, SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.market import CalmMarket
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 from tests import test_policy, worlds
 from tests.histories import ON_DEMAND, SPOT, History, offering
 from tests.test_policy import asked, events_of, instance, spec

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from spotrun.accounting import RunSummary, summarise
-from spotrun.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import RunSummary, summarise
 from spotrun.instance import EndedBy
-from spotrun.outcome import status_word
 from spotrun.report import compare, machine, terminal
 from spotrun.report.tables import dollars, percent, short_duration
+from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
 from tests.histories import ON_DEMAND, SPOT, History, random_runs
 
 KEYS = {

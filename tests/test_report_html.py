@@ -11,11 +11,11 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.errors import SpecInvalid
 from spotrun.report import compare, machine
+from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
-from spotrun.report.html.course import overlaps
 from spotrun.report.html.listings import COSTS
 from spotrun.report.html.metric import points
 from spotrun.report.html.page import POINTS

@@ -13,13 +13,13 @@ import boto3
 import pytest
 from moto.iam.models import iam_backends
 
-from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import CloudError, CloudUnavailable, QuotaExceeded
-from spotrun.events import Cause
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from spotrun.simulation.world.faults import Killed
 from tests.attended import UID, URI, Attended
 from tests.aws_launches import count, launches

@@ -10,24 +10,24 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.clock import ManualClock
 from spotrun.errors import AccessDenied, CloudUnavailable
-from spotrun.fold import fold
-from spotrun.heartbeats import LOOK_EVERY_S
-from spotrun.hints import AgentHint, agent_key, write_hint
+from spotrun.folder.heartbeats import LOOK_EVERY_S
+from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
-from spotrun.ledger import EntryRefused, Ledger, key_of
-from spotrun.market_record import MarketRecord
 from spotrun.policy.housekeeping import SILENCE
+from spotrun.run import events as ev
+from spotrun.run.fold import fold
+from spotrun.run.state import Attempt, RunState
 from spotrun.runner import Pass, Runner
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import Killed, Watched
-from spotrun.simulation.world.habits import Habits
 from spotrun.simulation.world.market import CalmMarket
-from spotrun.state import Attempt, RunState
-from spotrun.store import Store
-from spotrun.stores.memory import MemoryStore
+from spotrun.simulation.world.timings import Habits
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store
 from tests.commits import committed
 from tests.histories import START, History
 from tests.test_policy import spec

@@ -10,20 +10,20 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from spotrun import events as ev
-from spotrun import vault
 from spotrun.agent.logs import Console
-from spotrun.agent.mask import Mask, forms_of_all
+from spotrun.agent.output_redaction import Mask, forms_of_all
 from spotrun.agent.secret_values import Secrets
-from spotrun.agent.trainer import user_environment
+from spotrun.agent.trainer_process import user_environment
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.aws_secrets import secret_findings
 from spotrun.doctor.finding import Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.secret_reference import Reference
-from spotrun.spec import RunSpec
-from spotrun.vault import parameter_store
+from spotrun.run import events as ev
+from spotrun.secrets import parameter_store
+from spotrun.secrets.reference import Reference, SecretUnreadable
+from spotrun.secrets.values import read_values
+from spotrun.spec.model import RunSpec
 from tests.agent_bench import AgentRun
 from tests.ec2_server import REGION, RUN
 from tests.guarded_account import GuardedAccount
@@ -113,7 +113,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(**paths: str) -> dict[str, str]:
-    return vault.read({name: Reference("ssm", path) for name, path in paths.items()}, {})
+    return read_values({name: Reference("ssm", path) for name, path in paths.items()}, {})
 
 
 def test_an_instance_reads_its_secrets_with_its_role(account: GuardedAccount) -> None:
@@ -125,7 +125,7 @@ def test_an_instance_reads_its_secrets_with_its_role(account: GuardedAccount) ->
 
 def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccount) -> None:
     put(account, "/database/password")
-    with pytest.raises(vault.SecretUnreadable, match="AccessDenied") as refused:
+    with pytest.raises(SecretUnreadable, match="AccessDenied") as refused:
         read(A="/database/password")
     assert [asked.action for asked in account.denied] == ["ssm:GetParameters"]
     assert "/spotrun/" in str(refused.value.hint)
@@ -133,9 +133,9 @@ def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccoun
 
 def test_a_secret_that_is_missing_or_in_the_clear_is_told_with_the_command(account: GuardedAccount) -> None:
     put(account, "/spotrun/clear", kind="String")
-    with pytest.raises(vault.SecretUnreadable, match="in the clear") as clear:
+    with pytest.raises(SecretUnreadable, match="in the clear") as clear:
         read(A="/spotrun/clear")
-    with pytest.raises(vault.SecretUnreadable, match=f"no parameter /spotrun/b in {REGION}") as missing:
+    with pytest.raises(SecretUnreadable, match=f"no parameter /spotrun/b in {REGION}") as missing:
         read(B="/spotrun/b")
     for refused in (clear, missing):
         assert "aws ssm put-parameter --type SecureString --name /spotrun/" in str(refused.value.hint)
@@ -165,7 +165,7 @@ def test_a_parameter_store_that_is_away_is_no_missing_secret(
         raise error
 
     monkeypatch.setattr(parameter_store, "_client", refuse)
-    with pytest.raises(StoreUnavailable if passes else vault.SecretUnreadable):
+    with pytest.raises(StoreUnavailable if passes else SecretUnreadable):
         read(A="/spotrun/a")
 
 
@@ -241,7 +241,10 @@ def test_on_the_local_cloud_they_are_variables_of_whoever_launches(
     monkeypatch.setenv("MINE", CANARY)
     monkeypatch.setenv("B", "b-value-b")
     wanted = spec(secrets={"A": "env:MINE", "B": ""})
-    assert vault.read(wanted.secret_references, {"MINE": CANARY, "B": "b-value-b"}) == {"A": CANARY, "B": "b-value-b"}
+    assert read_values(wanted.secret_references, {"MINE": CANARY, "B": "b-value-b"}) == {
+        "A": CANARY,
+        "B": "b-value-b",
+    }
     assert not {"A", "B", "MINE"} & user_environment(wanted, tmp_path, "i-1", "0123456789").keys()
 
 

@@ -18,17 +18,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun import events as ev
-from spotrun import packs
-from spotrun.agent import changes, environment, outside
+from spotrun.agent import diff_archive, environment, side_effects
 from spotrun.agent.node import Node, Place
 from spotrun.agent.setup import prepare
-from spotrun.agent.trainer import training_command, user_environment
+from spotrun.agent.trainer_process import training_command, user_environment
 from spotrun.checkpoint import pruning
 from spotrun.clouds.local.processes import carrying, kill_all
 from spotrun.errors import SpotrunError
-from spotrun.spec import CheckpointSpec, RunSpec
-from spotrun.stores.local import LocalStore
+from spotrun.folder import setup_cache
+from spotrun.run import events as ev
+from spotrun.spec.model import CheckpointSpec, RunSpec
+from spotrun.store.local import LocalStore
 from tests.agent_bench import UID, AgentRun
 from tests.eventually import eventually
 from tests.histories import offering
@@ -92,7 +92,7 @@ class Machines:
         return self.nodes[-1]
 
     def stored(self) -> list[str]:
-        return [found.key for found in self.run.store.list(f"{packs.FOLDER}/")]
+        return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]
 
     def one_that_packs(self, **offered: str) -> Node:
         """An instance that has set up, once its pack is in the store."""
@@ -208,10 +208,10 @@ def test_a_pack_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable
     second = run.another()
     forged = [("pack.json", b'{"made_in": "/x"}'), ("work/left-behind", b"x"), ("work/../../escaped", b"x")]
     key = environment.key_of(second.spec, second.created.workdir_sha256, "")
-    packs.discard(second.store, key)
+    setup_cache.discard(second.store, key)
     archive = second.place.folder.parent / "forged.tar"
     archive.write_bytes(tar_of(forged))
-    assert packs.upload(second.store, key, 99, archive) is not None
+    assert setup_cache.upload(second.store, key, 99, archive) is not None
     assert prepare(second).how == "run"
     assert "none of the run's own" in log(second)
     assert not (second.place.work / "left-behind").exists()
@@ -259,7 +259,7 @@ def test_what_a_pack_cannot_hold_is_done_on_each_instance(
 
 
 def test_caches_may_be_left_outside(tmp_path: Path) -> None:
-    surroundings = outside.Outside(tmp_path, [str(tmp_path / "usr"), str(tmp_path / "nowhere")])
+    surroundings = side_effects.Outside(tmp_path, [str(tmp_path / "usr"), str(tmp_path / "nowhere")])
     (tmp_path / ".cache").mkdir()
     assert surroundings.since() == []
     (tmp_path / "usr").mkdir()
@@ -270,8 +270,8 @@ def test_caches_may_be_left_outside(tmp_path: Path) -> None:
 def test_what_is_mounted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("overlay / overlay rw 0 0\n")
-    monkeypatch.setattr(outside, "MOUNTS", mounts)
-    surroundings = outside.Outside(tmp_path, [])
+    monkeypatch.setattr(side_effects, "MOUNTS", mounts)
+    surroundings = side_effects.Outside(tmp_path, [])
     mounts.write_text("overlay / overlay rw 0 0\n/dev/nvme1n1 /scratch ext4 rw 0 0\n")
     assert surroundings.since() == ["/scratch"]
 
@@ -318,7 +318,7 @@ def test_another_accelerator_sets_up_anew(machines: Callable[..., Machines]) -> 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packs, "PART_BYTES", 1000)
+    monkeypatch.setattr(setup_cache, "PART_BYTES", 1000)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -327,11 +327,11 @@ def test_an_archive_comes_back_as_it_was(tmp_path: Path, size_bytes: int) -> Non
     store = LocalStore(tmp_path / "store")
     archive, back = tmp_path / "archive", tmp_path / "back"
     archive.write_bytes(os.urandom(size_bytes))
-    pack = packs.upload(store, "key", 7, archive)
-    assert pack == packs.find(store, "key")
+    pack = setup_cache.upload(store, "key", 7, archive)
+    assert pack == setup_cache.find(store, "key")
     assert pack is not None
     assert pack.size_bytes == size_bytes
-    packs.fetch(store, "key", pack, back)
+    setup_cache.fetch(store, "key", pack, back)
     assert back.read_bytes() == archive.read_bytes()
 
 
@@ -339,10 +339,10 @@ def test_of_two_that_pack_the_same_the_first_counts_and_the_other_leaves_nothing
     store = LocalStore(tmp_path / "store")
     archive = tmp_path / "archive"
     archive.write_bytes(b"one")
-    first = packs.upload(store, "key", 1, archive)
+    first = setup_cache.upload(store, "key", 1, archive)
     archive.write_bytes(b"other")
-    assert packs.upload(store, "key", 2, archive) is None
-    assert packs.find(store, "key") == first
+    assert setup_cache.upload(store, "key", 2, archive) is None
+    assert setup_cache.find(store, "key") == first
     assert [found.key for found in store.list("")] == ["environments/key.json", "environments/key/1/000000"]
 
 
@@ -377,11 +377,11 @@ def test_any_change_is_done_again_elsewhere(tmp_path_factory: Any, before: Any, 
     one, other = folder / "one", folder / "other"
     for root in (one, other):
         write_tree(root / "work", before)
-    seen = changes.survey(one, ["work"])
+    seen = diff_archive.survey(one, ["work"])
     rewrite(one / "work", after)
-    changed = changes.between(one, seen, changes.survey(one, ["work"]))
-    changes.pack(changed, folder / "archive")
-    changes.unpack(folder / "archive", other, ["work"])
+    changed = diff_archive.between(one, seen, diff_archive.survey(one, ["work"]))
+    diff_archive.pack(changed, folder / "archive")
+    diff_archive.unpack(folder / "archive", other, ["work"])
     assert read_tree(other / "work") == read_tree(one / "work") == after
 
 
@@ -398,7 +398,7 @@ def write_tree(path: Path, tree: Any) -> None:
 
 def rewrite(path: Path, tree: dict[str, Any]) -> None:
     for found in path.iterdir():
-        changes._remove(found)
+        diff_archive._remove(found)
     for name, inner in tree.items():
         write_tree(path / name, inner)
 
@@ -430,8 +430,8 @@ def test_an_archive_that_leads_elsewhere_is_refused(tmp_path: Path, members: lis
     victim.write_text("still here")
     archive = tmp_path / "archive"
     archive.write_bytes(tar_of(members))
-    with pytest.raises(packs.PackUnusable):
-        changes.unpack(archive, root, ["work"])
+    with pytest.raises(setup_cache.PackUnusable):
+        diff_archive.unpack(archive, root, ["work"])
     assert victim.read_text() == "still here"
 
 
@@ -441,5 +441,5 @@ def test_a_disk_that_cannot_take_a_pack_is_no_damage_of_the_pack(tmp_path: Path)
     (tmp_path / "work").mkdir()
     (tmp_path / "work/file").touch()
     with pytest.raises(SpotrunError) as refused:
-        changes.unpack(archive, tmp_path, ["work"])
-    assert not isinstance(refused.value, packs.PackUnusable)
+        diff_archive.unpack(archive, tmp_path, ["work"])
+    assert not isinstance(refused.value, setup_cache.PackUnusable)

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
 from spotrun.clock import ManualClock
-from spotrun.events import InstanceGone
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, WIDTH, price_course, sparkline
+from spotrun.run.events import InstanceGone
 from spotrun.runner import Pass
 from tests.histories import ON_DEMAND, History, random_runs
 from tests.test_policy import spec

@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from spotrun import spec_yaml
 from spotrun.errors import SpecInvalid
-from spotrun.market_script import Action, After, EpochAt, UploadAt, parse_condition
-from spotrun.spec import RunSpec
-from spotrun.spec_file import SpecFileInvalid, load_spec
-from spotrun.spec_problems import keys_of
-from spotrun.spec_schema import json_schema
-from spotrun.spec_values import NEWS_KINDS, Accelerators
+from spotrun.spec import yaml as spec_yaml
+from spotrun.spec.file import SpecFileInvalid, load_spec
+from spotrun.spec.market_script import Action, After, EpochAt, UploadAt, parse_condition
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import keys_of
+from spotrun.spec.schema import json_schema
+from spotrun.spec.values import NEWS_KINDS, Accelerators
 from spotrun.units import (
     Amount,
     Steps,
@@ -615,7 +615,7 @@ def test_nothing_but_plain_dollars_is_a_price(price: object) -> None:
 
 def test_reading_a_spec_imports_nothing_heavy() -> None:
     code = (
-        "import sys, spotrun.spec; early = 'yaml' in sys.modules; import spotrun.spec_file; "
+        "import sys, spotrun.spec.model; early = 'yaml' in sys.modules; import spotrun.spec.file; "
         "heavy = {'torch', 'lightning', 'typer', 'rich', 'boto3', 'numpy'} & set(sys.modules); "
         "sys.exit(f'{early} {heavy}' if early or heavy else 0)"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spotrun.errors import SpecInvalid
-from spotrun.spec_file import load_spec
-from spotrun.spec_secrets import plain_secrets
+from spotrun.spec.file import load_spec
+from spotrun.spec.leaks import plain_secrets
 
 CANARY = "Zq8canary7tRx2"
 JOB = "name: demo\nworkdir: .\ntrain: {run: 'true'}\n"

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun import events as ev
 from spotrun.cli.ssh import PLUGIN, become, chosen, shell_on
 from spotrun.cli.wiring import OpenRun
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.local.driver import LocalCloud
 from spotrun.errors import CloudError
 from spotrun.instance import Instance, InstanceState
+from spotrun.run import events as ev
 from tests.agent_bench import UID, AgentRun
 from tests.aws_launches import request
 from tests.ec2_server import REGION, Ec2Account

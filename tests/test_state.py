@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun import events as ev
-from spotrun.events import Cause, Entry
-from spotrun.fold import apply, fold
 from spotrun.instance import EndedBy
-from spotrun.state import RunState
+from spotrun.run import events as ev
+from spotrun.run.events import Cause, Entry
+from spotrun.run.fold import apply, fold
+from spotrun.run.state import RunState
 from tests.histories import ON_DEMAND, History, histories
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.simulation.world.faults import LossyStore
-from spotrun.store import InPieces, Store, open_store
-from spotrun.stores.memory import MemoryStore
+from spotrun.store.memory import MemoryStore
+from spotrun.store.opening import open_store
+from spotrun.store.port import InPieces, Store
 from tests.object_stores import RunningServer
 
 WRITERS, KEYS = 16, 20

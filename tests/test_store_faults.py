@@ -16,17 +16,18 @@ from typing import NamedTuple
 
 import pytest
 
-from spotrun import events as ev
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable
-from spotrun.events import encode_entry
-from spotrun.fold import fold
-from spotrun.ledger import Ledger, key_of
-from spotrun.retrying import persist
-from spotrun.state import RunState
-from spotrun.store import Store, open_store
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry
+from spotrun.run.fold import fold
+from spotrun.run.state import RunState
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
 from tests import fault_proxy as faults
 from tests.aws_launches import Login
 from tests.commits import restored, saved

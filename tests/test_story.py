@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from spotrun import events as ev
-from spotrun.events import Cause
 from spotrun.offering import CapacityType
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
 from tests.local_runs import Site, final_tensors
 
 MARKET = """

@@ -13,16 +13,16 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotrun import events as ev
-from spotrun import fold
 from spotrun.checkpoint import layout, retention, unchanged, upload
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
 from spotrun.checkpoint.restore import Image, fetch, newest_readable, recognised, verify
 from spotrun.checkpoint.unchanged import FRUITLESS_MAX, Unchanged
 from spotrun.errors import CheckpointDamaged
-from spotrun.spec import CheckpointSpec, KeepBestSpec
-from spotrun.state import Commit, RunState
-from spotrun.stores.memory import MemoryStore
+from spotrun.run import events as ev
+from spotrun.run import fold
+from spotrun.run.state import Commit, RunState
+from spotrun.spec.model import CheckpointSpec, KeepBestSpec
+from spotrun.store.memory import MemoryStore
 from tests.commits import committed, restored
 from tests.histories import History
 

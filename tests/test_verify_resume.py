@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness import Difference, Kind
+from spotrun.exactness.comparison import Difference, Kind
+from spotrun.exactness.trace_file import TraceFile
 from spotrun.report.verification import describe, progress_line
-from spotrun.trace_file import TraceFile
 from spotrun.verify.rehearsal import Progress
 from spotrun.verify.verification import Plan, checkpoint_every, kill_steps
 from tests.eventually import eventually

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spotrun import events as ev
-from spotrun.events import Cause
-from spotrun.outcome import status_word
+from spotrun.account.outcome import status_word
 from spotrun.report.decision import Decision, briefly
 from spotrun.report.outlook import next_decision
 from spotrun.report.overview import notes, watching
 from spotrun.report.why import decisions
-from spotrun.spec import RunSpec
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.spec.model import RunSpec
 from tests.histories import ON_DEMAND, SPOT, START, History, random_runs
 from tests.test_policy import ask, decided, events_of, spec, trains
 from tests.worlds import DeadlineWorld, calm

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from spotrun import workdir
 from spotrun.errors import SpotrunError
-from spotrun.store import open_store
+from spotrun.folder import workdir
+from spotrun.store.opening import open_store
 
 
 def test_a_folder_comes_out_as_it_went_in_without_caches_and_links(tmp_path: Path) -> None:

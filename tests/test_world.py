@@ -11,16 +11,16 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from spotrun.billing import hourly
+from spotrun.account.outcome import durable_epochs
 from spotrun.clock import ManualClock
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
-from spotrun.outcome import durable_epochs
+from spotrun.run.billing import hourly
 from spotrun.simulation.world import Faults, Habits, SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.market import CalmMarket
-from spotrun.spec import CheckpointSpec, RunSpec
+from spotrun.spec.model import CheckpointSpec, RunSpec
 from tests.worlds import offer
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND

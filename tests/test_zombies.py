@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from spotrun import events as ev
 from spotrun.agent.arenas import overlapping
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
@@ -29,12 +28,13 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import verify
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
-from spotrun.events import encode_entry
-from spotrun.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry
+from spotrun.run.state import RunState
 from spotrun.simulation.world.faults import Watched
-from spotrun.spec import CheckpointSpec
-from spotrun.state import RunState
-from spotrun.stores.memory import MemoryStore
+from spotrun.spec.model import CheckpointSpec
+from spotrun.store.memory import MemoryStore
 from spotrun.trainer_link import SnapshotTaken
 from tests.agent_bench import AgentRun, Node
 from tests.eventually import eventually

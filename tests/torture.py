@@ -22,15 +22,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from unittest import mock
 
-from spotrun import events as ev
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
-from spotrun.events import Entry, encode_entry
-from spotrun.fold import fold
-from spotrun.ledger import Ledger, key_of
-from spotrun.state import RunState
-from spotrun.store import Store, open_store
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import Entry, encode_entry
+from spotrun.run.fold import fold
+from spotrun.run.state import RunState
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 from tests import fault_proxy as faults
 from tests.commits import committed, restored
 from tests.fault_proxy import Fault, FaultProxy, Seeded

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.world import Habits, SimulatedWorld, TickMarket, Training
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 

@@ -18,9 +18,9 @@ from benchmarks.checkpoint.memory import PeakMemory
 from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED, RESTORES
 from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
 from spotrun.checkpoint.restore import Image, fetch
-from spotrun.events import CheckpointCommitted
-from spotrun.state import Commit
-from spotrun.store import Store
+from spotrun.run.events import CheckpointCommitted
+from spotrun.run.state import Commit
+from spotrun.store.port import Store
 from spotrun.trainer_link import Arrived, Resume
 from tests.agent_bench import SCALE, AgentRun, Node
 from tests.eventually import eventually

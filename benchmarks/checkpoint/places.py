@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from spotrun.agent.precedence import Precedence
+from spotrun.agent.cpu_priority import Precedence
 from tests.object_stores import RunningServer, SeaweedFS, running
 
 Place = Callable[[], AbstractContextManager[str]]

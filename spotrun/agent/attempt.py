@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from spotrun.agent import decisions
-from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.figures import figures
 from spotrun.agent.idle import await_the_cloud
 from spotrun.agent.inbox import (
@@ -30,19 +32,17 @@ from spotrun.agent.inbox import (
     Saved,
     SaveFailed,
 )
-from spotrun.agent.incarnation import ABORT_GRACE_S, Incarnation, start_trainer
-from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
-from spotrun.agent.precedence import Precedence
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import DETAIL_MAX, Saver
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainer import ABORT_GRACE_S, Incarnation, start_trainer
+from spotrun.agent.trainer_process import Trainer
 from spotrun.checkpoint.restore import Image
-from spotrun.events import Cause, ResumedFrom
-from spotrun.hazard import observed_hazard
-from spotrun.state import RunState
+from spotrun.market.hazard import observed_hazard
+from spotrun.run.events import Cause, ResumedFrom
+from spotrun.run.state import RunState
 from spotrun.trainer_link import (
     ArenasWanted,
     EpochEnded,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 
-from spotrun.events import Cause, TrainerExited
-from spotrun.state import RunState
+from spotrun.run.events import Cause, TrainerExited
+from spotrun.run.state import RunState
 from spotrun.trainer_link import Why
 
 HANG_STEPS = 10

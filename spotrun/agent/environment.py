@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 
 FOLDER = "env"
 _OF_PACKAGES = (".dist-info", ".egg-info")

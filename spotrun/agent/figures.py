@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spotrun.accounting import summarise
-from spotrun.state import RunState
+from spotrun.account.summary import summarise
+from spotrun.run.state import RunState
 from spotrun.trainer_link import Figures
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from spotrun.agent.node import Node
-from spotrun.events import BillingRule
+from spotrun.run.events import BillingRule
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """After the deadline of its notice. What has not been taken by then was forgotten, and bills."""

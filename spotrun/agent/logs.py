@@ -14,10 +14,10 @@ import threading
 import time
 from pathlib import Path
 
-from spotrun.agent.mask import Mask
+from spotrun.agent.output_redaction import Mask
 from spotrun.clock import Clock
 from spotrun.errors import StoreError
-from spotrun.store import Store
+from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0
 """Run time."""

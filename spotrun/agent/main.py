@@ -19,11 +19,11 @@ from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.incarnation import start_trainer
 from spotrun.agent.node import Node, Place
 from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainer import start_trainer
+from spotrun.agent.trainer_process import Trainer
 from spotrun.errors import SpotrunError
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"

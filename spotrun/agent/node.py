@@ -18,10 +18,11 @@ from spotrun.agent.recorder import Recorder
 from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.clock import Clock, clock_from_environment
-from spotrun.events import RunCreated, SetUp
-from spotrun.ledger import Ledger
-from spotrun.spec import RunSpec
-from spotrun.store import Store, open_store
+from spotrun.folder.ledger import Ledger
+from spotrun.run.events import RunCreated, SetUp
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
 
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 METADATA_DEFAULT = "http://169.254.169.254/"

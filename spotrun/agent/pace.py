@@ -12,8 +12,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
-from spotrun.hazard import Hazard
 from spotrun.intervals import COMMIT_GAP, auto_interval
+from spotrun.market.hazard import Hazard
 from spotrun.trainer_link import Progress, Why
 from spotrun.units import Steps
 

@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from spotrun.agent.inbox import Inbox, LedgerLost, LedgerRead
 from spotrun.clock import Clock
 from spotrun.errors import SpotrunError, StoreUnavailable
-from spotrun.events import AnyEvent, Entry
-from spotrun.ledger import Decide, Ledger
-from spotrun.state import RunState
+from spotrun.folder.ledger import Decide, Ledger
+from spotrun.run.events import AnyEvent, Entry
+from spotrun.run.state import RunState
 
 TAIL_S = 2.0
 """Run time between two looks at the next number."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spotrun.agent.incarnation import Incarnation, Newest
 from spotrun.agent.node import Node
+from spotrun.agent.trainer import Incarnation, Newest
 from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
-from spotrun.events import Cause
+from spotrun.run.events import Cause
 from spotrun.trainer_link import Resume
 from spotrun.units import Steps
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spotrun.agent.cpu_priority import Precedence
 from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed
-from spotrun.agent.precedence import Precedence
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
@@ -22,9 +22,9 @@ from spotrun.checkpoint.unchanged import Unchanged, digest
 from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
-from spotrun.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
-from spotrun.spec import CheckpointSpec
-from spotrun.store import Store
+from spotrun.run.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
+from spotrun.spec.model import CheckpointSpec
+from spotrun.store.port import Store
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotrun import vault
 from spotrun.agent.logs import LOG_NAME
-from spotrun.agent.mask import Mask, forms_of_all, secret_values
-from spotrun.spec import RunSpec
+from spotrun.agent.output_redaction import Mask, forms_of_all, secret_values
+from spotrun.secrets.reference import SecretUnreadable
+from spotrun.secrets.values import read_values
+from spotrun.spec.model import RunSpec
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Secrets:
     @classmethod
     def of(cls, spec: RunSpec, environment: Mapping[str, str]) -> Secrets:
         try:
-            return cls(vault.read(spec.secret_references, environment))
-        except vault.SecretUnreadable as error:
+            return cls(read_values(spec.secret_references, environment))
+        except SecretUnreadable as error:
             return cls(failure=str(error))
 
     def mask(self, spec: RunSpec, folder: Path) -> Mask:

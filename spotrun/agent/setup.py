@@ -4,8 +4,8 @@ Before training: the work folder, and the environment that the user's own set-up
     clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-A set-up is paid once: see spotrun.packs for where it is kept. Whatever is wrong with a pack, the set-up is done again,
-from clean folders, and the log says so.
+A set-up is paid once; spotrun/folder/setup_cache.py keeps it. Whatever is wrong with a cached one, the set-up is done
+again, from clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pathlib import Path
 
 import msgspec
 
-from spotrun import packs, start_file, workdir
-from spotrun.agent import changes, environment, groups
+from spotrun.agent import diff_archive, environment, groups
 from spotrun.agent.node import Node
-from spotrun.agent.outside import Outside
-from spotrun.agent.trainer import user_environment
+from spotrun.agent.side_effects import Outside
+from spotrun.agent.trainer_process import user_environment
 from spotrun.errors import SpotrunError, StoreError
-from spotrun.events import SetUp
-from spotrun.retrying import through_faults
+from spotrun.folder import setup_cache, start_file, workdir
+from spotrun.run.events import SetUp
+from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
 """System time."""
@@ -96,14 +96,14 @@ def _unpacked(node: Node, key: str) -> int | None:
     """The size of the pack that the environment now comes from; None where it has to be made."""
     began_s = time.monotonic()
     try:
-        pack = packs.find(node.store, key)
+        pack = setup_cache.find(node.store, key)
         if pack is None:
             return None
         _unpack(node, key, pack)
-    except packs.PackUnusable as damage:
+    except setup_cache.PackUnusable as damage:
         node.note(f"the packed set-up is of no use: {damage.message}; it is done again")
         with contextlib.suppress(StoreError):
-            packs.discard(node.store, key)
+            setup_cache.discard(node.store, key)
     except SpotrunError as error:
         node.note(f"the packed set-up cannot be used here: {error.message}; it is done again")
     else:
@@ -114,10 +114,10 @@ def _unpacked(node: Node, key: str) -> int | None:
     return None
 
 
-def _unpack(node: Node, key: str, pack: packs.Pack) -> None:
+def _unpack(node: Node, key: str, pack: setup_cache.Pack) -> None:
     with _temporary(node.place.folder / "setup-fetched.tar") as archive:
-        packs.fetch(node.store, key, pack, archive)
-        made_in = changes.unpack(archive, node.place.folder, FOLDERS).made_in
+        setup_cache.fetch(node.store, key, pack, archive)
+        made_in = diff_archive.unpack(archive, node.place.folder, FOLDERS).made_in
     environment.relocate(node.place.folder, made_in)
 
 
@@ -139,24 +139,24 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     `watched`: what the command leaves elsewhere on this machine will not be on the next one.
     """
     outside = Outside(Path.home()) if watched else None
-    before = changes.survey(node.place.folder, FOLDERS)
+    before = diff_archive.survey(node.place.folder, FOLDERS)
     began_s = time.monotonic()
     _run(node, command)
     took_s = time.monotonic() - began_s
-    changed = changes.between(node.place.folder, before, changes.survey(node.place.folder, FOLDERS))
+    changed = diff_archive.between(node.place.folder, before, diff_archive.survey(node.place.folder, FOLDERS))
     why_not = _why_not_packed(node, changed, outside)
     if why_not:
         node.note(f"set-up took {took_s:.1f} s, and is done on each instance: {why_not}")
         return 0
     archive = node.place.folder / "setup.tar"
-    changes.pack(changed, archive)
+    diff_archive.pack(changed, archive)
     size_bytes = archive.stat().st_size
     node.note(f"set-up took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
     threading.Thread(target=_store, args=(node, key, archive), name="setup-pack", daemon=True).start()
     return size_bytes
 
 
-def _why_not_packed(node: Node, changed: changes.Changes, outside: Outside | None) -> str:
+def _why_not_packed(node: Node, changed: diff_archive.Changes, outside: Outside | None) -> str:
     if not changed:
         return "it has changed nothing in its environment and its work folder"
     if left := groups.carrying(node.place.instance_id):
@@ -171,7 +171,7 @@ def _why_not_packed(node: Node, changed: changes.Changes, outside: Outside | Non
 def _store(node: Node, key: str, archive: Path) -> None:
     """Beside the training. An instance that ends before this does leaves the set-up to the next one."""
     try:
-        stored = packs.upload(node.store, key, node.place.launch, archive)
+        stored = setup_cache.upload(node.store, key, node.place.launch, archive)
     except StoreError as error:
         node.note(f"the set-up could not be stored, and is done again on the next instance: {error.message}")
     else:

@@ -13,7 +13,7 @@ from spotrun.agent.inbox import Exited, LedgerLost, LedgerRead, Letter, NoticeHe
 from spotrun.agent.node import Node
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.errors import CheckpointDamaged, StoreError
-from spotrun.state import Commit, RunState
+from spotrun.run.state import Commit, RunState
 
 TURN_S = 0.1
 """System time between two looks."""

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from spotrun.clock import Clock
-from spotrun.hints import AgentHint, agent_key, write_hint
-from spotrun.store import Store
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
 
 HINT_EVERY_S = 2.0

@@ -1,191 +1,324 @@
 """
-One trainer process: started in a session of its own, listened to, and ended with all that it started.
+One trainer of an attempt, from its start to its exit: what was said between it and the agent, and what it left.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import time
+from typing import NamedTuple
 
-from spotrun import start_file, trainer_link
-from spotrun.agent import environment, groups
-from spotrun.agent.inbox import Exited, Inbox, Said
-from spotrun.agent.secret_values import kept_from_setup
-from spotrun.clock import Clock
-from spotrun.spec import RunSpec
-from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLink
+import msgspec
 
-READ_REST_WITHIN_S = 5.0
-"""System time for the last messages of a dead trainer."""
+from spotrun import trainer_link
+from spotrun.agent import decisions
+from spotrun.agent.arenas import Arena, Arenas
+from spotrun.agent.inbox import Exited, Said, forget
+from spotrun.agent.liveness import Signs, Vigil
+from spotrun.agent.node import Node
+from spotrun.agent.snapshots import Snapshot
+from spotrun.agent.trainer_process import Trainer, training_command, user_environment
+from spotrun.checkpoint.restore import Image
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arrived,
+    Committed,
+    DrainWanted,
+    Figures,
+    Finished,
+    Hello,
+    Progress,
+    Refused,
+    Resume,
+    SnapshotTaken,
+    SnapshotWanted,
+    Why,
+)
+
+HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
+"""System time; tests have less of it."""
+ABORT_GRACE_S = 5.0
+"""System time that a hung trainer has to write down its stacks, and a refused one to exit."""
+KILL_WITHIN_S = 30.0
+TELLINGS_MAX = 64
+"""Of what has come. The line between the two holds a few hundred messages that are not read."""
 
 
-def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
-    if spec.train.script is not None:
-        return [environment.python(instance_dir), spec.train.script, *spec.train.args]
-    assert spec.train.run is not None
-    return ["bash", "-c", spec.train.run]
-
-
-def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
+class Newest(NamedTuple):
     """
-    Of everything that runs for the user on this instance. `python` is that of the run's own environment, or the agent's
-    where there is none. What W&B is told is one run through all attempts, unless the user says which.
-
-    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
-    and secrets the trainer's.
-    """
-    hidden = {AGENT_FD, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
-    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
-    return {
-        **wandb_run(run_uid),
-        **inherited,
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",
-        "PATH": os.pathsep.join(_path(instance_dir)),
-        **environment.variables(instance_dir),
-        **spec.envs,
-        **start_file.environment(instance_dir),
-        groups.TRAINER_VARIABLE: instance_id,
-    }
-
-
-def wandb_run(run_uid: str) -> dict[str, str]:
-    """https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`."""
-    return {"WANDB_RUN_ID": f"spotrun-{run_uid}", "WANDB_RESUME": "allow"}
-
-
-def _path(instance_dir: Path) -> list[str]:
-    own = [str(instance_dir / environment.FOLDER / "bin")] if environment.exists(instance_dir) else []
-    return [*own, str(_folder_of_python(instance_dir)), os.environ.get("PATH", os.defpath)]
-
-
-def _folder_of_python(instance_dir: Path) -> Path:
-    beside = Path(sys.executable).parent
-    if (beside / "python").exists():
-        return beside
-    folder = instance_dir / "bin"
-    folder.mkdir(exist_ok=True)
-    # Not a link: a virtual environment is found by the path of its interpreter.
-    (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
-    (folder / "python").chmod(0o755)
-    return folder
-
-
-class Trainer:
-    """
-    Trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
-
-    Its messages and its end go to the inbox, the end last.
+    A commit and the arena that held it, from `start` of the memory behind `fd` on. Its image had `digest` where it was
+    not sent whole. The trainer may have begun to write something newer there.
     """
 
-    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
-        self.incarnation = incarnation
-        self.log_start = log_start
-        self.hello: Hello | None = None
-        self._inbox = inbox
-        self._clock = clock
-        self._link: TrainerLink | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._gone = threading.Event()
+    commit: int
+    fd: int
+    start: int
+    digest: bytes | None
 
-    def start(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, mark_path: Path
-    ) -> None:
-        """`mark_path` is where the next agent finds the process group, should this one die."""
-        link, theirs = trainer_link.pair()
-        try:
-            process = self._spawn(command, folder, environment, output, theirs)
-        finally:
-            theirs.close()
-        if (mark := groups.mark(process.pid)) is not None:
-            groups.remember(mark_path, mark)
-        self._link, self._process = link, process
-        reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
-        reader.start()
-        threading.Thread(target=self._wait, args=(process, reader), name="trainer-end", daemon=True).start()
 
-    def _spawn(
-        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, theirs: socket.socket
-    ) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**environment, AGENT_FD: str(theirs.fileno())},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+class _Coming:
+    """A checkpoint that a trainer is told of while it is fetched, now and then: it reads nothing during its imports."""
+
+    def __init__(self, image: Image, begin_bytes: int) -> None:
+        self.image = image
+        self._begin_bytes = begin_bytes
+        self._told_bytes = 0
+
+    def worth_telling(self, size_bytes: int) -> bool:
+        much = size_bytes - self._told_bytes >= self.image.size_bytes / TELLINGS_MAX
+        awaited = (self._begin_bytes, self.image.size_bytes)
+        if not much and not any(self._told_bytes < mark <= size_bytes for mark in awaited):
+            return False
+        self._told_bytes = size_bytes
+        return True
+
+
+class Incarnation:
+    """
+    Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the last snapshot and its
+    commit, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far.
+    """
+
+    def __init__(self, node: Node, trainer: Trainer) -> None:
+        self.number = trainer.incarnation
+        self.progress: Progress | None = None
+        self.asked: str | None = None
+        self.finished: Finished | None = None
+        self.refused: Refused | None = None
+        self.final: tuple[Snapshot, int] | None = None
+        self.exited: Exited | None = None
+        self.hung = False
+        self.stalled_s = 0.0
+        self._node = node
+        self._trainer = trainer
+        self._arenas = Arenas()
+        self._sequence = 0
+        self._newest: Newest | None = None
+        self._resume: Resume | None = None
+        self._image: Image | None = None
+        self._coming: _Coming | None = None
+        self._told_where = False
+        self._wants_room = False
+        self._kill_at_s: float | None = None
+        self._log_start = trainer.log_start
+        self._vigil = Vigil(node.clock, self._signs)
+
+    @property
+    def makes_snapshots(self) -> bool:
+        """It has our callback; any other command does not."""
+        return self._trainer.hello is not None
+
+    @property
+    def last_step(self) -> int:
+        if self.progress is not None:
+            return self.progress.step
+        return self._resume.step if self._resume is not None else 0
+
+    # -- where to begin ------------------------------------------------------------------------------------------
+
+    def begin_while_it_comes(self, resume: Resume, image: Image, begin_bytes: int) -> None:
+        """`image` is being fetched, `begin_bytes` of it first."""
+        self._start_anew_unless_told_of(image)
+        self._coming = _Coming(image, begin_bytes)
+        self._trainer.send(msgspec.structs.replace(resume, here_bytes=0), fds=(image.fd,))
+
+    def arrived(self, size_bytes: int) -> None:
+        """The first bytes of what it begins with."""
+        assert self._coming is not None
+        if self._coming.worth_telling(size_bytes):
+            self._trainer.send(Arrived(size_bytes=size_bytes))
+
+    def begin_at(self, resume: Resume, image: Image | None) -> None:
+        """
+        What is told to the trainer as soon as it says hello, unless it was told of that image while it came.
+
+        `image` is closed once it trains: to give so much memory back takes a while, and then takes it here.
+        """
+        self._start_anew_unless_told_of(image)
+        self._resume, self._image = resume, image
+        self._tell_where()
+
+    def _start_anew_unless_told_of(self, image: Image | None) -> None:
+        """What it was told of is damaged, and it may have loaded weights of it. It cannot have done a step."""
+        if self._coming is None or self._coming.image is image:
+            return
+        self._coming = None
+        self._node.note("the trainer is started anew: the checkpoint that it was to begin with is damaged")
+        self._trainer.kill()
+        forget(self._node.inbox, self.number)
+        self._trainer = start_trainer(self._node, self.number)
+        self._log_start = self._trainer.log_start
+        self._vigil.heard()
+
+    def hello(self, hello: Hello, at_s: float) -> None:
+        self._trainer.hello = hello
+        self._vigil.heard(at_s)
+        self._tell_where()
+
+    def _tell_where(self) -> None:
+        """Once both sides are ready."""
+        if self._told_where or self._resume is None or not self.makes_snapshots:
+            return
+        self._told_where = True
+        self._vigil.heard()
+        if self._coming is None:
+            self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+
+    def _drop_image(self) -> None:
+        if self._image is not None:
+            self._image.close()
+            self._image = None
+
+    # -- snapshots -----------------------------------------------------------------------------------------------
+
+    def grant(self, size_bytes: int) -> None:
+        arenas = self._arenas.grant(size_bytes)
+        starts = tuple(arena.start for arena in arenas)
+        granted = trainer_link.Arenas(size_bytes=size_bytes, starts=starts, first=arenas[0].number)
+        self._trainer.send(granted, (arenas[0].fd,))
+
+    def ask(self, why: Why) -> None:
+        self.asked = why
+        self._trainer.send(SnapshotWanted(why=why))
+
+    def filled(self, taken: SnapshotTaken) -> Arena | None:
+        """The arena that holds the snapshot; None where it was not the trainer's to fill."""
+        arena = self._arenas.fill(taken.arena)
+        if arena is None or taken.size_bytes > arena.size_bytes:
+            self._node.note(f"the trainer filled arena {taken.arena}, which is not its own: ignored")
+            return None
+        self._wants_room = False
+        return arena
+
+    def wants_room(self) -> None:
+        """It stands still until it has an arena to write to."""
+        self._wants_room = True
+
+    def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
+        self.stalled_s += taken.stall_s * self._node.clock.scale
+        sequence, self._sequence = self._sequence, self._sequence + 1
+        self.asked = None
+        return Snapshot(
+            attempt=attempt,
+            incarnation=self.number,
+            sequence=sequence,
+            arena=arena,
+            taken=taken,
+            taken_at=said.at,
+            taken_s=said.at_s,
+            stalled_s=self.stalled_s,
+            why=why,
         )
 
-    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """What a trainer that is gone misses does not matter: its end is in the inbox, or will be."""
-        assert self._link is not None
-        with contextlib.suppress(LinkClosed):
-            self._link.send(message, fds)
+    def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
+        """A snapshot of this trainer became durable."""
+        self._forget_newest()
+        fd = snapshot.arena.descriptor()
+        self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
+        self._trainer.send(Committed(step=snapshot.taken.step))
+        if snapshot.taken.final:
+            self.final = snapshot, commit
 
-    def cpu_s(self) -> float:
-        """System seconds that the processes of its group, those alive, have computed so far."""
-        return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
+    def tell(self, figures: Figures) -> None:
+        if self.makes_snapshots:
+            self._trainer.send(figures)
 
-    def abort(self) -> None:
-        """SIGABRT to the training process, whose faulthandler writes down where it stands."""
-        pid = self._pid_of_training()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if pid is not None and not self._gone.is_set():
-                os.kill(pid, signal.SIGABRT)
+    def take_newest(self) -> Newest | None:
+        """The newest commit, with its descriptor, which is now the caller's."""
+        newest, self._newest = self._newest, None
+        return newest
 
-    def terminate(self) -> None:
-        """SIGTERM to the group."""
-        self._signal(signal.SIGTERM)
+    def _forget_newest(self) -> None:
+        if (newest := self.take_newest()) is not None:
+            os.close(newest.fd)
+
+    def spend(self, snapshot: Snapshot) -> None:
+        """What its arena has in common with the other one is not needed any more."""
+        self._arenas.spend(snapshot.arena.number)
+        self._make_room()
+
+    def release(self, snapshot: Snapshot) -> None:
+        """Its arena is not needed any more."""
+        self._arenas.free(snapshot.arena.number)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if (number := self._arenas.give()) is not None:
+            self._trainer.send(ArenaFree(arena=number))
+
+    # -- signs of life -------------------------------------------------------------------------------------------
+
+    def progressed(self, progress: Progress, at_s: float) -> None:
+        self.progress = progress
+        self._vigil.heard(at_s)
+        self._drop_image()
+
+    def finish(self, finished: Finished, at_s: float) -> None:
+        self.finished = finished
+        self._vigil.heard(at_s)
+
+    def watch(self, step_s: float | None, *, draining: bool) -> None:
+        """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
+        if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
+            self._trainer.kill()
+        if self._kill_at_s is not None or self.exited is not None or draining:
+            return
+        if self._wants_room and self._arenas.none_is_free:
+            self._vigil.heard()  # an upload makes room
+        training = self.progress is not None and self.finished is None
+        limit_s = decisions.hang_limit_s(
+            step_s,
+            self._node.spec.policy.hang_after,
+            HANG_FLOOR_S * self._node.clock.scale,
+            training=training,
+        )
+        if self._vigil.silent_s(training=training) >= limit_s:
+            self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
+            self.hung = True
+            self._kill_at_s = time.monotonic() + ABORT_GRACE_S
+            self._trainer.abort()
+
+    def _signs(self) -> Signs:
+        return Signs(self._node.console.size_bytes(), self._trainer.cpu_s())
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def drain(self, reason: str) -> None:
+        self._trainer.send(DrainWanted(reason=reason))
+
+    def refuse(self, refused: Refused) -> None:
+        """It is about to exit by itself."""
+        self.refused = refused
+        self._kill_at_s = time.monotonic() + ABORT_GRACE_S
+
+    def terminate(self, within_s: float) -> None:
+        """Ask a command that makes no snapshots to end."""
+        self._trainer.terminate()
+        self._trainer.wait(within_s)
 
     def kill(self) -> None:
-        """SIGKILL to the group: data loading workers would linger for seconds. Returns at once."""
-        self._signal(signal.SIGKILL)
+        self._trainer.kill()
+        self._trainer.wait(KILL_WITHIN_S)
 
-    def wait(self, timeout_s: float) -> bool:
-        return self._gone.wait(timeout_s)
+    def tail(self) -> str:
+        """The last lines of its output."""
+        return self._node.console.tail(since=self._log_start).strip()
 
-    def _signal(self, number: signal.Signals) -> None:
-        # The leader is reaped only after its group was killed, so the id is not reused before `_gone`.
-        if self._process is not None and not self._gone.is_set():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
+    def close(self) -> None:
+        """Its memory goes; what is still being saved, when that is done."""
+        self._drop_image()
+        self._forget_newest()
+        self._arenas.close()
 
-    def _pid_of_training(self) -> int | None:
-        """The process that said hello, if it is one of ours: with `train.run` it is a child of the shell."""
-        group = self._process.pid if self._process is not None else None
-        if self.hello is None:
-            return group
-        with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(self.hello.pid) == group:
-                return self.hello.pid
-        return group
 
-    def _read(self, link: TrainerLink) -> None:
-        with contextlib.suppress(LinkClosed):
-            while True:
-                received = link.receive(None)
-                assert received is not None
-                message, fds = received
-                for fd in fds:
-                    os.close(fd)  # a trainer has none to give
-                self._inbox.put(Said(self.incarnation, message, self._clock.now(), self._clock.monotonic()))
-
-    def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        groups.kill_group(process.pid)
-        reader.join(READ_REST_WITHIN_S)
-        exit_code = process.wait()
-        self._gone.set()
-        if self._link is not None:
-            self._link.close()
-        self._inbox.put(Exited(self.incarnation, exit_code))
+def start_trainer(node: Node, incarnation: int) -> Trainer:
+    trainer = Trainer(incarnation, node.inbox, node.clock, node.console.size_bytes())
+    output = node.console.open()
+    try:
+        environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)
+        environment |= node.secrets.values
+        command = training_command(node.spec, node.place.folder)
+        trainer.start(command, node.place.work, environment, output, node.place.trainer_mark)
+    finally:
+        os.close(output)
+    return trainer

@@ -1,0 +1,1 @@
+"""The ledger against what the cloud says that it charged."""

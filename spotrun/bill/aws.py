@@ -17,8 +17,8 @@ from pathlib import Path
 
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
 from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_lines, read_rows
-from spotrun.billing import EC2_RULE
 from spotrun.errors import SpecInvalid
+from spotrun.run.billing import EC2_RULE
 
 REPORT_PRECISION_USD = Decimal("1e-10")
 """The report writes ten decimals."""

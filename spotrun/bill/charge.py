@@ -8,7 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from spotrun.events import BillingRule
+from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):

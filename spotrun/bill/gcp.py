@@ -17,7 +17,7 @@ from typing import Any
 
 from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
 from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_rows
-from spotrun.billing import COMPUTE_ENGINE_RULE
+from spotrun.run.billing import COMPUTE_ENGINE_RULE
 
 RUN_LABEL = "spotrun-run"
 """The tag `spotrun:run`, in the characters that a label may have."""

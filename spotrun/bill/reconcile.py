@@ -20,11 +20,11 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
-from spotrun.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
-from spotrun.events import BillingRule
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
-from spotrun.state import Launch, RunState
+from spotrun.run.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
+from spotrun.run.events import BillingRule
+from spotrun.run.state import Launch, RunState
 
 EDGES = timedelta(seconds=2)
 """Clouds meter whole seconds: an instance's first and last may each be rounded."""

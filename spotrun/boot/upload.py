@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from spotrun.boot.wheel import own_wheel
-from spotrun.store import Store
+from spotrun.store.port import Store
 
 FOLDER = "boot"
 FAILED_PREFIX = f"{FOLDER}/failed-"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun import packs
 from spotrun.checkpoint import retention
-from spotrun.events import CheckpointRetired
-from spotrun.ledger import Ledger
-from spotrun.retrying import persist
-from spotrun.spec import CheckpointSpec
-from spotrun.state import Commit, RunState
-from spotrun.store import Store, StoredObject
+from spotrun.folder import setup_cache
+from spotrun.folder.ledger import Ledger
+from spotrun.run.events import CheckpointRetired
+from spotrun.run.state import Commit, RunState
+from spotrun.spec.model import CheckpointSpec
+from spotrun.store.port import Store, StoredObject
+from spotrun.store.retrying import persist
 
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     commits = retention.to_prune(state, rule)
     stored = {found.key: found for found in persist(lambda: store.list(retention.FOLDER))}
     keys = retention.garbage(state, stored, {commit.number for commit in commits})
-    packed = persist(lambda: store.list(f"{packs.FOLDER}/"))
+    packed = persist(lambda: store.list(f"{setup_cache.FOLDER}/"))
     return Pruning(commits=tuple(commits), objects=(*(stored[key] for key in keys), *packed))
 
 
@@ -55,7 +55,7 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     for commit in planned.commits:
         _retire(ledger, commit.number)
     keys = [stored.key for stored in planned.objects]
-    packed = [key for key in keys if key.startswith(f"{packs.FOLDER}/")]
+    packed = [key for key in keys if key.startswith(f"{setup_cache.FOLDER}/")]
     for key in (*retention.garbage(ledger.state, [key for key in keys if key not in packed]), *packed):
         store.delete(key)
     return planned

@@ -18,10 +18,10 @@ from blake3 import blake3
 from spotrun.checkpoint import unchanged
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
 from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
-from spotrun.events import CheckpointCommitted
-from spotrun.retrying import through_faults
-from spotrun.state import Commit
-from spotrun.store import InPieces, Store
+from spotrun.run.events import CheckpointCommitted
+from spotrun.run.state import Commit
+from spotrun.store.port import InPieces, Store
+from spotrun.store.retrying import through_faults
 
 READERS = 8
 """Objects that come side by side."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from spotrun.spec import CheckpointSpec, KeepBestSpec
-from spotrun.state import Commit, RunState
+from spotrun.run.state import Commit, RunState
+from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.units import Steps
 
 FOLDER = "checkpoints/"

@@ -22,8 +22,8 @@ from spotrun.checkpoint.layout import ALIGNMENT, aligned
 from spotrun.checkpoint.manifest import FORMAT, Extent, Manifest, Part, manifest_key, part_key
 from spotrun.checkpoint.unchanged import Borrowed, Piece, missing
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.retrying import through_faults
-from spotrun.store import Store
+from spotrun.store.port import Store
+from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20

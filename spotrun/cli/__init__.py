@@ -1,0 +1,1 @@
+"""The `spotrun` command: one thin file for each verb."""

@@ -13,30 +13,30 @@ import typer
 from rich.console import Console
 
 from spotrun import address
-from spotrun.accounting import RunSummary, summarise
+from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.telling import telling
+from spotrun.cli.notifying import telling
 from spotrun.cli.wiring import OpenRun, cloud_of, earlier_run, first_look, who
 from spotrun.clock import system_clock
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
-from spotrun.events import LaunchIntended, RunStopped, StopRequested
-from spotrun.ledger import EntryRefused
-from spotrun.market import World
-from spotrun.notify.herald import Herald
+from spotrun.folder.ledger import EntryRefused
+from spotrun.market.world import World
 from spotrun.notify.news import night
+from spotrun.notify.notifier import Herald
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
+from spotrun.policy.cross_region import reservable
 from spotrun.policy.deadline import unreachable
-from spotrun.policy.prospects import earlier, hopeless_on_spot, median_life
-from spotrun.policy.transfer import reservable
+from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
+from spotrun.run.events import LaunchIntended, RunStopped, StopRequested
+from spotrun.run.state import RunState
 from spotrun.runner import Pass
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
+from spotrun.spec.model import RunSpec
 
 
 def show_plan(spec: RunSpec) -> None:

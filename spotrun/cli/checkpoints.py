@@ -11,7 +11,7 @@ from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, Spec
 
 if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun
-    from spotrun.state import Commit, RunState
+    from spotrun.run.state import Commit, RunState
 
 app = typer.Typer(no_args_is_help=True, help="List, verify, export, import and prune checkpoints.")
 
@@ -122,7 +122,7 @@ def import_checkpoint(
     from spotrun.cli import attend
     from spotrun.cli.wiring import default_store, open_run, who, with_baseline_price
     from spotrun.creation import create_run
-    from spotrun.spec_file import load_spec
+    from spotrun.spec.file import load_spec
 
     uri = None if store is None else address.absolute(store)
     spec = with_baseline_price(load_spec(spec_path, {"name": name, "checkpoint.uri": uri}, default_store()))
@@ -164,8 +164,8 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
 
     from spotrun.checkpoint.retention import to_retire
     from spotrun.cli.wiring import who
-    from spotrun.events import PruneRequested
-    from spotrun.state import Prune
+    from spotrun.run.events import PruneRequested
+    from spotrun.run.state import Prune
 
     event = PruneRequested(by=who(), keep=keep)
     if dry_run:

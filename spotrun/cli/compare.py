@@ -23,7 +23,7 @@ def compare(
     html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show the bills of some runs side by side."""
-    from spotrun.accounting import summarise
+    from spotrun.account.summary import summarise
     from spotrun.cli.wiring import last_runs, open_run
     from spotrun.errors import SpecInvalid
     from spotrun.report import compare as comparison

@@ -13,7 +13,7 @@ from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.doctor.finding import Finding
-    from spotrun.spec import RunSpec
+    from spotrun.spec.model import RunSpec
 
 
 def doctor(
@@ -55,7 +55,7 @@ def doctor(
 def _findings(subjects: list[str], store: str | None, flags: AwsFlags) -> Iterator[Finding]:
     from spotrun.cli.wiring import default_store
     from spotrun.errors import SpecInvalid
-    from spotrun.spec_file import load_spec
+    from spotrun.spec.file import load_spec
 
     aws = subjects[:1] == ["aws"]
     paths = subjects[aws:]
@@ -101,7 +101,7 @@ def _store(address: str, region: str | None) -> Iterator[Finding]:
     from spotrun.doctor.facts import fact_findings
     from spotrun.doctor.finding import findings_of, ok
     from spotrun.doctor.trial import Trial
-    from spotrun.store import open_store
+    from spotrun.store.opening import open_store
 
     opened = open_store(address)
     yield ok("store", opened.uri)

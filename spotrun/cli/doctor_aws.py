@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from spotrun.doctor.aws import AwsDoctor
-    from spotrun.secret_reference import Reference
-    from spotrun.spec import AwsSpec, ResourcesSpec, RunSpec
+    from spotrun.secrets.reference import Reference
+    from spotrun.spec.model import AwsSpec, ResourcesSpec, RunSpec
 
 
 class AwsFlags(NamedTuple):
@@ -44,7 +44,7 @@ def aws_doctors(spec: RunSpec | None, flags: AwsFlags) -> list[AwsDoctor]:
 
 def _secrets(spec: RunSpec | None) -> dict[str, Reference]:
     """A job that is rehearsed on the local cloud is asked about as if it were for aws."""
-    from spotrun.secret_reference import ENVIRONMENT, resolved
+    from spotrun.secrets.reference import ENVIRONMENT, resolved
 
     found = {} if spec is None else {name: resolved(name, text, "aws") for name, text in spec.secrets.items()}
     return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
@@ -52,8 +52,8 @@ def _secrets(spec: RunSpec | None) -> dict[str, Reference]:
 
 def _wanted(spec: RunSpec | None, flags: AwsFlags) -> ResourcesSpec:
     from spotrun.errors import SpecInvalid
-    from spotrun.spec import ResourcesSpec
-    from spotrun.spec_values import read_accelerators
+    from spotrun.spec.model import ResourcesSpec
+    from spotrun.spec.values import read_accelerators
     from spotrun.units import Unreadable
 
     changes: dict[str, object] = {"region": flags.region, "instance_type": flags.instance_type}
@@ -68,7 +68,7 @@ def _wanted(spec: RunSpec | None, flags: AwsFlags) -> ResourcesSpec:
 
 
 def _around(spec: RunSpec | None, flags: AwsFlags) -> AwsSpec:
-    from spotrun.spec import AwsSpec
+    from spotrun.spec.model import AwsSpec
 
     aws = AwsSpec() if spec is None else spec.aws
     if flags.image is None:

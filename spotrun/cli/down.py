@@ -20,7 +20,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     import time
 
     from spotrun.cli import attend
-    from spotrun.cli.telling import telling
+    from spotrun.cli.notifying import telling
     from spotrun.cli.wiring import open_run
     from spotrun.errors import CloudUnavailable, StoreError
 

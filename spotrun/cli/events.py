@@ -8,9 +8,9 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption
 def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show everything that happened to a run, in order; void entries are marked. Times are UTC."""
     from spotrun.cli.wiring import open_run
-    from spotrun.events import entry_json
     from spotrun.report.live import event_line
     from spotrun.report.tables import plain
+    from spotrun.run.events import entry_json
 
     opened = open_run(run, store)
     voids = {void.number: void.reason for void in opened.ledger.refresh().voids}

@@ -43,14 +43,15 @@ def launch(
     """Train JOB.yaml to completion, on spot capacity where possible."""
     import os
 
-    from spotrun import address, vault
+    from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
     from spotrun.cli.wiring import OpenRun, default_store, open_run, who, with_baseline_price
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
     from spotrun.notify.sinks import require_sinks
-    from spotrun.spec_file import load_spec
+    from spotrun.secrets.values import require_variables
+    from spotrun.spec.file import load_spec
 
     if spot + on_demand + auto > 1:
         raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
@@ -76,7 +77,7 @@ def launch(
     def show() -> None:
         attend.show_plan(spec)
         require_sinks(spec)
-        vault.require_variables(spec.secret_references, os.environ)
+        require_variables(spec.secret_references, os.environ)
         if start is not None:
             attend.show_start(start)
 

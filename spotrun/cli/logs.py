@@ -64,7 +64,7 @@ def _print_failed_starts(run: OpenRun) -> None:
 
     from spotrun.boot.upload import FAILED_PREFIX
     from spotrun.report.describe import printable
-    from spotrun.retrying import persist
+    from spotrun.store.retrying import persist
 
     for stored in persist(lambda: run.store.list(FAILED_PREFIX)):
         print(f"{stored.key}:")
@@ -76,7 +76,7 @@ def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
     from functools import partial
 
     from spotrun.report.describe import printable
-    from spotrun.retrying import persist
+    from spotrun.store.retrying import persist
 
     chunks = [stored.key for stored in persist(lambda: run.store.list(prefix)) if stored.key not in told]
     for key in sorted(chunks, key=_order):

@@ -15,13 +15,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from spotrun import address
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.cli import attend
-from spotrun.cli.telling import telling
+from spotrun.cli.notifying import telling
 from spotrun.cli.wiring import OpenRun, attended, last_runs
 from spotrun.errors import NightUnderWay, RunNotFound, SpotrunError
 from spotrun.notify.news import night
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 
 LOCKS = Path("~/.spotrun/locks")
 """Of nights whose runs are in a bucket."""

@@ -9,7 +9,7 @@ import typer
 from spotrun.cli.options import JsonOption, print_json
 
 if TYPE_CHECKING:
-    from spotrun.quotes import Quotes
+    from spotrun.market.quotes import Quotes
 
 
 def offers(
@@ -54,7 +54,7 @@ def offers(
 
 def _canonical(accelerators: str) -> str:
     from spotrun.errors import SpecInvalid
-    from spotrun.spec_values import read_accelerators
+    from spotrun.spec.values import read_accelerators
     from spotrun.units import Unreadable
 
     try:

@@ -10,10 +10,10 @@ import typer
 from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar, write_text
 
 if TYPE_CHECKING:
-    from spotrun.market import World
+    from spotrun.market.world import World
     from spotrun.simulation.lifetimes import Source
     from spotrun.simulation.measured import Measured
-    from spotrun.spec import RunSpec
+    from spotrun.spec.model import RunSpec
 
 RUNS_MAX = 10
 """So many runs of the name are read, the newest."""
@@ -54,13 +54,13 @@ def plan(
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
     from spotrun.errors import SpecInvalid
-    from spotrun.policy.considered import considered
     from spotrun.policy.deadline import unreachable
+    from spotrun.policy.explain import considered
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
     from spotrun.simulation.by_runner import by_runner
     from spotrun.simulation.plan import plan as forecast_of
-    from spotrun.spec_file import load_spec
+    from spotrun.spec.file import load_spec
 
     if with_runner > lifetimes:
         raise SpecInvalid(f"the runner cannot live {with_runner} of {lifetimes} lifetimes", hint="raise --lifetimes")
@@ -172,7 +172,7 @@ def _price_history(spec: RunSpec, world: World) -> Source:
     from spotrun.cli.wiring import quotes_of
     from spotrun.errors import SpecInvalid
     from spotrun.offering import CapacityType
-    from spotrun.policy.situation import name_of
+    from spotrun.policy.facts import name_of
     from spotrun.simulation.price_replay import Replayed
 
     found = quotes_of(spec, world.offerings)

@@ -24,7 +24,7 @@ def report(
     html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
-    from spotrun.accounting import summarise
+    from spotrun.account.summary import summarise
     from spotrun.cli.wiring import open_run
     from spotrun.errors import SpecInvalid
     from spotrun.report import limits, machine, terminal

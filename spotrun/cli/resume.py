@@ -20,13 +20,13 @@ def resume(
 
     Of one that is complete, see to it that no instance is left, and that the end of each is on the bill.
     """
-    from spotrun.accounting import summarise
+    from spotrun.account.summary import summarise
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.telling import telling
+    from spotrun.cli.notifying import telling
     from spotrun.cli.wiring import open_run, who
-    from spotrun.events import ResumeRequested
-    from spotrun.state import RunState
+    from spotrun.run.events import ResumeRequested
+    from spotrun.run.state import RunState
 
     opened = open_run(run, store, "runner")
 

@@ -98,7 +98,7 @@ def _known(flag: str, word: str, words: list[str]) -> str:
 
 def _seconds(flag: str, durations: list[str]) -> tuple[float, ...]:
     from spotrun.errors import SpecInvalid
-    from spotrun.spec_values import read_positive_duration
+    from spotrun.spec.values import read_positive_duration
     from spotrun.units import Unreadable
 
     try:

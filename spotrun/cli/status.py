@@ -10,9 +10,9 @@ import typer
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
+    from spotrun.account.spending import Outlook
     from spotrun.cli.wiring import OpenRun, Unreadable
-    from spotrun.spending import Outlook
-    from spotrun.state import RunState
+    from spotrun.run.state import RunState
 
 
 LOOK_AGAIN_S = 2.0
@@ -68,9 +68,9 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    from spotrun.accounting import summarise
+    from spotrun.account.outcome import status_word
+    from spotrun.account.summary import summarise
     from spotrun.errors import LedgerDamaged
-    from spotrun.outcome import status_word
     from spotrun.report.budget import budget_outlook
     from spotrun.report.sparkline import price_course
     from spotrun.report.tables import plain
@@ -103,7 +103,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _epochs_total(run: OpenRun) -> int | None:
-    from spotrun.hints import AgentHint, agent_key, read_hint
+    from spotrun.folder.status_objects import AgentHint, agent_key, read_hint
 
     state = run.ledger.state
     if run.created.budget_usd is None or state.current is None:

@@ -7,9 +7,9 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 def tick(run: RunArgument, store: StoreOption = None) -> None:
     """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
-    from spotrun.cli.telling import telling
+    from spotrun.account.outcome import status_word
+    from spotrun.cli.notifying import telling
     from spotrun.cli.wiring import open_run
-    from spotrun.outcome import status_word
     from spotrun.runner import PASSES_MAX
 
     opened = open_run(run, store, "tick")

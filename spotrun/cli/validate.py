@@ -16,8 +16,8 @@ def validate(
 ) -> None:
     """Check JOB.yaml, and say everything that is wrong with it."""
     from spotrun.errors import SpecInvalid
-    from spotrun.spec_file import load_spec
-    from spotrun.spec_schema import json_schema
+    from spotrun.spec.file import load_spec
+    from spotrun.spec.schema import json_schema
 
     if schema:
         print_json(json_schema())

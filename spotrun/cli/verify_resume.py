@@ -29,7 +29,7 @@ def verify_resume(
     from spotrun.errors import NotIdentical
     from spotrun.report import verification as report
     from spotrun.verify.job import load_job
-    from spotrun.verify.site import Site
+    from spotrun.verify.sandbox import Site
     from spotrun.verify.verification import Plan, verify
 
     plan = Plan(kills=kills, at=_steps(at), seed=seed, within=_duration(within))

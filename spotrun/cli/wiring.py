@@ -26,20 +26,21 @@ from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import clock_of, first_entry, newborn, region_of
 from spotrun.errors import CloudError, LedgerDamaged, LedgerUnspoken, RunNotFound, SpecInvalid, SpotrunError, StoreError
-from spotrun.events import RunCreated
-from spotrun.hints import RUNNER_KEY, RunnerHint, read_hint
-from spotrun.ledger import Ledger
-from spotrun.market import World, suitable
-from spotrun.market_record import FOLDER as MARKET
-from spotrun.market_record import MarketRecord
+from spotrun.folder.ledger import Ledger
+from spotrun.folder.market_record import FOLDER as MARKET
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, read_hint
+from spotrun.market.observations import Sighting
+from spotrun.market.quotes import Quotes
+from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
-from spotrun.quotes import Quotes
-from spotrun.retrying import persist
+from spotrun.run.events import RunCreated
+from spotrun.run.state import RunState
 from spotrun.runner import Runner
-from spotrun.sightings import Sighting
-from spotrun.spec import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, instance_types_of, regions_of
-from spotrun.state import RunState
-from spotrun.store import Store, open_store
+from spotrun.spec.model import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, instance_types_of, regions_of
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
 
 OPENERS = 8
 """How many runs of a store are opened side by side: each takes an answer of the store."""

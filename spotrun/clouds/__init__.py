@@ -1,0 +1,1 @@
+"""Clouds behind one port: each is a driver, and what belongs to it."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws import guard, inquiry
+from spotrun.clouds.aws import account_checks, guard
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
@@ -29,8 +29,8 @@ from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, w
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
-from spotrun.secret_reference import Reference
-from spotrun.spec import ResourcesSpec
+from spotrun.secrets.reference import Reference
+from spotrun.spec.model import ResourcesSpec
 
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
@@ -85,7 +85,7 @@ class AwsDoctor:
 
     def _identity(self) -> Iterator[Finding]:
         try:
-            who, skew = self._with_skew(lambda: inquiry.caller(self._region))
+            who, skew = self._with_skew(lambda: account_checks.caller(self._region))
         except CloudError as error:
             self._blame_clock(error)
             raise
@@ -98,14 +98,14 @@ class AwsDoctor:
             yield ok("identity", where)
         yield from _clock_findings(skew)
 
-    def _with_skew(self, ask: Callable[[], inquiry.Caller]) -> tuple[inquiry.Caller, timedelta | None]:
+    def _with_skew(self, ask: Callable[[], account_checks.Caller]) -> tuple[account_checks.Caller, timedelta | None]:
         before = self._clock.now()
         who = ask()
         return who, None if who.told_at is None else _skew(before, self._clock.now(), who.told_at)
 
     def _blame_clock(self, error: CloudError) -> None:
         """A wrong clock makes signatures that AWS calls invalid or expired, and not by the clock's name."""
-        told_at = inquiry.refused_at(error)
+        told_at = account_checks.refused_at(error)
         if told_at is None:
             return
         now = self._clock.now()
@@ -124,7 +124,7 @@ class AwsDoctor:
         network = self._catalog.network
         zones = ", ".join(sorted(network.subnets)) or "no zone at all"
         yield ok("network", f"security group {network.group}, with subnets in {zones}")
-        rules = inquiry.ingress_rules(self._region, network.group)
+        rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
             hint = "take them away by `aws ec2 revoke-security-group-ingress`: nothing of spotrun's needs one"
             yield warned("ingress", f"{rules} rules let something into {network.group}", hint)
@@ -178,7 +178,7 @@ class AwsDoctor:
         """A role that was made just now EC2 may not know yet."""
         while True:
             try:
-                return inquiry.rehearse_launch(self._region, parameters)
+                return account_checks.rehearse_launch(self._region, parameters)
             except IdentityUnknown:
                 if self._clock.now() >= until:
                     raise
@@ -186,7 +186,7 @@ class AwsDoctor:
 
     def _may_terminate(self) -> Iterator[Finding]:
         try:
-            ended = inquiry.rehearse_termination(self._region)
+            ended = account_checks.rehearse_termination(self._region)
         except AccessDenied as error:
             raise AccessDenied(error.message, hint=_ATTACH) from error
         if ended is None:

@@ -7,15 +7,15 @@ from decimal import Decimal
 from functools import cached_property
 from typing import NamedTuple
 
-from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog, InstanceType
 from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, InsufficientCapacity, QuotaExceeded
-from spotrun.market import suits
+from spotrun.market.world import suits
 from spotrun.offering import CapacityType, Offering
-from spotrun.spec import ResourcesSpec
+from spotrun.spec.model import ResourcesSpec
 
 TYPES_NAMED_MAX = 4
 _CAPACITY_TYPES = {
@@ -129,7 +129,7 @@ class Capacity:
                 smallest.setdefault(quota, offering)
         for quota, offering in smallest.items():
             try:
-                vcpus = inquiry.quota(self._region, quota.code)
+                vcpus = account_checks.quota(self._region, quota.code)
             except AccessDenied:
                 vcpus = None
             yield Allowance(quota, offering, vcpus)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.doctor.finding import Finding, failed, ok, unknown, warned
 from spotrun.errors import AccessDenied, SpotrunError
-from spotrun.secret_reference import PARAMETERS, Reference
+from spotrun.secrets.reference import PARAMETERS, Reference
 
 SECURE = "SecureString"
 
@@ -17,7 +17,7 @@ def secret_findings(region: Region, secrets: Mapping[str, Reference]) -> Iterato
     if not secrets:
         return
     try:
-        kinds = inquiry.parameter_kinds(region, sorted({each.name for each in secrets.values()}))
+        kinds = account_checks.parameter_kinds(region, sorted({each.name for each in secrets.values()}))
     except AccessDenied as error:
         hint = "allow ssm:DescribeParameters, as the policy spotrun-runner does (infra/aws/README.md)"
         yield unknown("secrets", error.message, hint)

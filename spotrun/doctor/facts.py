@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spotrun.doctor.finding import Finding, ok, unknown, warned
 from spotrun.errors import StoreError
-from spotrun.store import Inspectable, Store, StoreFacts, Unsaid
+from spotrun.store.port import Inspectable, Store, StoreFacts, Unsaid
 
 FREE_WARNED_BYTES = 10 << 30
 FREE_MIN_BYTES = 1 << 30

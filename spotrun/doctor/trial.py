@@ -16,11 +16,11 @@ from functools import partial
 from spotrun.clock import Clock
 from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.ledger import key_of
-from spotrun.race import RACERS, race
-from spotrun.retrying import persist
-from spotrun.store import Store
-from spotrun.stores.http import BucketStore
+from spotrun.folder.ledger import key_of
+from spotrun.store.conditional_put_probe import RACERS, race
+from spotrun.store.http import BucketStore
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
 
 RACES = 3
 SAMPLES = 5

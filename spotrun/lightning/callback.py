@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from spotrun.lightning.run import Run
+from spotrun.training.fit import Run
 
 
 class SpotrunCallback:

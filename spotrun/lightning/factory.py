@@ -31,7 +31,7 @@ def for_lightning() -> list[Any]:
 def _callbacks(package: str) -> list[Any]:
     if AGENT_FD not in os.environ:
         return []
-    from spotrun.trace_file import FILE_VARIABLE
+    from spotrun.exactness.trace_file import FILE_VARIABLE
 
     traced = [_trace_class(package)()] if FILE_VARIABLE in os.environ else []
     return [_class_for((package,))(), *traced]

@@ -1,5 +1,5 @@
 """
-What a training did, batch by batch, for `spotrun verify-resume` (see spotrun/trace.py).
+What a training did, batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
 A second callback beside SpotrunCallback, there only where the environment names a file for it (trace_file.py). Where
 the environment lists steps to hold at, the trainer stands still after each, once, until it is killed there: so a kill
@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.lightning import data_position
-from spotrun.trace import Begun, Ended, Held, Trained
-from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.exactness.trace import Begun, Ended, Held, Trained
+from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.training.data import data_order
 
 SLOW_STEPS = 40
 """So many steps before a hold last `SLOW_STEP_S` at least: a checkpoint has to become durable in between."""
@@ -56,7 +56,7 @@ class TraceCallback:
         )
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        order = data_position.order_of(trainer.train_dataloader)
+        order = data_order.order_of(trainer.train_dataloader)
         self._file.append(
             Trained(
                 epoch=trainer.current_epoch,

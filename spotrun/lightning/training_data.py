@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from spotrun.lightning import data_position, feed, seeds
 from spotrun.lightning.connectors import loaders, position
-from spotrun.lightning.feed import Passes, Where
-from spotrun.lightning.refusal import refuse
-from spotrun.lightning.session import Agent
+from spotrun.lightning.unsupported import refuse
+from spotrun.training import seeds
+from spotrun.training.data import data_order
+from spotrun.training.data.loader import Passes, Where, is_indexed
+from spotrun.training.session import Agent
 
 
 class TrainingData:
@@ -33,16 +34,16 @@ class TrainingData:
         rank = self._trainer.global_rank
         if stage == "validate":
             return self._exact_validation(loader, rank)
-        if feed.is_indexed(loader) and not _has_length(loader):
+        if is_indexed(loader) and not _has_length(loader):
             refuse(self._agent, "the training DataLoader's sampler has no length", "give the sampler a __len__")
         return Passes(loader, self._seed, rank, self._where).feed
 
     def _exact_validation(self, loader: Any, rank: int) -> Any:
-        if not feed.is_indexed(loader):
+        if not is_indexed(loader):
             return Passes(loader, seeds.derive(self._seed, "validate"), rank, self._validation_where).feed
         if not _has_length(loader):
             return loader
-        return data_position.exact_loader(loader, self._seed, rank, self._validation)
+        return data_order.exact_loader(loader, self._seed, rank, self._validation)
 
     def _validation_where(self, passes: Passes) -> Where:
         self._resume_validation()

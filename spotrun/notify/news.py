@@ -8,10 +8,7 @@ from typing import Any
 
 import msgspec
 
-from spotrun import events as ev
-from spotrun.accounting import RunSummary, summarise
-from spotrun.events import Entry
-from spotrun.fold import replay
+from spotrun.account.summary import RunSummary, summarise
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
@@ -19,7 +16,10 @@ from spotrun.report.describe import describe
 from spotrun.report.machine import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
 from spotrun.report.why import place
-from spotrun.state import Attempt, RunState
+from spotrun.run import events as ev
+from spotrun.run.events import Entry
+from spotrun.run.fold import replay
+from spotrun.run.state import Attempt, RunState
 from spotrun.units import to_the_second
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from spotrun.errors import SpecInvalid
-from spotrun.spec import NotifySpec, RunSpec
+from spotrun.spec.model import NotifySpec, RunSpec
 
 TRY_S = 10.0
 """System time for one webhook call, whatever the server does."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun import events as ev
+from spotrun.run import events as ev
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True):

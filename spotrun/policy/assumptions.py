@@ -17,8 +17,9 @@ NOTICED = 0.9
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
-Of the time of a set-up, what a later instance of the run needs to fetch and unpack what the first has made
-(spotrun/packs.py): 353 MB that took 125 s to make took 12 s, and 6 s once more (benchmarks/setups.py, on two cores).
+The share of a set-up's time that a later instance of the run needs to fetch and unpack what the first has made
+(spotrun/folder/setup_cache.py). 353 MB that took 125 s to make took 12 s, and 6 s in a second run
+(benchmarks/setups.py, on two cores).
 """
 WORK_DOUBT = 0.25
 """What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""

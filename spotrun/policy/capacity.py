@@ -8,18 +8,18 @@ from math import inf
 
 import msgspec
 
-from spotrun import events as ev
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
+from spotrun.policy.cross_region import NO_TRANSFER
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
+from spotrun.policy.facts import Facts, name_of
 from spotrun.policy.money import HANDOVER_BEFORE_END, LAST_MINUTES, intend, life_left, nearly_over, pays_for_all
 from spotrun.policy.patience import opened_at
-from spotrun.policy.places import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
+from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
-from spotrun.policy.situation import Facts, name_of
-from spotrun.policy.transfer import NO_TRANSFER
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, RunState
+from spotrun.run import events as ev
+from spotrun.run.state import Attempt, RunState
+from spotrun.spec.model import RunSpec
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND
 from spotrun.units import to_the_second

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from spotrun import events as ev
-from spotrun.events import Cause
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
+from spotrun.policy.facts import Facts, choice_of, name_of, situation
 from spotrun.policy.money import intend, nearly_over
-from spotrun.policy.places import on_demand_now, spot_launches, spot_now
-from spotrun.policy.situation import Facts, choice_of, name_of, situation
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 from spotrun.strategies.baselines import OnDemandOnly
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spotrun.market import World
+from spotrun.market.world import World
 from spotrun.policy.actions import Action, Append, Terminate
 from spotrun.policy.capacity import keep_going
 from spotrun.policy.deadline import out_of_reach
 from spotrun.policy.ending import hopeless, leave, overdue, stop
+from spotrun.policy.facts import Facts
 from spotrun.policy.housekeeping import clean_up, record
 from spotrun.policy.money import nearly_spent
-from spotrun.policy.situation import Facts
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
 
 
 def decide(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:

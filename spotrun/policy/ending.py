@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 
-from spotrun import events as ev
-from spotrun.events import Cause
 from spotrun.instance import EndedBy
 from spotrun.policy.actions import Action, Append
 from spotrun.policy.patience import age, at_least_real, opened_at, since_opened
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 
 STOP_GRACE = timedelta(minutes=10)
 STILLBORN_MAX = 3

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from spotrun import events as ev
-from spotrun.events import Cause
 from spotrun.instance import EndedBy, Instance
-from spotrun.market import World
+from spotrun.market.world import World
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.patience import at_least_real
-from spotrun.policy.places import within_price
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.policy.ranking import within_price
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 
 POWER_OFF_GRACE = timedelta(minutes=3)
 """An instance whose attempt is over powers itself off; after so long a runner does it."""

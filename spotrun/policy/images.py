@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun.offering import Offering
 from spotrun.policy.ending import stillborn
 from spotrun.policy.patience import since_opened
-from spotrun.state import Launch, RunState
+from spotrun.run.state import Launch, RunState
 
 
 def with_good_image(offering: Offering, state: RunState) -> Offering:

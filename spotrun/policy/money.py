@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from spotrun import egress
-from spotrun import events as ev
-from spotrun.accounting import summarise
-from spotrun.billing import SECONDS_PER_HOUR, ZERO, to_nano
-from spotrun.market import World, on_demand_price
+from spotrun.account import cross_region
+from spotrun.account.spending import outlook
+from spotrun.account.summary import summarise
+from spotrun.market.world import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Append, Wait
+from spotrun.policy.cross_region import most
+from spotrun.policy.facts import changeover
 from spotrun.policy.images import with_good_image
 from spotrun.policy.patience import age
-from spotrun.policy.situation import changeover
-from spotrun.policy.transfer import most
-from spotrun.policy.upkeep import requests_usd, requests_usd_per_hour, storage_reserve
+from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
 from spotrun.policy.workload import workload
-from spotrun.spec import RunSpec
-from spotrun.spending import outlook
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.run import events as ev
+from spotrun.run.billing import SECONDS_PER_HOUR, ZERO, to_nano
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 
 WARN_AT = Decimal("0.8")
 """The share of a budget at which to warn, where the specification names none."""
@@ -77,7 +77,7 @@ def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) ->
     if budget is None or state.budget_warning is not None:
         return None
     limit = budget * (spec.budget.warn_at or WARN_AT)
-    if state.reserved_usd() + storage_reserve(state, spec) + egress.spent_usd(state) < limit:
+    if state.reserved_usd() + storage_reserve(state, spec) + cross_region.spent_usd(state) < limit:
         return None  # not even all that is reserved comes to it
     found = outlook(summarise(state, now), budget, now, world.epochs_total)
     if found.spent_usd < limit:
@@ -145,7 +145,7 @@ def affordable_life(
     upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
     attached = state.created.billing.attached_usd_per_hour + crossing.usd_per_hour
     usd_per_hour = ceiling + attached + requests_usd_per_hour(state)
-    left = budget - state.reserved_usd() - egress.spent_usd(state) + freed_usd
+    left = budget - state.reserved_usd() - cross_region.spent_usd(state) + freed_usd
     hours = (left - upkeep - crossing.usd) / usd_per_hour
     return timedelta(seconds=int(max(ZERO, hours) * SECONDS_PER_HOUR))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from spotrun.state import Launch, RunState
+from spotrun.run.state import Launch, RunState
 
 REAL_PATIENCE = timedelta(seconds=90)
 """System time: a slow disk is no evidence, however fast run time passes."""

@@ -20,17 +20,17 @@ from statistics import mean
 
 import msgspec
 
-from spotrun.billing import SECONDS_PER_HOUR
-from spotrun.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
 from spotrun.intervals import DRAIN_MARGIN_S, DRAIN_SAFETY
+from spotrun.market.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
+from spotrun.policy.facts import Facts, on_demand_usd_per_hour
+from spotrun.policy.feasibility import NOTICE
 from spotrun.policy.money import life_left, life_of
-from spotrun.policy.places import at_risk, expected_lives, horizon_s, spot_now
-from spotrun.policy.prospects import NOTICE
-from spotrun.policy.situation import Facts, on_demand_usd_per_hour
+from spotrun.policy.ranking import at_risk, expected_lives, horizon_s, spot_now
 from spotrun.policy.workload import pace, rework_max_s
-from spotrun.state import Attempt, RunState
+from spotrun.run.billing import SECONDS_PER_HOUR
+from spotrun.run.state import Attempt, RunState
 
 REASON = "standby: the cloud may take the instance"
 

@@ -14,12 +14,12 @@ from math import sqrt
 
 import msgspec
 
-from spotrun.hazard import observed_hazard
 from spotrun.intervals import COMMIT_GAP, auto_interval
-from spotrun.market import World
+from spotrun.market.hazard import observed_hazard
+from spotrun.market.world import World
 from spotrun.policy import assumptions
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
 from spotrun.units import Steps
 
 

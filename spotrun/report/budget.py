@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from spotrun.accounting import RunSummary
+from spotrun.account.spending import Outlook, outlook
+from spotrun.account.summary import RunSummary
 from spotrun.report.tables import dollars
-from spotrun.spending import Outlook, outlook
-from spotrun.state import RunState
+from spotrun.run.state import RunState
 
 
 def budget_outlook(

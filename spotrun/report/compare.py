@@ -12,7 +12,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.accounting import RunSummary
+from spotrun.account.summary import RunSummary
+from spotrun.account.timeline import DOWNTIME, Kind
 from spotrun.report.machine import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
@@ -26,7 +27,6 @@ from spotrun.report.tables import (
     print_figures,
     short_duration,
 )
-from spotrun.timeline import DOWNTIME, Kind
 
 _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from spotrun import events as ev
-from spotrun.events import Entry
 from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
+from spotrun.run import events as ev
+from spotrun.run.events import Entry
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 DETAIL_MAX = 300

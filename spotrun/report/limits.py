@@ -1,4 +1,4 @@
-"""What a run came to, against a condition: `--fail-if`, and `report.fail_if` of a job (`spotrun.condition`)."""
+"""What a run came to, against a condition: `--fail-if`, and `report.fail_if` of a job (`spotrun.spec.condition`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
-from spotrun import condition
-from spotrun.accounting import RunSummary
-from spotrun.condition import Condition
+from spotrun.account.summary import RunSummary
 from spotrun.errors import LimitExceeded, SpecInvalid
+from spotrun.spec import condition
+from spotrun.spec.condition import Condition
 from spotrun.units import Unreadable
 
 

@@ -11,21 +11,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.accounting import RunSummary, summarise
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import RunSummary, summarise
 from spotrun.clock import Clock
-from spotrun.events import CheckpointRetired, Entry
-from spotrun.hints import AgentHint
-from spotrun.ledger import Ledger
-from spotrun.outcome import status_word
+from spotrun.folder.ledger import Ledger
+from spotrun.folder.status_objects import AgentHint
 from spotrun.report.budget import budget_line, budget_outlook
 from spotrun.report.describe import describe, moment, span
 from spotrun.report.outlook import next_decision
 from spotrun.report.sparkline import price_course, sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
+from spotrun.run.events import CheckpointRetired, Entry
+from spotrun.run.state import Launch, RunState
 from spotrun.runner import Pass
-from spotrun.spec import RunSpec
-from spotrun.state import Launch, RunState
+from spotrun.spec.model import RunSpec
 
 EVENTS_SHOWN = 10
 PLAIN_EVERY_S = 10.0

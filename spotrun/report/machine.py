@@ -13,11 +13,11 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from spotrun.accounting import Account, RunSummary
-from spotrun.events import SetUp
-from spotrun.interruptions import Interruption
+from spotrun.account.interruptions import Interruption
+from spotrun.account.summary import Account, RunSummary
+from spotrun.account.timeline import DOWNTIME
 from spotrun.report.tables import plain
-from spotrun.timeline import DOWNTIME
+from spotrun.run.events import SetUp
 
 
 def report(summary: RunSummary) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from decimal import Decimal
 
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
+from spotrun.policy.facts import changeover
 from spotrun.policy.money import kept_for_handover, life_left
-from spotrun.policy.places import spot_launches
-from spotrun.policy.situation import changeover
+from spotrun.policy.ranking import spot_launches
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars
 from spotrun.report.why import place
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 
 
 def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from spotrun.market.price_history import PriceRange, price_course
+from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.offering import CapacityType
-from spotrun.price_history import PriceRange, price_course
-from spotrun.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.report.machine import optional_usd, usd_text
 from spotrun.report.sparkline import bars
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain, print_figures

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from spotrun.state import Launch, RunState
-from spotrun.timeline import account_end
+from spotrun.account.timeline import account_end
+from spotrun.run.state import Launch, RunState
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24

@@ -9,9 +9,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.accounting import Account, RunSummary
-from spotrun.events import SetUp
-from spotrun.interruptions import Interruption
+from spotrun.account.interruptions import Interruption
+from spotrun.account.summary import Account, RunSummary
+from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import gigabytes, moment
 from spotrun.report.tables import (
     NOTHING,
@@ -26,7 +26,7 @@ from spotrun.report.tables import (
     short_duration,
 )
 from spotrun.report.why import capacity
-from spotrun.timeline import DOWNTIME
+from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
 """In the terminal; the other formats have them all."""

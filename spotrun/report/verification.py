@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
-from spotrun.exactness import Difference, Kind
+from spotrun.exactness.comparison import Difference, Kind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from spotrun import events as ev
-from spotrun.events import Cause, Entry
-from spotrun.fold import replay
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
-from spotrun.policy.places import POOL_REST
+from spotrun.policy.ranking import POOL_REST
 from spotrun.report.decision import REFUSED, Decision
 from spotrun.report.describe import describe
 from spotrun.report.tables import plain
-from spotrun.spec import RunSpec
-from spotrun.state import Attempt, Launch, RunState
+from spotrun.run import events as ev
+from spotrun.run.events import Cause, Entry
+from spotrun.run.fold import replay
+from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.spec.model import RunSpec
 from spotrun.units import to_the_second
 
 TICKS_WAITED = 5

@@ -1,0 +1,1 @@
+"""Runs and markets that never were, to forecast a job and to compare strategies."""

@@ -14,9 +14,9 @@ from statistics import fmean
 
 import msgspec
 
-from spotrun.events import RunCreated
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.situation import name_of
+from spotrun.policy.facts import name_of
+from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import (
     GENERATED,
     HORIZON,
@@ -33,7 +33,7 @@ from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
 from spotrun.simulation.world import TickMarket
 from spotrun.simulation.world.job import CHECKPOINT_BYTES, world_of
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 
 
 class Lived(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.simulation.world import Course, SimulatedWorld, TickMarket
 from spotrun.simulation.world.job import world_of
 from spotrun.simulation.world.market import usd
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from spotrun.hazard import Hazard, hazard_of
 from spotrun.intervals import auto_interval
+from spotrun.market.hazard import Hazard, hazard_of
 
 Interval = Callable[[float], float]
 """Seconds from one snapshot to the next, by the age of the instance in seconds."""

@@ -8,10 +8,10 @@ from statistics import fmean
 
 import msgspec
 
-from spotrun.accounting import summarise
+from spotrun.account.summary import summarise
 from spotrun.policy import assumptions
-from spotrun.policy.situation import measured_starts
-from spotrun.state import RunState
+from spotrun.policy.facts import measured_starts
+from spotrun.run.state import RunState
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -11,20 +11,20 @@ import msgspec
 from spotrun.clouds.local.config import NOTICE
 from spotrun.clouds.local.market import UNANNOUNCED_SHARE
 from spotrun.errors import SpecInvalid
-from spotrun.events import RunCreated
 from spotrun.intervals import COMMIT_GAP, auto_interval
-from spotrun.market import affordable
+from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
-from spotrun.policy.considered import Considered
-from spotrun.policy.situation import name_of
+from spotrun.policy.explain import Considered
+from spotrun.policy.facts import name_of
+from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import GENERATED, Doubt, Forecast, Question, forecast, tick_for
 from spotrun.simulation.lifetimes import STANDBY, Market, Source
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.sent import NOTHING_SENT, Sent
 from spotrun.simulation.ticks import Standby
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration

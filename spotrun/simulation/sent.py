@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun.events import RunCreated
 from spotrun.offering import Offering
-from spotrun.policy.transfer import NO_TRANSFER, Transfer, transfer
+from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer
+from spotrun.run.events import RunCreated
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Train straight, train interrupted, compare."""

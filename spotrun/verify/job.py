@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from spotrun.errors import SpecInvalid
-from spotrun.spec import (
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import (
     BudgetSpec,
     CheckpointSpec,
     LocalMarketSpec,
@@ -17,8 +18,7 @@ from spotrun.spec import (
     RetrySpec,
     RunSpec,
 )
-from spotrun.spec_file import load_spec
-from spotrun.spec_values import name_from
+from spotrun.spec.values import name_from
 from spotrun.units import Steps
 
 TIME_SCALE = 60.0

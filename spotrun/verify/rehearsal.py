@@ -15,14 +15,14 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import create_run, first_entry
 from spotrun.errors import RunEnded, SpotrunError
-from spotrun.ledger import Ledger
+from spotrun.exactness.trace import Trace
+from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.folder.ledger import Ledger
 from spotrun.runner import Pass, Runner
-from spotrun.spec import RunSpec
-from spotrun.store import open_store
-from spotrun.trace import Trace
-from spotrun.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
 from spotrun.units import format_duration
-from spotrun.verify.site import Site, environment
+from spotrun.verify.sandbox import Site, environment
 
 LOOK_EVERY_S = 0.1
 """System time between two looks at the run and its trace."""

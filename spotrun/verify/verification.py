@@ -8,13 +8,13 @@ from datetime import timedelta
 import msgspec
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness import Difference, digest_of, first_difference
-from spotrun.spec import RunSpec
-from spotrun.trace import Trace
+from spotrun.exactness.comparison import Difference, digest_of, first_difference
+from spotrun.exactness.trace import Trace
+from spotrun.spec.model import RunSpec
 from spotrun.units import Steps
 from spotrun.verify import job
 from spotrun.verify.rehearsal import Killed, Rehearsal, Rehearsed, Watch
-from spotrun.verify.site import Site
+from spotrun.verify.sandbox import Site
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

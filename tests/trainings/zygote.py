@@ -122,14 +122,14 @@ def run(job: dict) -> None:
 
 def change_constants(job: dict) -> None:
     """Sizes and waits of spotrun's, and a writer's pace, by which these small models meet what large ones do."""
-    overlap = importlib.import_module("spotrun.lightning.overlap")
+    overlap = importlib.import_module("spotrun.training.overlap")
     overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # of these models all is small
     if "agent_gone_s" in job:
-        importlib.import_module("spotrun.lightning.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
+        importlib.import_module("spotrun.training.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
     if "logs_max_bytes" in job:
-        importlib.import_module("spotrun.lightning.connectors.logs").CARRIED_MAX_BYTES = job["logs_max_bytes"]
+        importlib.import_module("spotrun.training.log_files.text_logs").CARRIED_MAX_BYTES = job["logs_max_bytes"]
     if job.get("mlflow_by_client"):  # as if its folder were a server: by MLflow's client alone
-        importlib.import_module("spotrun.lightning.connectors.mlflow_files").store_folder = lambda logger: None
+        importlib.import_module("spotrun.training.log_files.mlflow_files").store_folder = lambda logger: None
     if "slow_events_s" in job:
         slow_down(importlib.import_module("tensorboardX.event_file_writer").EventsWriter, job["slow_events_s"])
 

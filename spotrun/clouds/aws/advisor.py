@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from spotrun.clock import Clock
 from spotrun.errors import CloudError
+from spotrun.market.quotes import Quote, Quotes
 from spotrun.offering import CapacityType
-from spotrun.quotes import Quote, Quotes
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 KEPT_FOR_S = 24 * 3600.0

@@ -11,7 +11,7 @@ from botocore.session import Session
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws.refusals import CredentialsExpired, translated
+from spotrun.clouds.aws.error_codes import CredentialsExpired, translated
 from spotrun.errors import CloudError, CloudUnavailable
 
 T = TypeVar("T")

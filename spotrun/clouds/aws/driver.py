@@ -13,12 +13,12 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of
-from spotrun.clouds.aws.endings import Endings
+from spotrun.clouds.aws.error_codes import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.clouds.aws.refusals import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.request import run_instances
+from spotrun.clouds.aws.termination_times import Endings
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering

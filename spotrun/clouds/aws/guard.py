@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.refusals import AlreadyThere, NotThere
+from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.guards import Guard
 from spotrun.errors import CloudError
 
@@ -64,7 +64,7 @@ class AwsGuards:
 
     def _account_of(self, region: Region) -> str:
         if not self._account:
-            self._account = inquiry.caller(region).account
+            self._account = account_checks.caller(region).account
         return self._account
 
 

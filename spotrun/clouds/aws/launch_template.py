@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.refusals import BadLaunchTemplate
+from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 
 _DEFAULT = "$Default"
 _NOT_BESIDE = {

@@ -13,11 +13,11 @@ from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.price_list import PriceList
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
-from spotrun.clouds.aws.room import Room, read_room
+from spotrun.clouds.aws.quota_headroom import Room, read_room
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
+from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
 from spotrun.offering import CapacityType, Offering
-from spotrun.quotes import LOOKED_BACK, Quote, Quotes
 
 NAMED_MAX = 5
 """So many of a kind are named in a note."""

@@ -17,10 +17,10 @@ from typing import Any
 
 from spotrun import address
 from spotrun.clock import Clock
-from spotrun.clouds.aws import inquiry
+from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
-from spotrun.clouds.aws.refusals import AlreadyThere, NotThere
+from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.aws.request import RUN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 
@@ -139,7 +139,7 @@ class RunRoles:
     @property
     def _policy_arn(self) -> str:
         if not self._policy:
-            account = inquiry.caller(self._region).account
+            account = account_checks.caller(self._region).account
             self._policy = f"arn:{self._region.partition}:iam::{account}:policy/{POLICY}"
         return self._policy
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zone
-from spotrun.market_script import Action, Condition, parse_condition
+from spotrun.spec.market_script import Action, Condition, parse_condition
 
 NOTICE = timedelta(minutes=2)
 """How long before an interruption EC2 gives notice, when it gives one."""
@@ -18,7 +18,7 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     Once `when` holds, do `then`; only after that is the next step looked at.
 
-    `when` is the text of a condition (spotrun.market_script). `notice_s` is run time; None is without notice.
+    `when` is the text of a condition (spotrun.spec.market_script). `notice_s` is run time; None is without notice.
     """
 
     when: str

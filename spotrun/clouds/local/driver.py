@@ -24,8 +24,8 @@ from spotrun.clouds.local.script import Script
 from spotrun.clouds.local.supervisor import bury, bury_dead
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from spotrun.market.quotes import Quotes
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.quotes import Quotes
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")

@@ -19,8 +19,8 @@ from typing import Generic, NamedTuple, TypeVar
 from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import NOTICE, MarketConfig
 from spotrun.instance import PriceSegment
+from spotrun.market.quotes import LOOKED_BACK, Quote
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.quotes import LOOKED_BACK, Quote
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.25, 0.40
 """The spot price lies between these shares of the on-demand price."""

@@ -18,8 +18,8 @@ import msgspec
 
 from spotrun.clouds.local.config import ScriptStep
 from spotrun.clouds.local.records import write_atomically
-from spotrun.market_script import Action, After, Condition, EpochAt, UploadAt
 from spotrun.offering import CapacityType
+from spotrun.spec.market_script import Action, After, Condition, EpochAt, UploadAt
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,8 +32,8 @@ from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
 from spotrun.instance import EndedBy, InstanceState, PriceSegment
-from spotrun.market_script import Action
 from spotrun.offering import CapacityType
+from spotrun.spec.market_script import Action
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""

@@ -7,7 +7,8 @@ import inspect
 import operator
 from typing import Any
 
-from spotrun.lightning.connectors import averaging, logs, mlflow_files
+from spotrun.lightning.connectors import averaging
+from spotrun.training.log_files import mlflow_files, text_logs
 
 PRIVATE_NAMES = (
     "_val_check_time_interval",
@@ -78,7 +79,7 @@ def moved(trainer: Any) -> list[str]:
         missing.append(f"utilities.combined_loader.CombinedLoader.{MODE}")
     for parts, needed in (
         (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
-        (logs.file_loggers(trainer), logs.PRIVATE_NAMES),
+        (text_logs.file_loggers(trainer), text_logs.PRIVATE_NAMES),
         (mlflow_files.all_loggers(trainer), mlflow_files.PRIVATE_NAMES),
     ):
         missing += [f"{type(part).__name__}.{name}" for part in parts for name in needed if not hasattr(part, name)]

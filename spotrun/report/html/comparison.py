@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 
-from spotrun.accounting import RunSummary
+from spotrun.account.summary import RunSummary
+from spotrun.account.timeline import DOWNTIME
 from spotrun.report.compare import Compared, assumptions, comparison, trend
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
@@ -13,7 +14,6 @@ from spotrun.report.html.markup import Markup, bar, element, join, label, legend
 from spotrun.report.html.tables import figure, head, optional_figure, table
 from spotrun.report.machine import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
-from spotrun.timeline import DOWNTIME
 
 LEFT, WIDTH, ROW = 250, 640, 30
 RUNS_MAX = 100

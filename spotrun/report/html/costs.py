@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from spotrun.accounting import Account, RunSummary
-from spotrun.books import Bill
+from spotrun.account.summary import Account, RunSummary
+from spotrun.account.timeline import DOWNTIME
+from spotrun.account.totals import Bill
 from spotrun.report.html.markup import Markup, bar, baseline, element, join, label, legend, picture
 from spotrun.report.tables import dollars, short_duration
-from spotrun.timeline import DOWNTIME
 
 LEFT, WIDTH, HEIGHT = 90, 890, 200
 BARS_MAX = 300

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from spotrun.accounting import Account, RunSummary
-from spotrun.events import Entry
+from spotrun.account.summary import Account, RunSummary
+from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import describe
 from spotrun.report.html.markup import Markup, element
 from spotrun.report.html.tables import figure, head, optional_figure, row, table
@@ -14,8 +14,8 @@ from spotrun.report.machine import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
 from spotrun.report.why import capacity
-from spotrun.state import RunState
-from spotrun.timeline import DOWNTIME
+from spotrun.run.events import Entry
+from spotrun.run.state import RunState
 
 ROWS_MAX = 500
 """Of each table, the newest: the file must stay small enough to be mailed."""

@@ -6,11 +6,11 @@ from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
 
-from spotrun.accounting import bills_at
+from spotrun.account.summary import bills_at
 from spotrun.errors import SpecInvalid
 from spotrun.report.html.markup import Markup, baseline, element, join, label, picture
 from spotrun.report.tables import dollars, plain
-from spotrun.state import RunState
+from spotrun.run.state import RunState
 
 LEFT, WIDTH, HEIGHT = 110, 860, 220
 POINTS_MAX = 1000

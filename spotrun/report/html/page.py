@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from spotrun.accounting import bill_course, summarise
-from spotrun.events import Entry
+from spotrun.account.summary import bill_course, summarise
 from spotrun.report.html import listings
 from spotrun.report.html import metric as drawing
+from spotrun.report.html.chart import course
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
-from spotrun.report.html.course import course
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import Markup, element, section
 from spotrun.report.terminal import headline, verdict
-from spotrun.state import RunState
+from spotrun.run.events import Entry
+from spotrun.run.state import RunState
 
 POINTS = 200
 

@@ -1,9 +1,9 @@
 """Whole runs, simulated: see `spotrun.simulation.world.world`."""
 
-from spotrun.simulation.world.course import Course
 from spotrun.simulation.world.faults import Faults
-from spotrun.simulation.world.habits import Habits, Training
 from spotrun.simulation.world.market import CalmMarket, Market, TickMarket
+from spotrun.simulation.world.result import Course
+from spotrun.simulation.world.timings import Habits, Training
 from spotrun.simulation.world.world import SimulatedWorld
 
 __all__ = ["CalmMarket", "Course", "Faults", "Habits", "Market", "SimulatedWorld", "TickMarket", "Training"]

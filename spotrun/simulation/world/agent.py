@@ -11,20 +11,20 @@ from math import ceil, inf
 
 from msgspec.structs import asdict
 
-from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.attempt_journal import Chronicle
 from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
+from spotrun.agent.drain import Leave
 from spotrun.agent.inbox import NoticeHeard, PowerOff
-from spotrun.agent.leave import Leave
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S
-from spotrun.hints import AgentHint, agent_key, write_hint
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance
-from spotrun.ledger import Ledger, key_of
+from spotrun.run.state import RunState
 from spotrun.simulation.world.attempt import SimulatedAttempt
-from spotrun.simulation.world.dice import Range
 from spotrun.simulation.world.journal import NotNow, SimulatedRecorder
 from spotrun.simulation.world.place import Place
-from spotrun.state import RunState
+from spotrun.simulation.world.rng import Range
 
 STANDBY_LOOK_S = 1.0
 """Once its predecessor leaves, a standby looks so often whether the time is up."""

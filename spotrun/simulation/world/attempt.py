@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from spotrun.agent.chronicle import Chronicle
+from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.inbox import PowerOff, Said
-from spotrun.agent.leave import Leave, Stage
 from spotrun.agent.pace import Pace
-from spotrun.events import ResumedFrom
-from spotrun.hazard import observed_hazard
+from spotrun.market.hazard import observed_hazard
+from spotrun.run.events import ResumedFrom
 from spotrun.simulation.world.journal import SimulatedRecorder
 from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.saves import Save, Saves

@@ -19,9 +19,9 @@ from spotrun.clock import Clock
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.simulation.world.dice import Dice, Range
-from spotrun.simulation.world.habits import Habits
 from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.rng import Dice, Range
+from spotrun.simulation.world.timings import Habits
 
 
 @dataclass

@@ -12,8 +12,8 @@ import msgspec
 from spotrun.clock import ManualClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import CloudUnavailable, StoreUnavailable
-from spotrun.simulation.world.dice import Dice, Range
-from spotrun.store import Store
+from spotrun.simulation.world.rng import Dice, Range
+from spotrun.store.port import Store
 
 
 class LossyStore:

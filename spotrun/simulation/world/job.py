@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spotrun.policy import assumptions
-from spotrun.simulation.world.habits import Habits, Training
 from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.timings import Habits, Training
 from spotrun.simulation.world.world import SimulatedWorld
-from spotrun.spec import RunSpec
+from spotrun.spec.model import RunSpec
 from spotrun.strategies.port import Job
 
 IDLE_S = 30.0

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 
 from spotrun.agent.inbox import PowerOff
 from spotrun.errors import LedgerDamaged, StoreUnavailable
-from spotrun.events import Entry
-from spotrun.ledger import Decide, EntryRefused, Ledger
-from spotrun.state import RunState
+from spotrun.folder.ledger import Decide, EntryRefused, Ledger
+from spotrun.run.events import Entry
+from spotrun.run.state import RunState
 
 
 class NotNow(Exception):

@@ -1,4 +1,4 @@
-"""What the set-ups of a simulated world leave for its later instances, as spotrun.packs keeps it for real ones."""
+"""The set-up cache of a simulated world, as spotrun/folder/setup_cache.py is for a real run."""
 
 from __future__ import annotations
 

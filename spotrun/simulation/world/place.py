@@ -8,12 +8,12 @@ import msgspec
 
 from spotrun.clock import ManualClock
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.dice import Dice
-from spotrun.simulation.world.habits import Habits, Starts, Training
 from spotrun.simulation.world.packs import Packs
-from spotrun.spec import RunSpec
-from spotrun.store import Store
-from spotrun.stores.memory import MemoryStore
+from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.timings import Habits, Starts, Training
+from spotrun.spec.model import RunSpec
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

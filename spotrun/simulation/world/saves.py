@@ -10,12 +10,12 @@ import msgspec
 from spotrun.agent.pace import Pace
 from spotrun.agent.recorder import unless
 from spotrun.checkpoint import retention
-from spotrun.events import CheckpointCommitted, CheckpointRetired
 from spotrun.intervals import COMMIT_GAP
-from spotrun.simulation.world.habits import Training
+from spotrun.run.events import CheckpointCommitted, CheckpointRetired
 from spotrun.simulation.world.journal import SimulatedRecorder
+from spotrun.simulation.world.timings import Training
 from spotrun.simulation.world.trainer import SimulatedTrainer
-from spotrun.spec import CheckpointSpec
+from spotrun.spec.model import CheckpointSpec
 from spotrun.units import Steps
 
 AFTER = 1e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from spotrun.simulation.world.habits import Training
+from spotrun.simulation.world.timings import Training
 from spotrun.trainer_link import Progress
 
 ROUNDING = 1e-9

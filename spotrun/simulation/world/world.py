@@ -12,23 +12,23 @@ from math import ceil, inf
 
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.creation import run_created
-from spotrun.events import Entry
+from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import InstanceState
-from spotrun.ledger import Ledger, key_of
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
+from spotrun.run.events import Entry
+from spotrun.run.state import RunState
 from spotrun.runner import Pass, Runner
 from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.course import Course, course
-from spotrun.simulation.world.dice import Dice
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
-from spotrun.simulation.world.habits import Habits, Starts, Training
 from spotrun.simulation.world.market import Market
 from spotrun.simulation.world.packs import Packs
 from spotrun.simulation.world.place import Place
-from spotrun.spec import RunSpec
-from spotrun.state import RunState
-from spotrun.stores.memory import MemoryStore
+from spotrun.simulation.world.result import Course, course
+from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.timings import Habits, Starts, Training
+from spotrun.spec.model import RunSpec
+from spotrun.store.memory import MemoryStore
 
 ROUNDING_S = 1e-6
 

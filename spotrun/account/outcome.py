@@ -1,0 +1,73 @@
+"""What became of a run, of its attempts and of its epochs, in words that reports use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spotrun.account.timeline import FOREVER
+from spotrun.instance import EndedBy
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, RunState
+
+
+def outcome(state: RunState) -> str:
+    """`running`, `completed`, `stopped` or `failed`."""
+    return "running" if state.terminal is None else state.terminal.outcome
+
+
+def status_word(state: RunState) -> str:
+    """
+    What the run is doing now. Before an end: `created`; `waiting` (for capacity, or for a runner to ask for it);
+    `starting` (a machine is asked for and has not taken over); `restoring`; `training`; `leaving` (the attempt was told
+    to go); `stopping` (somebody asked for an end). After it: `completed`, `stopped` or `failed`.
+    """
+    if state.terminal is not None:
+        return state.terminal.outcome
+    if state.stop_requested:
+        return "stopping"
+    if state.current is not None:
+        return _attempt_word(state.current)
+    if state.pending_launch is not None:
+        return "starting"
+    return "waiting" if state.launches else "created"
+
+
+def _attempt_word(attempt: Attempt) -> str:
+    if attempt.leaving:
+        return "leaving"
+    trainer = attempt.trainers[-1] if attempt.trainers else None
+    trains = trainer is not None and trainer.started_at is not None and trainer.exited is None
+    return "training" if trains else "restoring"
+
+
+def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
+    """
+    The completed epochs (from 0) and when each became durable: with the first surviving commit at or past its last
+    step, or with the run's completion. In order, and never earlier than the one before.
+    """
+    commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
+    completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
+    found: list[tuple[int, datetime]] = []
+    latest = state.created_at or FOREVER
+    index = 0
+    for epoch in state.epochs:
+        while index < len(commits) and commits[index].event.step < epoch.event.step:
+            index += 1
+        durable_at = commits[index].at if index < len(commits) else completed_at
+        if durable_at is None:
+            break
+        latest = max(latest, epoch.at, durable_at)
+        found.append((epoch.event.epoch, latest))
+    return tuple(found)
+
+
+def interrupted(state: RunState, attempt: Attempt) -> bool:
+    """
+    The cloud took this attempt's instance: by the record of its end, or, where a standby took over before that end was
+    on record, by the notice or by the record that came later.
+    """
+    if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
+        return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
+    gone = state.launch_of(attempt).gone
+    taken = gone is not None and gone.ended_by is EndedBy.CLOUD and gone.ended_at <= attempt.end.known_at
+    return attempt.notice is not None or taken

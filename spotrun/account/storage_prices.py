@@ -1,0 +1,61 @@
+"""
+What object stores charge, as dated list prices: of the standard class in each provider's cheapest large region.
+
+Read on 2026-11-21 at aws.amazon.com/s3/pricing and cloud.google.com/storage/pricing. Other regions charge up to a
+half more, and a server of one's own charges nothing: the report names the list that it counted with.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from spotrun import address
+from spotrun.run.events import StoragePrices
+
+S3_STANDARD = StoragePrices(
+    usd_per_gb_month=Decimal("0.023"),
+    usd_per_1000_puts=Decimal("0.005"),
+    usd_per_1000_gets=Decimal("0.0004"),
+    egress_usd_per_gb=Decimal("0.02"),
+    egress_elsewhere={
+        "af-south-1": Decimal("0.147"),
+        "ap-east-1": Decimal("0.09"),
+        "ap-northeast-1": Decimal("0.09"),
+        "ap-northeast-2": Decimal("0.08"),
+        "ap-northeast-3": Decimal("0.09"),
+        "ap-south-1": Decimal("0.086"),
+        "ap-southeast-1": Decimal("0.09"),
+        "ap-southeast-2": Decimal("0.098"),
+        "me-south-1": Decimal("0.1105"),
+        "sa-east-1": Decimal("0.138"),
+    },
+    source="S3 Standard in us-east-1 (aws.amazon.com/s3/pricing, 2026-11-21)",
+)
+"""
+Between regions AWS bills the region that sends, S3 and EC2 alike: $0.02 a GB in North America and Europe (repost.aws,
+"Cost-effective methods for accessing S3 buckets cross-region", prices of January 2026). The dearer regions were
+written down from memory in November 2026, and us-east-1 to us-east-2 is $0.01 in truth; the list itself is at
+aws.amazon.com/ec2/pricing/on-demand, "Data Transfer".
+"""
+GCS_STANDARD = StoragePrices(
+    usd_per_gb_month=Decimal("0.020"),
+    usd_per_1000_puts=Decimal("0.005"),
+    usd_per_1000_gets=Decimal("0.0004"),
+    egress_usd_per_gb=Decimal(0),
+    source="GCS Standard in us-central1 (cloud.google.com/storage/pricing, 2026-11-21)",
+)
+
+
+def storage_prices(uri: str, region: str = "") -> StoragePrices:
+    """
+    For a run at `uri`; one in a folder is priced as if that were a bucket, so that its bill can be compared.
+
+    `region` is where the bucket is, "" where nobody knows.
+    """
+    place = address.parse(uri)
+    if isinstance(place, str):
+        return replace(S3_STANDARD, source=f"{S3_STANDARD.source}, as if the folder were a bucket; simulated")
+    prices = GCS_STANDARD if place.scheme == "gs" else S3_STANDARD
+    return replace(prices, region=region, source=f"{prices.source}, whatever the region of the bucket")

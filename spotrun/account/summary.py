@@ -1,0 +1,243 @@
+"""
+What a run cost, in dollars and in time, per completed epoch (protocol 24 and 26). Pure: no clock, no I/O.
+
+    epochs + unfinished = total            exactly, in dollars (Decimal) and in time (timedelta)
+
+Epoch e owns the interval from the previous epoch's first durable completion to its own; whatever accrues in it, the
+overlap of two instances included, is its cost. What follows the last durable epoch is *unfinished*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from spotrun.account.interruptions import Interruption, interruptions
+from spotrun.account.outcome import durable_epochs, outcome
+from spotrun.account.timeline import DOWNTIME, Kind, Span, spent, timeline
+from spotrun.account.totals import NOTHING, Bill, Books, baseline_in_words
+from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
+from spotrun.run.events import SetUp
+from spotrun.run.state import RunState
+
+
+@dataclass(frozen=True)
+class Account:
+    """
+    One stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None).
+
+    `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
+    with one start (the run's first boot, setup and restore, where it falls); what it would have stood still for its
+    checkpoints is left out. `paid` is the billed time of all instances: two that overlap count twice, and what the
+    cloud forgives counts nothing.
+    """
+
+    epoch: int | None
+    spot_usd: Decimal
+    on_demand_usd: Decimal
+    storage_usd: Decimal
+    requests_usd: Decimal
+    egress_usd: Decimal
+    counterfactual_usd: Decimal
+    paid: timedelta
+    times: Mapping[Kind, timedelta]
+    interruptions: int
+    steps_redone: int
+
+    @property
+    def cost_usd(self) -> Decimal:
+        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
+
+    @property
+    def productive(self) -> timedelta:
+        return self.times[Kind.PRODUCTIVE]
+
+    @property
+    def downtime(self) -> timedelta:
+        return sum((self.times[kind] for kind in DOWNTIME), timedelta(0))
+
+    @property
+    def wall(self) -> timedelta:
+        """Productive time and downtime; pauses are in neither."""
+        return self.productive + self.downtime
+
+    @property
+    def savings(self) -> float | None:
+        """The share of the on-demand bill that was not paid, 0.7 for 70 %; None where that bill is zero."""
+        if not self.counterfactual_usd:
+            return None
+        return float(1 - self.cost_usd / self.counterfactual_usd)
+
+    @property
+    def goodput(self) -> float | None:
+        """Productive over paid seconds; above 1 where the cloud has forgiven some. None where nothing was paid."""
+        return self.productive / self.paid if self.paid else None
+
+    @property
+    def usd_per_productive_hour(self) -> Decimal | None:
+        """All dollars over the hours of training that they bought, to the nano-dollar; None where there were none."""
+        if not self.productive:
+            return None
+        return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """
+    What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
+    name of its folder.
+
+    `setups` are those of the user's `setup`, by the attempts that they made an instance ready for; `assumptions` says
+    in a line what the figures rest on.
+    """
+
+    run: str
+    name: str
+    state: str
+    started_at: datetime
+    ended_at: datetime | None
+    epochs: tuple[Account, ...]
+    unfinished: Account
+    total: Account
+    interruptions: tuple[Interruption, ...]
+    setups: Mapping[int, SetUp]
+    simulated: bool
+    assumptions: str
+
+    @property
+    def usd_per_epoch(self) -> Decimal | None:
+        """All dollars over completed epochs; None before the first."""
+        return self.total.cost_usd / len(self.epochs) if self.epochs else None
+
+
+def summarise(state: RunState, now: datetime) -> RunSummary:
+    """The account of a run as of `now`; what is not over yet is billed and timed up to then."""
+    created = state.created
+    assert created is not None
+    assert state.created_at is not None
+    spans = timeline(state, now)
+    completions = durable_epochs(state)
+    horizon = _horizon(state, now)
+    books = Books(state, spans, horizon)
+    cuts = [at for _, at in completions]
+    bills = [books.until(at) for at in [*cuts, horizon]]
+    times = [spent(window) for window in _windows(spans, cuts)]
+    names = [*(epoch for epoch, _ in completions), None]
+    parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
+    *epochs, unfinished = [_account(part, name, time) for part, name, time in zip(parts, names, times, strict=True)]
+    return RunSummary(
+        run=f"{created.name}-{created.uid}",
+        name=created.name,
+        state=outcome(state),
+        started_at=state.created_at,
+        ended_at=None if state.terminal is None else state.terminal.at,
+        epochs=tuple(epochs),
+        unfinished=unfinished,
+        total=_account(bills[-1], None, spent(spans)),
+        interruptions=interruptions(state),
+        setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
+        simulated=created.simulated,
+        assumptions=assumptions(state),
+    )
+
+
+def bill_course(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
+    """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
+    assert state.created_at is not None
+    horizon = _horizon(state, now)
+    whole = horizon - state.created_at
+    moments = [*(state.created_at + whole * n / (points - 1) for n in range(points - 1)), horizon]
+    return list(zip(moments, bills_at(state, now, moments), strict=True))
+
+
+def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
+    """What had accrued by each of these moments."""
+    books = Books(state, timeline(state, now), _horizon(state, now))
+    return [books.until(moment) for moment in moments]
+
+
+def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> Account:
+    return Account(
+        epoch=epoch,
+        spot_usd=bill.spot_usd,
+        on_demand_usd=bill.on_demand_usd,
+        storage_usd=bill.storage_usd,
+        requests_usd=bill.requests_usd,
+        egress_usd=bill.egress_usd,
+        counterfactual_usd=bill.counterfactual_usd,
+        paid=bill.paid,
+        times=times,
+        interruptions=bill.interruptions,
+        steps_redone=bill.steps_redone,
+    )
+
+
+def assumptions(state: RunState) -> str:
+    """What the figures rest on, in one line."""
+    created = state.created
+    assert created is not None
+    simulated = "instance prices are SIMULATED, nobody bills them"
+    prices = simulated if created.simulated else "prices as the cloud reported them"
+    unpriced = sum(launch.billed_from is not None and not launch.prices for launch in state.launches.values())
+    parts = [
+        prices,
+        f"instances: {created.billing.source}",
+        f"storage and requests: {created.storage.source}",
+        "what is stored: the checkpoints, from commit to removal or the run's end",
+        _egress(state),
+        f"all on demand: the productive time and one start, at {baseline_in_words(state)}",
+    ]
+    lists = {launch.intent.offering.price_list for launch in state.launches.values()} - {""}
+    if lists:
+        parts.append(f"prices on demand: {', '.join(sorted(lists))}")
+    if any(launch.recorded is not None and launch.gone is None for launch in state.launches.values()):
+        parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
+    if unpriced:
+        parts.append(f"UNKNOWN PRICE of {unpriced} instance(s), counted as 0: the true cost is higher")
+    if state.pauses:
+        parts.append("while it was stopped, the run's clock stood still")
+    if created.time_scale != 1:
+        parts.append(f"times are run time, {created.time_scale:g} x as fast as the wall clock")
+    return "; ".join(parts)
+
+
+def _egress(state: RunState) -> str:
+    assert state.created is not None
+    storage = state.created.storage
+    if not storage.region:
+        return "egress: none counted (the store is a folder, or names no region)"
+    regions = {launch.intent.offering.region for launch in state.launches.values()}
+    crossed = sorted(region for region in regions if storage.crosses(region))
+    if not crossed:
+        return "egress: none (same region)"
+    rates = (
+        f"{region} ${storage.read_usd_per_gb(region)} a GB read, ${storage.write_usd_per_gb(region)} written"
+        for region in crossed
+    )
+    return f"egress between the bucket in {storage.region} and {'; '.join(rates)}"
+
+
+def _horizon(state: RunState, now: datetime) -> datetime:
+    """A moment by which all that is on record had happened, whatever the clocks said; never before now."""
+    assert state.created is not None
+    ended = [launch.gone.ended_at for launch in state.launches.values() if launch.gone is not None]
+    return max([now, *state.entry_times, *ended])
+
+
+def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
+    """The spans cut at `cuts` (in order): one list before each, and one for what follows the last."""
+    windows: list[list[Span]] = [[]]
+    for span in spans:
+        start = span.start
+        while len(windows) <= len(cuts) and cuts[len(windows) - 1] <= span.end:
+            cut = cuts[len(windows) - 1]
+            if start < cut:
+                windows[-1].append(Span(span.kind, start, cut, span.attempt))
+                start = cut
+            windows.append([])
+        if start < span.end:
+            windows[-1].append(Span(span.kind, start, span.end, span.attempt))
+    windows += [[] for _ in range(len(cuts) + 1 - len(windows))]
+    return windows

@@ -1,0 +1,267 @@
+"""
+What each instant of a run was: training, or one of seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
+
+A line is drawn from `RunCreated` to the end, only ever forwards, so the spans touch and none overlaps whatever the
+clocks of the writers said. What is not known yet is told as it looks now: training after the last commit of a living
+trainer is productive until its attempt ends without having saved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Kind(StrEnum):
+    """What one instant of a run was spent on."""
+
+    PRODUCTIVE = "productive"
+    """Training whose result is kept."""
+    DETECT = "detect"
+    """Training has stopped and nobody has written it down yet."""
+    WAIT = "wait"
+    """Nothing trains, and the machine that will is not asked for yet: no capacity, a cool-down, or nobody to ask."""
+    BOOT = "boot"
+    """From asking for the machine until it runs our code."""
+    SETUP = "setup"
+    """From there until its agent takes over the run."""
+    RESTORE = "restore"
+    """From the takeover, or from a trainer's exit, to the first new step."""
+    REWORK = "rework"
+    """Training whose result was lost: its steps are done again."""
+    STALL = "stall"
+    """Training stands still for a checkpoint."""
+    PAUSED = "paused"
+    """Between a stop or failure and the request to resume. Belongs to no account: the run's clock stands still."""
+
+
+DOWNTIME = (Kind.DETECT, Kind.WAIT, Kind.BOOT, Kind.SETUP, Kind.RESTORE, Kind.REWORK, Kind.STALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one kind. `attempt` is the one that it belongs to; of boot and setup, the one that they led to."""
+
+    kind: Kind
+    start: datetime
+    end: datetime
+    attempt: int | None = None
+
+    @property
+    def duration(self) -> timedelta:
+        return self.end - self.start
+
+
+def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
+    """
+    The spans from `RunCreated` to the run's end, or to `now` while it has none: contiguous, in order, none empty.
+
+    Pauses are in it as `Kind.PAUSED`; leave them out of every sum.
+    """
+    assert state.created_at is not None
+    line = _Line(state.created_at, account_end(state, now))
+    survived = _survived(state)
+    commits = _commits_by_trainer(state.commits)
+    previous: Attempt | None = None
+    for attempt in state.attempts.values():
+        _draw_changeover(line, previous, state.launch_of(attempt), attempt)
+        _draw_attempt(line, state, attempt, survived, commits)
+        previous = attempt
+    _draw_rest(line, state, previous)
+    return _with_pauses(line.spans, state)
+
+
+def account_end(state: RunState, now: datetime) -> datetime:
+    """Where the account of time ends: with the run, or now."""
+    assert state.created_at is not None
+    return max(state.created_at, now if state.terminal is None else state.terminal.at)
+
+
+def spent(spans: Iterable[Span]) -> dict[Kind, timedelta]:
+    """How long each kind lasted in all."""
+    sums = dict.fromkeys(Kind, timedelta(0))
+    for span in spans:
+        sums[span.kind] += span.duration
+    return sums
+
+
+class _Line:
+    """A pencil that only moves forwards, and not past the end."""
+
+    def __init__(self, start: datetime, end: datetime) -> None:
+        self.spans: list[Span] = []
+        self.here = start
+        self.end = end
+
+    def draw(self, kind: Kind, until: datetime, attempt: int | None = None) -> None:
+        until = min(until, self.end)
+        if until <= self.here:
+            return
+        last = self.spans[-1] if self.spans else None
+        if last is not None and (last.kind, last.attempt) == (kind, attempt):
+            self.spans[-1] = Span(kind, last.start, until, attempt)
+        else:
+            self.spans.append(Span(kind, self.here, until, attempt))
+        self.here = until
+
+
+# -- between attempts --------------------------------------------------------------------------------------------------
+
+
+def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, attempt: Attempt) -> None:
+    """
+    From the end of one attempt to the takeover by the next. A standby that was asked for before costs no wait, and one
+    that had booted before costs no boot.
+    """
+    start = attempt.started_at
+    known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
+    line.draw(Kind.DETECT, min(known_at, launch.intended_at, start))
+    line.draw(Kind.WAIT, min(launch.intended_at, start))
+    line.draw(Kind.BOOT, min(attempt.booted_at, start), attempt.number)
+    line.draw(Kind.SETUP, start, attempt.number)
+
+
+def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
+    """From the end of the last attempt to the end of the line."""
+    pending = state.pending_launch if state.terminal is None else None
+    asked_at = line.end if pending is None else pending.intended_at
+    known_at = NEVER if last is None or last.end is None else last.end.known_at
+    line.draw(Kind.DETECT, min(known_at, asked_at))
+    line.draw(Kind.WAIT, asked_at)
+    line.draw(Kind.BOOT, line.end)
+
+
+def _with_pauses(spans: list[Span], state: RunState) -> tuple[Span, ...]:
+    for pause in state.pauses:
+        spans = [piece for span in spans for piece in _cut_out(span, pause.since, pause.until)]
+    return tuple(spans)
+
+
+def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
+    first, last = max(span.start, since), min(span.end, until)
+    if first >= last:
+        return (span,)
+    pieces = (
+        Span(span.kind, span.start, first, span.attempt),
+        Span(Kind.PAUSED, first, last),
+        Span(span.kind, last, span.end, span.attempt),
+    )
+    return tuple(piece for piece in pieces if piece.start < piece.end)
+
+
+# -- within an attempt -------------------------------------------------------------------------------------------------
+
+TrainerKey = tuple[int, int]
+"""Attempt and incarnation: names one trainer of a run."""
+
+
+def _draw_attempt(
+    line: _Line,
+    state: RunState,
+    attempt: Attempt,
+    survived: Mapping[TrainerKey, datetime],
+    commits: Mapping[TrainerKey, list[Commit]],
+) -> None:
+    over = _over_at(state, attempt, line.end)
+    for index, trainer in enumerate(attempt.trainers):
+        if trainer.started_at is None:
+            continue
+        following = attempt.trainers[index + 1].resumed_at if index + 1 < len(attempt.trainers) else over
+        until = min(over, following if trainer.exited_at is None else trainer.exited_at)
+        key = (attempt.number, trainer.incarnation)
+        line.draw(Kind.RESTORE, min(trainer.started_at, over), attempt.number)
+        stood_still = _stood_still_at(state, attempt, trainer, commits.get(key, []))
+        _draw_training(line, attempt.number, until, survived[key], commits.get(key, []), stood_still)
+    line.draw(Kind.RESTORE, over, attempt.number)
+
+
+def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
+    """When the attempt did nothing more: its last word, or the end of its instance if that came first."""
+    if attempt.end is None:
+        return end
+    gone = state.launch_of(attempt).gone
+    return attempt.end.known_at if gone is None else min(attempt.end.known_at, gone.ended_at)
+
+
+def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
+    """From when on the trainer did no step any more while its last state became durable."""
+    last = state.terminal.final_commit if state.terminal is not None else None
+    moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
+    if attempt.end is not None and trainer.exited is None:
+        moments.append(attempt.end.stopped_at)
+    return min(moments, default=FOREVER)
+
+
+def _draw_training(
+    line: _Line, attempt: int, until: datetime, survived: datetime, commits: list[Commit], stood_still: datetime
+) -> None:
+    for commit in commits:
+        taken_at = min(commit.event.taken_at, until)
+        if taken_at > line.here:
+            stall = min(_seconds(commit.event.stall_s), taken_at - line.here)
+            _draw_until(line, Kind.PRODUCTIVE, taken_at - stall, survived, attempt)
+            _draw_until(line, Kind.STALL, taken_at, survived, attempt)
+    _draw_until(line, Kind.PRODUCTIVE, min(until, stood_still), survived, attempt)
+    line.draw(Kind.STALL, until, attempt)
+
+
+def _draw_until(line: _Line, kind: Kind, until: datetime, survived: datetime, attempt: int) -> None:
+    """What is past `survived` was lost, and all of it is rework."""
+    line.draw(kind, min(until, survived), attempt)
+    line.draw(Kind.REWORK, until, attempt)
+
+
+def _seconds(seconds: float) -> timedelta:
+    """A duration out of the ledger, made harmless: not negative, and not so long that arithmetic fails."""
+    return timedelta(seconds=min(max(0.0, seconds), 1e9))
+
+
+def _commits_by_trainer(commits: Iterable[Commit]) -> dict[TrainerKey, list[Commit]]:
+    grouped: dict[TrainerKey, list[Commit]] = {}
+    for commit in commits:
+        grouped.setdefault((commit.event.attempt, commit.event.incarnation), []).append(commit)
+    return grouped
+
+
+def _survived(state: RunState) -> dict[TrainerKey, datetime]:
+    """
+    For each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
+
+    A trainer that resumes from a commit throws away what was done after that commit's snapshot, by the trainer that
+    took it and by all that came between. The least of what later trainers chose counts.
+    """
+    trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
+    order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
+    commits = {commit.number: commit for commit in state.commits}
+
+    def position(commit: Commit | None) -> tuple[int, datetime]:
+        if commit is None:
+            return (-1, NEVER)
+        return (order.get((commit.event.attempt, commit.event.incarnation), -1), commit.event.taken_at)
+
+    kept = (len(trainers), FOREVER)
+    if trainers and _will_be_resumed(state, *trainers[-1]):
+        kept = position(_newest_durable(state))
+    survived: dict[TrainerKey, datetime] = {}
+    for index, (attempt, trainer) in reversed(list(enumerate(trainers))):
+        key = (attempt.number, trainer.incarnation)
+        survived[key] = kept[1] if kept[0] == index else FOREVER if kept[0] > index else NEVER
+        kept = min(kept, position(None if trainer.commit is None else commits[trainer.commit]))
+    return survived
+
+
+def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
+    """The newest trainer is over and the work is not: what it did after the last commit is lost already."""
+    completed = state.terminal is not None and state.terminal.outcome == "completed"
+    return not completed and (attempt.end is not None or trainer.exited is not None)
+
+
+def _newest_durable(state: RunState) -> Commit | None:
+    return next((commit for commit in reversed(state.commits) if not commit.cut_off and not commit.event.suspect), None)

@@ -1,0 +1,238 @@
+"""
+Dollars and counts of a run as sums that only grow.
+
+Each sum is rounded to nano-dollars once at each boundary and then only subtracted, so no cent is lost or made between
+the epochs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from spotrun.account import cross_region
+from spotrun.account.cross_region import BYTES_PER_GB
+from spotrun.account.outcome import interrupted
+from spotrun.account.timeline import Kind, Span, account_end
+from spotrun.offering import CapacityType
+from spotrun.run.billing import NANO_DOLLAR, ZERO, to_nano
+from spotrun.run.state import RunState
+from spotrun.spec.values import ON_DEMAND, is_instance_type
+
+HOURS_PER_MONTH = 730
+MICROSECONDS_PER_HOUR = 3_600_000_000
+_MICROSECOND = timedelta(microseconds=1)
+_CHANGEOVER = (Kind.BOOT, Kind.SETUP, Kind.RESTORE)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What has accrued by some moment, or between two. `paid` is the billed time of all instances, overlap twice."""
+
+    spot_usd: Decimal
+    on_demand_usd: Decimal
+    storage_usd: Decimal
+    requests_usd: Decimal
+    egress_usd: Decimal
+    counterfactual_usd: Decimal
+    paid: timedelta
+    interruptions: int
+    steps_redone: int
+
+    @property
+    def cost_usd(self) -> Decimal:
+        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
+
+    def __sub__(self, other: Bill) -> Bill:
+        return Bill(
+            spot_usd=self.spot_usd - other.spot_usd,
+            on_demand_usd=self.on_demand_usd - other.on_demand_usd,
+            storage_usd=self.storage_usd - other.storage_usd,
+            requests_usd=self.requests_usd - other.requests_usd,
+            egress_usd=self.egress_usd - other.egress_usd,
+            counterfactual_usd=self.counterfactual_usd - other.counterfactual_usd,
+            paid=self.paid - other.paid,
+            interruptions=self.interruptions - other.interruptions,
+            steps_redone=self.steps_redone - other.steps_redone,
+        )
+
+
+NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
+
+
+class Tally:
+    """Counts things that happened at moments."""
+
+    def __init__(self, happened: Iterable[tuple[datetime, int]]) -> None:
+        self._moments: list[datetime] = []
+        self._counts = [0]
+        for moment, count in sorted(happened):
+            self._moments.append(moment)
+            self._counts.append(self._counts[-1] + count)
+
+    def until(self, moment: datetime) -> int:
+        """How many up to and including `moment`."""
+        return self._counts[bisect_right(self._moments, moment)]
+
+
+class Integral:
+    """The integral over time of something that is there from one moment to another: bytes kept, dollars an hour."""
+
+    def __init__(self, stretches: Iterable[tuple[datetime, datetime, Decimal]]) -> None:
+        changes: list[tuple[datetime, Decimal]] = []
+        for start, end, amount in stretches:
+            if start < end:
+                changes += [(start, amount), (end, -amount)]
+        changes.sort()
+        self._moments: list[datetime] = []
+        self._sums: list[Decimal] = []
+        self._amounts: list[Decimal] = []
+        total = amount_now = ZERO
+        for index, (moment, change) in enumerate(changes):
+            if index:
+                total += amount_now * _microseconds(moment - changes[index - 1][0])
+            amount_now += change
+            self._moments.append(moment)
+            self._sums.append(total)
+            self._amounts.append(amount_now)
+
+    def until(self, moment: datetime) -> Decimal:
+        """Amount times microseconds, up to `moment`."""
+        index = bisect_right(self._moments, moment) - 1
+        if index < 0:
+            return ZERO
+        return self._sums[index] + self._amounts[index] * _microseconds(moment - self._moments[index])
+
+
+def _microseconds(duration: timedelta) -> int:
+    return duration // _MICROSECOND
+
+
+class Books:
+    """Everything that accrues, ready to be asked how much it is by any moment."""
+
+    def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
+        assert state.created is not None
+        rule = state.created.billing
+        self._storage_prices = state.created.storage
+        self._meters = [
+            (launch.intent.offering.capacity_type, launch.meter(rule)) for launch in state.launches.values()
+        ]
+        kept_until = account_end(state, horizon)
+        self._stored = Integral([*_stored(state, kept_until)])
+        # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
+        self._puts = Tally(
+            [(commit.at, commit.event.objects + 1) for commit in state.commits]
+            + [(written_at, 1) for written_at in state.entry_times]
+            + [*_pack_objects(state, "run")]
+        )
+        self._gets = Tally(
+            [
+                *((commit.at, commit.event.objects) for commit in state.commits),
+                *state.restores,
+                *_pack_objects(state, "unpacked"),
+            ]
+        )
+        self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in cross_region.crossings(state))
+        self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
+        self._interruptions = Tally(
+            (attempt.end.known_at, 1)
+            for attempt in state.attempts.values()
+            if attempt.end is not None and interrupted(state, attempt)
+        )
+        self._steps_redone = Tally(state.steps_redone)
+
+    def until(self, moment: datetime) -> Bill:
+        return Bill(
+            spot_usd=self._instances(CapacityType.SPOT, moment),
+            on_demand_usd=self._instances(CapacityType.ON_DEMAND, moment),
+            storage_usd=self._storage(moment),
+            requests_usd=self._requests(moment),
+            egress_usd=self._egress_nano.until(moment) * NANO_DOLLAR,
+            counterfactual_usd=to_nano(self._on_demand_bill.until(moment) / MICROSECONDS_PER_HOUR),
+            paid=sum((meter.time_until(moment) for _, meter in self._meters), timedelta(0)),
+            interruptions=self._interruptions.until(moment),
+            steps_redone=self._steps_redone.until(moment),
+        )
+
+    def _instances(self, capacity_type: CapacityType, moment: datetime) -> Decimal:
+        meters = (meter for capacity, meter in self._meters if capacity is capacity_type)
+        return sum((meter.cost_until(moment) for meter in meters), ZERO)
+
+    def _storage(self, moment: datetime) -> Decimal:
+        gb_months = self._stored.until(moment) / (BYTES_PER_GB * HOURS_PER_MONTH * MICROSECONDS_PER_HOUR)
+        return to_nano(self._storage_prices.usd_per_gb_month * gb_months)
+
+    def _requests(self, moment: datetime) -> Decimal:
+        prices = self._storage_prices
+        puts, gets = self._puts.until(moment), self._gets.until(moment)
+        return to_nano((prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000)
+
+
+def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
+    """Checkpoints from their commit on, and packed set-ups from the attempt on that made them, as long as they stay."""
+    for commit in state.commits:
+        yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
+    for attempt in state.packed:
+        assert attempt.setup is not None
+        yield attempt.started_at, kept_until, Decimal(attempt.setup.packed_bytes)
+
+
+def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
+    """Those of the packs that set-ups of this kind have put or got."""
+    for attempt in state.attempts.values():
+        if attempt.setup is not None and attempt.setup.how == how:
+            yield attempt.started_at, attempt.setup.objects
+
+
+def baseline_usd_per_hour(state: RunState) -> Decimal | None:
+    """
+    The price that the job is compared with (`report.baseline`); None for that of the type that trained.
+
+    None too where it names a type whose price nobody has looked up, as in a rehearsal; the assumptions say it.
+    """
+    report = _report(state)
+    found = report.get("baseline", ON_DEMAND)
+    if is_instance_type(found):
+        found = report.get("baseline_usd_per_hour") or ON_DEMAND
+    return None if found == ON_DEMAND else Decimal(found)
+
+
+def baseline_in_words(state: RunState) -> str:
+    """`the on-demand price of the same type`, or what the job compares with instead."""
+    named, usd_per_hour = _report(state).get("baseline", ON_DEMAND), baseline_usd_per_hour(state)
+    if usd_per_hour is not None:
+        kind = f", {named} on demand" if is_instance_type(named) else ""
+        return f"${usd_per_hour} an hour{kind} (report.baseline)"
+    unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
+    return f"the on-demand price of the same type{unpriced}"
+
+
+def _report(state: RunState) -> dict[str, Any]:
+    assert state.created is not None
+    return state.created.spec.get("report") or {}
+
+
+def _counterfactual(
+    state: RunState, spans: tuple[Span, ...], attached_usd_per_hour: Decimal
+) -> Iterable[tuple[datetime, datetime, Decimal]]:
+    """When an on-demand machine in this run's place would have been billed, and at which hourly price in all."""
+    baseline = baseline_usd_per_hour(state)
+    first = next((span for span in spans if span.kind is Kind.PRODUCTIVE), None)
+    for span in spans:
+        if span.attempt is None:
+            continue
+        starting = (
+            first is not None
+            and span.attempt == first.attempt
+            and span.kind in _CHANGEOVER
+            and span.start < first.start
+        )
+        if span.kind is Kind.PRODUCTIVE or starting:
+            launch = state.launch_of(state.attempts[span.attempt])
+            price = launch.intent.on_demand_usd_per_hour if baseline is None else baseline
+            yield span.start, span.end, price + attached_usd_per_hour

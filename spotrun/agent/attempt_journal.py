@@ -1,0 +1,169 @@
+"""
+What one attempt tells the ledger. Each event stands there once, however often it is told and whoever restarted.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Protocol
+
+from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said
+from spotrun.agent.recorder import unless
+from spotrun.agent.saver import DETAIL_MAX, finite
+from spotrun.errors import SpotrunError
+from spotrun.folder.ledger import Decide
+from spotrun.run.events import (
+    AnyEvent,
+    AttemptDrained,
+    AttemptEnded,
+    AttemptStarted,
+    Cause,
+    Entry,
+    EpochCompleted,
+    NoticeSeen,
+    NoticesUnseen,
+    ResumedFrom,
+    RunCompleted,
+    SetUp,
+    TrainerExited,
+    TrainingStarted,
+)
+from spotrun.run.state import Attempt, RunState
+from spotrun.run.state import Trainer as TrainerRecord
+from spotrun.trainer_link import EpochEnded
+
+APPEND_WITHIN_S = 3700.0
+"""System time; longer than the recorder's own patience."""
+
+
+class Journal(Protocol):
+    """Where an agent's events are taken down, in order: a Recorder."""
+
+    @property
+    def state(self) -> RunState: ...
+
+    def append(self, decide: Decide) -> Future[Entry | None]: ...
+
+
+class Chronicle:
+    """
+    The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`.
+
+    What the next move depends on is waited for; the rest is appended behind the loop's back, in order, and the inbox
+    hears if it was refused.
+    """
+
+    def __init__(
+        self, journal: Journal, launch: int, instance_id: str, booted_at: datetime, setup: SetUp | None = None
+    ) -> None:
+        self._journal = journal
+        self._launch = launch
+        self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at, setup=setup)
+        self.attempt = -1
+
+    def take_over(self) -> Attempt:
+        """
+        Start the attempt, or go on with the one that this instance has started.
+
+        Raises:
+            PowerOff: this launch may not start one.
+        """
+        self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
+        number = self._journal.state.launches[self._launch].attempt
+        assert number is not None
+        self.attempt = number
+        return self._mine(self._journal.state)
+
+    def resumed(self, incarnation: int, event: ResumedFrom) -> None:
+        self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
+
+    def training_started(self, incarnation: int, step: int) -> None:
+        event = TrainingStarted(attempt=self.attempt, incarnation=incarnation, step=step)
+        self._append_later(unless(lambda state: self._trainer(state, incarnation).started_at is not None, event))
+
+    def epoch_completed(self, ended: EpochEnded, said: Said) -> None:
+        event = EpochCompleted(
+            attempt=self.attempt,
+            epoch=ended.epoch,
+            step=ended.step,
+            ended_at=said.at,
+            metrics=finite(ended.metrics),
+        )
+        self._append_later(unless(lambda state: state.epochs and state.epochs[-1].event.epoch >= ended.epoch, event))
+
+    def notice_seen(self, notice: NoticeHeard) -> None:
+        if notice.kind == "rebalance":
+            event = NoticeSeen(attempt=self.attempt, kind="rebalance", deadline_at=None)
+            self._append_later(unless(lambda state: self._mine(state).rebalance, event))
+            return
+        event = NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=notice.deadline_at)
+        self._append_later(unless(lambda state: self._mine(state).notice is not None, event))
+
+    def notices_lost(self, lost: NoticesLost) -> None:
+        event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX])
+        self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
+
+    def trainer_exited(self, incarnation: int, cause: Cause, exit_code: int, step: int, detail: str) -> TrainerExited:
+        event = TrainerExited(
+            attempt=self.attempt,
+            incarnation=incarnation,
+            cause=cause,
+            exit_code=exit_code,
+            step=step,
+            detail=detail,
+        )
+        self._append(unless(lambda state: self._trainer(state, incarnation).exited is not None, event))
+        return event
+
+    # -- the last word -------------------------------------------------------------------------------------------
+
+    def drained(self, final_commit: int | None, stopped_at: datetime, reason: str) -> None:
+        self._end(AttemptDrained(attempt=self.attempt, final_commit=final_commit, stopped_at=stopped_at, reason=reason))
+
+    def ended(self, cause: Cause, last_step: int, detail: str, *, lossy: bool = False) -> None:
+        """
+        `lossy` adds which step survives, as the ledger has it when this is written down: the saver may be committing
+        the next one meanwhile.
+        """
+
+        def decide(state: RunState) -> AnyEvent | None:
+            if self._mine(state).end is not None:
+                return None
+            told = f"{detail}; {_survivor(state)}" if lossy else detail
+            return AttemptEnded(attempt=self.attempt, cause=cause, last_step=last_step, detail=told[: 2 * DETAIL_MAX])
+
+        self._append(decide)
+
+    def completed(self, final_commit: int | None, step: int) -> None:
+        self._end(RunCompleted(attempt=self.attempt, final_commit=final_commit, step=step))
+
+    def _end(self, event: AnyEvent) -> None:
+        self._append(unless(lambda state: self._mine(state).end is not None, event))
+
+    # -- small things --------------------------------------------------------------------------------------------
+
+    def _mine(self, state: RunState) -> Attempt:
+        return state.attempts[self.attempt]
+
+    def _trainer(self, state: RunState, incarnation: int) -> TrainerRecord:
+        return self._mine(state).trainers[incarnation]
+
+    def _append(self, decide: Decide) -> None:
+        """
+        Raises:
+            PowerOff: this agent may not write any more.
+        """
+        try:
+            self._journal.append(decide).result(APPEND_WITHIN_S)
+        except SpotrunError as error:
+            raise PowerOff(error.message) from error
+
+    def _append_later(self, decide: Decide) -> None:
+        """Without waiting. If it is refused the inbox will say so."""
+        self._journal.append(decide)
+
+
+def _survivor(state: RunState) -> str:
+    newest = state.latest_commit()
+    return "no step survives" if newest is None else f"step {newest.event.step:,} survives"

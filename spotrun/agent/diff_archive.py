@@ -1,0 +1,167 @@
+"""What a command has done to folders, as an archive that does the same to equal folders elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import msgspec
+
+from spotrun.errors import SpotrunError
+from spotrun.folder.setup_cache import PackUnusable
+
+FACTS = "pack.json"
+_FACTS_MAX_BYTES = 16 << 20
+
+
+class Stamp(NamedTuple):
+    """Differs for two states of a file between which something was written or its rights were changed."""
+
+    mode: int
+    size_bytes: int
+    inode: int
+    changed_ns: int
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """Names are relative to `made_in`, the folder that holds the changed ones; those of files, links and folders."""
+
+    made_in: str
+    written: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.written or self.removed)
+
+
+def survey(root: Path, folders: Sequence[str]) -> dict[str, Stamp]:
+    """Everything below `folders` of `root`, by its name relative to `root`."""
+    return {os.path.relpath(path, root): stamp for name in folders for path, stamp in _walk(root / name)}
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Stamp]]:
+    with os.scandir(folder) as found:
+        for entry in found:
+            facts = entry.stat(follow_symlinks=False)
+            directory = entry.is_dir(follow_symlinks=False)
+            if directory or entry.is_symlink() or entry.is_file(follow_symlinks=False):
+                # a folder's own times and size change with what is in it, which is listed by itself
+                told = (0, 0, 0) if directory else (facts.st_size, facts.st_ino, facts.st_ctime_ns)
+                yield entry.path, Stamp(facts.st_mode, *told)
+            if directory:
+                yield from _walk(Path(entry.path))
+
+
+def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Changes:
+    written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
+    return Changes(made_in=str(root), written=tuple(written), removed=tuple(sorted(set(before) - set(after))))
+
+
+def pack(changes: Changes, archive: Path) -> None:
+    """Write what has changed into a tar file, not compressed: the way to the bucket is faster than a compressor."""
+    root = Path(changes.made_in)
+    with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
+        facts = msgspec.json.encode(msgspec.structs.replace(changes, written=()))
+        tar.addfile(_member(FACTS, 0o644, len(facts)), io.BytesIO(facts))
+        for name in changes.written:
+            _add(tar, root / name, name)
+
+
+def _member(
+    name: str, mode: int, size_bytes: int = 0, mtime_s: int = 0, kind: bytes = tarfile.REGTYPE
+) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.mode, member.size, member.mtime, member.type = mode, size_bytes, mtime_s, kind
+    return member
+
+
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
+    facts = path.lstat()
+    mtime_s = int(facts.st_mtime)  # whole seconds are what compiled Python compares
+    if path.is_symlink():
+        link = _member(name, 0o777, mtime_s=mtime_s, kind=tarfile.SYMTYPE)
+        link.linkname = os.readlink(path)
+        tar.addfile(link)
+    elif path.is_dir():
+        tar.addfile(_member(name, facts.st_mode & 0o777, kind=tarfile.DIRTYPE))
+    else:
+        with path.open("rb") as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            tar.addfile(_member(name, facts.st_mode & 0o777, size_bytes, mtime_s), file)
+
+
+def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Changes:
+    """
+    Do to `folders` of `root` what was packed.
+
+    Raises:
+        PackUnusable: it is no such archive.
+        SpotrunError: this machine cannot take it. Either way the folders may be half changed.
+    """
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            changes = _facts(tar)
+            for name in changes.removed:
+                _remove(_inside(root, name, folders))
+            for member in tar:
+                if member.issym():
+                    member.linkname = member.linkname.replace(changes.made_in, str(root), 1)
+                if member.name != FACTS:
+                    _extract(tar, member, _inside(root, member.name, folders))
+    except (tarfile.TarError, msgspec.MsgspecError) as error:
+        raise PackUnusable(f"the pack cannot be read: {error}") from error
+    except OSError as error:
+        raise SpotrunError(f"the pack cannot be unpacked: {error}") from error
+    return changes
+
+
+def _facts(tar: tarfile.TarFile) -> Changes:
+    first = tar.next()
+    source = tar.extractfile(first) if first is not None and first.name == FACTS and first.isfile() else None
+    if source is None:
+        raise PackUnusable(f"the pack does not begin with {FACTS}")
+    return msgspec.json.decode(source.read(_FACTS_MAX_BYTES), type=Changes)
+
+
+def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
+    parts = PurePosixPath(name).parts
+    if len(parts) < 2 or parts[0] not in folders or ".." in parts:
+        raise PackUnusable(f"the pack holds {name!r}, which is none of the run's own")
+    target = root / name
+    if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
+        raise PackUnusable(f"the pack would write {name!r} through a link that leads elsewhere")
+    return target
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """By hand: Python 3.11.2, Debian's, has no extraction filters yet."""
+    if member.isdir():
+        if target.is_symlink() or not target.is_dir():
+            _remove(target)
+        target.mkdir(parents=True, exist_ok=True)
+        target.chmod(member.mode & 0o777)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove(target)
+    if member.issym():
+        target.symlink_to(member.linkname)
+        return
+    source = tar.extractfile(member) if member.isfile() else None
+    if source is None:
+        raise PackUnusable(f"the pack holds {member.name!r}, which is neither file, folder nor link")
+    with target.open("wb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+    target.chmod(member.mode & 0o777)
+    os.utime(target, (member.mtime, member.mtime))

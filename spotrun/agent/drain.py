@@ -1,0 +1,108 @@
+"""
+Why and when this attempt has to go: the cloud's notice, a runner's drain, a user's stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from spotrun.agent.decisions import final_snapshot_fits
+from spotrun.agent.inbox import NoticeHeard
+from spotrun.agent.pace import Pace
+from spotrun.clock import Clock
+from spotrun.intervals import drain_moment
+from spotrun.run.events import Cause
+from spotrun.run.state import RunState
+
+NOTICE_MARGIN_S = 0.3
+"""System time that is lost to scheduling on a busy machine."""
+LAST_WORD_S = 1.0
+"""Run time before the deadline at which the ledger is told that the final snapshot will not make it."""
+LAST_WORD_MIN_S = 0.3
+"""System time, for the same: the ledger is written to by whoever gets the machine just then."""
+DRAIN_WITHIN_S = 120.0
+"""Run time that a drain without a deadline may take."""
+DRAIN_WITHIN_MIN_S = 60.0
+"""System time, for the same: a step or a validation takes what it takes."""
+
+
+class Stage(Enum):
+    STAYING = auto()
+    NOTICED = auto()
+    DRAINING = auto()
+    TOO_LATE = auto()
+
+
+@dataclass
+class Leave:
+    """
+    Nothing here acts. `deadline_s` is when there will be no more time, `draining_s` since when training was asked to
+    stop; monotonic run time.
+    """
+
+    clock: Clock
+    reason: str = ""
+    cause: Cause = Cause.INTERRUPTED
+    deadline_s: float | None = None
+    noticed_s: float = 0.0
+    at_once: bool = False
+    draining_s: float | None = None
+    too_short: str = ""
+
+    def notice(self, notice: NoticeHeard) -> None:
+        self.deadline_s = notice.deadline_s
+        self.noticed_s = self.clock.monotonic()
+        self.reason, self.cause = self.reason or "interruption notice", Cause.INTERRUPTED
+
+    def read(self, state: RunState, attempt: int) -> None:
+        """What the ledger asks of this attempt."""
+        mine = state.attempts.get(attempt)
+        if self.at_once or mine is None:
+            return
+        if state.stop_requested:
+            self._go("stop requested", Cause.STOPPED)
+        elif mine.drain is not None:
+            self._go(mine.drain.reason, Cause.REPLACED)
+
+    def _go(self, reason: str, cause: Cause) -> None:
+        self.at_once = True
+        if self.deadline_s is None:
+            self.reason, self.cause = reason, cause
+
+    def stage(self, pace: Pace) -> Stage:
+        now_s = self.clock.monotonic()
+        if self.draining_s is not None:
+            return Stage.TOO_LATE if now_s >= self._give_up_s() else Stage.DRAINING
+        if self.at_once:
+            return Stage.DRAINING
+        if self.deadline_s is None:
+            return Stage.STAYING
+        return Stage.DRAINING if now_s >= self._drain_s(pace) else Stage.NOTICED
+
+    def begin(self, pace: Pace, *, uploading: bool) -> None:
+        """`uploading`: whether another snapshot is on its way."""
+        self.draining_s = self.clock.monotonic()
+        left_s = max(0.0, self._give_up_s() - self.draining_s)
+        fits = final_snapshot_fits(left_s, pace.commit_s, pace.fastest_commit_s, uploading=uploading)
+        if self.deadline_s is not None and not fits:
+            self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
+
+    def until_next_s(self, pace: Pace) -> float:
+        """System seconds until the stage may change by itself."""
+        if self.deadline_s is None and self.draining_s is None:
+            return float("inf")
+        due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace)
+        return (due_s - self.clock.monotonic()) / self.clock.scale
+
+    def _drain_s(self, pace: Pace) -> float:
+        assert self.deadline_s is not None
+        commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
+        margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale
+        return drain_moment(self.deadline_s, self.deadline_s - self.noticed_s, commit_s, pace.step_s or 0.0, margin_s)
+
+    def _give_up_s(self) -> float:
+        if self.deadline_s is not None:
+            return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
+        assert self.draining_s is not None
+        return self.draining_s + max(DRAIN_WITHIN_S, DRAIN_WITHIN_MIN_S * self.clock.scale)

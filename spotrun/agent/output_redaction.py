@@ -1,0 +1,62 @@
+"""
+Secrets that a program prints are starred before its output leaves the instance, and nothing else of it is touched.
+
+Only exact values are looked for, of the run's secrets and of variables whose names sound secret, and line by line where
+a value has several; of the run's secrets also as others write them down. A star takes the place of each byte, so that
+what was shipped can still be counted in bytes of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from spotrun.secrets.redaction import forms_of, sounds_secret
+
+VALUE_MIN = 8
+"""Characters. What is shorter stands in any output by chance."""
+
+
+def secret_values(environment: Mapping[str, str]) -> set[str]:
+    """What the variables hold whose names sound secret. A path is no secret, whatever it leads to."""
+    values = [value for name, value in environment.items() if sounds_secret(name) and not value.startswith("/")]
+    lines = {line.strip() for value in values for line in (value, *value.splitlines())}
+    return {line for line in lines if len(line) >= VALUE_MIN}
+
+
+def forms_of_all(secrets: Iterable[str]) -> set[str]:
+    """As they are, and quoted for a URL, in JSON and in base64."""
+    return {form for secret in secrets for form in forms_of(secret)}
+
+
+class Mask:
+    """
+    Stars out the secrets that it was made with, and all of the first `sealed` bytes of what it is shown: they were
+    written when other secrets may have been known.
+    """
+
+    def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
+        self.sealed = sealed
+        self._secrets = sorted((secret.encode() for secret in secrets), key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(map(re.escape, self._secrets))) if self._secrets else None
+
+    @property
+    def reach(self) -> int:
+        """How many bytes before a place may belong to a secret that goes on there."""
+        return len(self._secrets[0]) - 1 if self._secrets else 0
+
+    def hide(self, data: bytes) -> bytes:
+        """`data`, as long as it was, without any whole secret."""
+        if self._pattern is None:
+            return data
+        return self._pattern.sub(lambda found: b"*" * len(found[0]), data)
+
+    def unfinished(self, data: bytes) -> int:
+        """How many bytes at the end may be the beginning of a secret of which the rest is still to come."""
+        lengths = (self._begun(data, secret) for secret in self._secrets)
+        return max(lengths, default=0)
+
+    @staticmethod
+    def _begun(data: bytes, secret: bytes) -> int:
+        longest = min(len(secret) - 1, len(data))
+        return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)

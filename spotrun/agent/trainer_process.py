@@ -1,0 +1,192 @@
+"""
+One trainer process: started in a session of its own, listened to, and ended with all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spotrun import trainer_link
+from spotrun.agent import environment, groups
+from spotrun.agent.inbox import Exited, Inbox, Said
+from spotrun.agent.secret_values import kept_from_setup
+from spotrun.clock import Clock
+from spotrun.folder import start_file
+from spotrun.spec.model import RunSpec
+from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLink
+
+READ_REST_WITHIN_S = 5.0
+"""System time for the last messages of a dead trainer."""
+
+
+def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
+    if spec.train.script is not None:
+        return [environment.python(instance_dir), spec.train.script, *spec.train.args]
+    assert spec.train.run is not None
+    return ["bash", "-c", spec.train.run]
+
+
+def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
+    """
+    Of everything that runs for the user on this instance. `python` is that of the run's own environment, or the agent's
+    where there is none. What W&B is told is one run through all attempts, unless the user says which.
+
+    An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
+    and secrets the trainer's.
+    """
+    hidden = {AGENT_FD, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+    return {
+        **wandb_run(run_uid),
+        **inherited,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+        "PATH": os.pathsep.join(_path(instance_dir)),
+        **environment.variables(instance_dir),
+        **spec.envs,
+        **start_file.environment(instance_dir),
+        groups.TRAINER_VARIABLE: instance_id,
+    }
+
+
+def wandb_run(run_uid: str) -> dict[str, str]:
+    """https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`."""
+    return {"WANDB_RUN_ID": f"spotrun-{run_uid}", "WANDB_RESUME": "allow"}
+
+
+def _path(instance_dir: Path) -> list[str]:
+    own = [str(instance_dir / environment.FOLDER / "bin")] if environment.exists(instance_dir) else []
+    return [*own, str(_folder_of_python(instance_dir)), os.environ.get("PATH", os.defpath)]
+
+
+def _folder_of_python(instance_dir: Path) -> Path:
+    beside = Path(sys.executable).parent
+    if (beside / "python").exists():
+        return beside
+    folder = instance_dir / "bin"
+    folder.mkdir(exist_ok=True)
+    # Not a link: a virtual environment is found by the path of its interpreter.
+    (folder / "python").write_text(f'#!{shutil.which("sh")}\nexec "{sys.executable}" "$@"\n')
+    (folder / "python").chmod(0o755)
+    return folder
+
+
+class Trainer:
+    """
+    Trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
+
+    Its messages and its end go to the inbox, the end last.
+    """
+
+    def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
+        self.incarnation = incarnation
+        self.log_start = log_start
+        self.hello: Hello | None = None
+        self._inbox = inbox
+        self._clock = clock
+        self._link: TrainerLink | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._gone = threading.Event()
+
+    def start(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, mark_path: Path
+    ) -> None:
+        """`mark_path` is where the next agent finds the process group, should this one die."""
+        link, theirs = trainer_link.pair()
+        try:
+            process = self._spawn(command, folder, environment, output, theirs)
+        finally:
+            theirs.close()
+        if (mark := groups.mark(process.pid)) is not None:
+            groups.remember(mark_path, mark)
+        self._link, self._process = link, process
+        reader = threading.Thread(target=self._read, args=(link,), name="trainer", daemon=True)
+        reader.start()
+        threading.Thread(target=self._wait, args=(process, reader), name="trainer-end", daemon=True).start()
+
+    def _spawn(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, theirs: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**environment, AGENT_FD: str(theirs.fileno())},
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """What a trainer that is gone misses does not matter: its end is in the inbox, or will be."""
+        assert self._link is not None
+        with contextlib.suppress(LinkClosed):
+            self._link.send(message, fds)
+
+    def cpu_s(self) -> float:
+        """System seconds that the processes of its group, those alive, have computed so far."""
+        return 0.0 if self._process is None or self._gone.is_set() else groups.cpu_s(self._process.pid)
+
+    def abort(self) -> None:
+        """SIGABRT to the training process, whose faulthandler writes down where it stands."""
+        pid = self._pid_of_training()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if pid is not None and not self._gone.is_set():
+                os.kill(pid, signal.SIGABRT)
+
+    def terminate(self) -> None:
+        """SIGTERM to the group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to the group: data loading workers would linger for seconds. Returns at once."""
+        self._signal(signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._gone.wait(timeout_s)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The leader is reaped only after its group was killed, so the id is not reused before `_gone`.
+        if self._process is not None and not self._gone.is_set():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, number)
+
+    def _pid_of_training(self) -> int | None:
+        """The process that said hello, if it is one of ours: with `train.run` it is a child of the shell."""
+        group = self._process.pid if self._process is not None else None
+        if self.hello is None:
+            return group
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(self.hello.pid) == group:
+                return self.hello.pid
+        return group
+
+    def _read(self, link: TrainerLink) -> None:
+        with contextlib.suppress(LinkClosed):
+            while True:
+                received = link.receive(None)
+                assert received is not None
+                message, fds = received
+                for fd in fds:
+                    os.close(fd)  # a trainer has none to give
+                self._inbox.put(Said(self.incarnation, message, self._clock.now(), self._clock.monotonic()))
+
+    def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        groups.kill_group(process.pid)
+        reader.join(READ_REST_WITHIN_S)
+        exit_code = process.wait()
+        self._gone.set()
+        if self._link is not None:
+            self._link.close()
+        self._inbox.put(Exited(self.incarnation, exit_code))

@@ -1,0 +1,143 @@
+"""What an account tells before anything is rented in it: who asks, what they may do, and how much they may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from botocore.exceptions import ClientError
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.error_codes import NoSuchInstance
+from spotrun.clouds.aws.request import RUN
+from spotrun.errors import AccessDenied, CloudError
+
+NO_INSTANCE = "i-00000000000000000"
+"""An id of the right form that is nobody's."""
+_ALLOWED = "DryRunOperation"
+"""EC2's answer to a dry run that would have succeeded: an error, too."""
+_NO_SUCH_QUOTA = "NoSuchResourceException"
+
+
+class Caller(NamedTuple):
+    """Who the credentials are of, and AWS's own time when it said so."""
+
+    arn: str
+    account: str
+    told_at: datetime | None
+
+
+def caller(region: Region) -> Caller:
+    """
+    Raises:
+        CloudError: there are no credentials, or AWS does not take them.
+    """
+    answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
+    return Caller(answer["Arn"], answer["Account"], _date_of(answer))
+
+
+def refused_at(error: CloudError) -> datetime | None:
+    """AWS's own time when it refused; None where the error was no answer of its."""
+    cause = error.__cause__
+    return _date_of(cause.response) if isinstance(cause, ClientError) else None
+
+
+def _date_of(answer: dict[str, Any]) -> datetime | None:
+    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        told_at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return told_at if told_at.tzinfo is not None else None
+
+
+def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
+    """
+    Ask EC2 whether it would do this RunInstances, without doing it.
+
+    Raises:
+        CloudError: it would not.
+    """
+    _rehearse(region, "launch", lambda: region.ec2.run_instances(**parameters, DryRun=True))
+
+
+def rehearse_termination(region: Region) -> str | None:
+    """
+    What EC2 would end if it were asked to: an instance of ours, or any. None where none of ours is there and nothing
+    can be told without one: a policy that looks at tags says no to an instance that nobody has.
+
+    Raises:
+        CloudError: it would not end an instance of ours.
+    """
+    instance_id = _one_of_ours(region)
+
+    def call() -> Any:
+        return region.ec2.terminate_instances(InstanceIds=[instance_id or NO_INSTANCE], DryRun=True)
+
+    try:
+        _rehearse(region, f"terminate {instance_id or 'an instance'}", call)
+    except (NoSuchInstance, AccessDenied):
+        if instance_id is not None:
+            raise
+        return None
+    return instance_id or "any instance"
+
+
+def _rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:
+    def once() -> None:
+        try:
+            call()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != _ALLOWED:
+                raise
+
+    region.ask(action, once)
+
+
+def _one_of_ours(region: Region) -> str | None:
+    filters = [
+        {"Name": "tag-key", "Values": [RUN]},
+        {"Name": "instance-state-name", "Values": ["pending", "running"]},
+    ]
+    reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)
+    return next((str(row["InstanceId"]) for each in reservations for row in each["Instances"]), None)
+
+
+def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
+    """
+    `String`, `StringList` or `SecureString` of those SSM parameters that are there. No value is asked for.
+
+    Raises:
+        CloudError: it may not be asked.
+    """
+    filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
+    found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
+    return {str(row["Name"]): str(row["Type"]) for row in found}
+
+
+def ingress_rules(region: Region, group: str) -> int:
+    """How many rules let something into a security group."""
+    found = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", GroupIds=[group])
+    return sum(len(each["IpPermissions"]) for each in found)
+
+
+def quota(region: Region, code: str) -> int | None:
+    """
+    How much of something the account may have in this region; None where the region knows no such quota.
+
+    Raises:
+        CloudError: it may not be asked.
+    """
+
+    def once() -> int | None:
+        try:
+            answer = region.quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != _NO_SUCH_QUOTA:
+                raise
+            return None
+        return int(answer["Quota"]["Value"])
+
+    return region.ask(f"tell the quota {code}", once)

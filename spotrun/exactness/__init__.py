@@ -1,0 +1,1 @@
+"""Whether two trainings did the same, bit for bit."""

@@ -1,0 +1,208 @@
+"""
+Whether two trainings of one script were the same, bit for bit, and what the first difference says about its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+
+import msgspec
+
+from spotrun.exactness.trace import Place, Trace, Trained
+
+
+class Kind(StrEnum):
+    """What differs first. The order is that of cause and effect within a step."""
+
+    SAMPLES = "samples"
+    DATA = "data"
+    LR = "lr"
+    LOSS = "loss"
+    RNG = "rng"
+    STEPS = "steps"
+    WEIGHTS = "weights"
+    OPTIMIZER = "optimizer"
+    END_RNG = "end_rng"
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The first difference between a straight and an interrupted training.
+
+    `epoch`, `batch` (both from 0) and `step` are None where the ends differ although all steps were the same. `name`
+    is the weight, the part of an optimizer or the generator. `resumed`: in a trainer process that had resumed, or
+    after all of them; where it is False, the two trainings had parted before anything was interrupted.
+    """
+
+    kind: Kind
+    straight: str
+    interrupted: str
+    likely_cause: str
+    resumed: bool
+    epoch: int | None = None
+    batch: int | None = None
+    step: int | None = None
+    name: str | None = None
+
+
+def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
+    """
+    The earliest place of the training where the two differ; None when they are the same, bit for bit.
+
+    Every pass of `interrupted` over a batch is compared, and none of `straight`'s batches may be missing.
+    """
+    found = _of_steps(straight, interrupted)
+    return found if found is not None else _of_ends(straight, interrupted)
+
+
+def digest_of(parts: Mapping[str, str]) -> str:
+    """One sha256 for named digests."""
+    return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+
+
+def _of_steps(straight: Trace, interrupted: Trace) -> Difference | None:
+    wanted = {record.place: record for _, record in straight.trained()}
+    done: dict[Place, list[tuple[int, Trained]]] = {}
+    for number, record in interrupted.trained():
+        done.setdefault(record.place, []).append((number, record))
+    for place in sorted(wanted.keys() | done.keys()):
+        if place not in wanted or place not in done:
+            return _of_length(place, wanted.get(place), done.get(place))
+        for number, record in done[place]:
+            if (difference := _of_one_step(wanted[place], record, resumed=number > 0)) is not None:
+                return difference
+    return None
+
+
+def _of_length(place: Place, wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
+    known = wanted if wanted is not None else done[0][1] if done else None
+    assert known is not None
+    return Difference(
+        kind=Kind.STEPS,
+        straight="not trained" if wanted is None else "trained",
+        interrupted="trained" if done else "not trained",
+        likely_cause=_CAUSES[Kind.STEPS],
+        resumed=True,
+        epoch=place[0],
+        batch=place[1],
+        step=known.step,
+    )
+
+
+def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference | None:
+    pairs: dict[Kind, tuple[object, object]] = {
+        Kind.SAMPLES: (wanted.samples, done.samples),
+        Kind.DATA: (wanted.data, done.data),
+        Kind.LR: (_listed(wanted.lr), _listed(done.lr)),
+        Kind.LOSS: (wanted.loss, done.loss),
+        Kind.RNG: (wanted.rng, done.rng),
+        Kind.STEPS: (wanted.step, done.step),
+    }
+    for kind, (one, other) in pairs.items():
+        if one != other:
+            return Difference(
+                kind=kind,
+                straight=str(one),
+                interrupted=str(other),
+                likely_cause=_cause(kind, resumed=resumed),
+                resumed=resumed,
+                epoch=wanted.epoch,
+                batch=wanted.batch,
+                step=wanted.step,
+            )
+    return None
+
+
+def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
+    return "; ".join(", ".join(groups) for groups in rates)
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
+    if not straight.ended or not interrupted.ended:
+        return Difference(
+            kind=Kind.STEPS,
+            straight="ended" if straight.ended else "not ended",
+            interrupted="ended" if interrupted.ended else "not ended",
+            likely_cause=_CAUSES[Kind.STEPS],
+            resumed=True,
+        )
+    wanted = straight.ended[-1]
+    for done in interrupted.ended:
+        for kind, one, other in (
+            (Kind.WEIGHTS, wanted.weights, done.weights),
+            (Kind.OPTIMIZER, wanted.optimizer, done.optimizer),
+            (Kind.END_RNG, wanted.rng, done.rng),
+        ):
+            if one != other:
+                return _of_parts(kind, one, other)
+    return None
+
+
+def _of_parts(kind: Kind, straight: Mapping[str, str], interrupted: Mapping[str, str]) -> Difference:
+    names = [*straight, *(name for name in interrupted if name not in straight)]
+    name = next(name for name in names if straight.get(name) != interrupted.get(name))
+    return Difference(
+        kind=kind,
+        straight=straight.get(name, "absent"),
+        interrupted=interrupted.get(name, "absent"),
+        likely_cause=_cause(kind, resumed=True),
+        resumed=True,
+        name=name,
+    )
+
+
+# -- causes ----------------------------------------------------------------------------------------------------------
+
+_CAUSES: dict[Kind, str] = {
+    Kind.SAMPLES: (
+        "the data order is not a function of seed and epoch: a sampler draws from the clock, from the operating "
+        "system, or from something that changed since the epoch began"
+    ),
+    Kind.DATA: (
+        "the samples are the same and their content is not: the dataset or a transform draws from the clock, from the "
+        "operating system (random.SystemRandom, os.urandom), or from a generator of its own"
+    ),
+    Kind.LR: (
+        "the learning rate does not follow from the steps alone: a scheduler or hook looks at the clock, or counts in "
+        "a variable that no checkpoint holds"
+    ),
+    Kind.LOSS: (
+        "samples and learning rate are the same and the loss is not: random numbers drawn outside of the seeded "
+        "generators (a torch.Generator of its own, random.SystemRandom, the clock), or kernels and threads that are "
+        "not deterministic (try torch.use_deterministic_algorithms(True) and OMP_NUM_THREADS=1)"
+    ),
+    Kind.RNG: (
+        "the step drew more or fewer random numbers: something in it depends on the clock or on what happened in the "
+        "process before"
+    ),
+    Kind.STEPS: (
+        "the trainings differ in length: what ends them (EarlyStopping, max_time, a hook) depends on the clock, or on "
+        "state that no checkpoint holds"
+    ),
+    Kind.WEIGHTS: (
+        "all steps were the same and the weights are not: something changes them outside of training_step (a hook at "
+        "the end, an averaging callback), or training_step returns no loss that could have shown it earlier"
+    ),
+    Kind.OPTIMIZER: (
+        "all steps and the weights are the same and the optimizer's state is not: it keeps something that its "
+        "state_dict() does not save and load alike"
+    ),
+    Kind.END_RNG: "only the generators differ: a hook at the end of fit() draws a number of times that varies",
+}
+_AFTER_RESUME = "; or state of the script that no checkpoint holds (an attribute outside of state_dict(), a global)"
+_ON_ITS_OWN = "; it differed before any interruption, so two runs of the script differ without spotrun's doing too"
+_STATEFUL = frozenset({Kind.DATA, Kind.LR, Kind.LOSS, Kind.RNG})
+
+
+def _cause(kind: Kind, *, resumed: bool) -> str:
+    if not resumed:
+        return _CAUSES[kind] + _ON_ITS_OWN
+    return _CAUSES[kind] + (_AFTER_RESUME if kind in _STATEFUL else "")

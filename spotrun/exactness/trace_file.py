@@ -1,0 +1,57 @@
+"""
+A trace on disk: one file that the trainers of a run append to, one after the other.
+
+Each record is a line and one write, so a SIGKILL leaves a torn line at the very end at most. The reader drops what is
+torn; its step is done again, or is found missing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from spotrun.exactness.trace import Record, Trace, decode_record, encode_record
+
+FILE_VARIABLE = "SPOTRUN_TRACE"
+"""The file that a trainer is to write its trace to."""
+HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
+"""Steps, separated by commas, at which a trainer stands still until it is killed."""
+
+
+class TraceFile:
+    """One process's view of the file; `append` is for one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._appended = False
+        self._read_bytes = 0
+        self._records: list[Record] = []
+
+    def append(self, record: Record) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            line = encode_record(record)
+            os.write(descriptor, line if self._appended or not _is_torn(descriptor) else b"\n" + line)
+            self._appended = True
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> Trace:
+        """Every whole record so far; reads on from where the last call ended."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                new = file.read()
+        except FileNotFoundError:
+            return Trace([])
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        found = (decode_record(line) for line in whole.splitlines())
+        self._records += [record for record in found if record is not None]
+        return Trace(list(self._records))
+
+
+def _is_torn(descriptor: int) -> bool:
+    """Whether the last writer was killed within a line."""
+    size_bytes = os.fstat(descriptor).st_size
+    return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"

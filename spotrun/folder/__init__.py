@@ -1,0 +1,1 @@
+"""What lies in a run's folder on the store, and beside it."""

@@ -1,0 +1,147 @@
+"""
+What runs have seen of a market, kept beside their folders in the store for the next run to know.
+
+    market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
+
+Each sighting is one small object that is created once and never written again; its name says all of it. Two runners of
+one run create the same object, so nothing is overwritten, and one listing reads a region. The record is never a source
+of truth: what is lost or damaged of it makes a run ask in a worse order, and nothing else. Runs on a faster clock keep
+theirs apart, as their markets live faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from spotrun.errors import StoreError
+from spotrun.market.observations import Kind, Sighting, sightings_of
+from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.run.events import RunCreated
+from spotrun.run.state import RunState
+from spotrun.store.port import Store, StoredObject, is_key
+
+FOLDER = "market"
+"""No run's folder is called so: theirs end in a uid."""
+KEPT = timedelta(days=2)
+"""Run time. An older sighting counts for less than a fortieth, and is deleted."""
+READ_EVERY = timedelta(minutes=1)
+READ_SYSTEM_MIN = timedelta(seconds=5)
+"""However fast run time passes, a listing costs something."""
+DELETED_AT_ONCE = 100
+_AT = "%Y%m%dT%H%M%S.%fZ"
+_NAME = re.compile(
+    r"(?P<at>\d{8}T\d{6}\.\d{6}Z)_(?P<kind>lost|kept|refused)_(?P<zone>[^_]+)_(?P<type>[^_]+)"
+    r"_(?P<capacity>spot|on-demand)_(?P<up_s>\d{1,9})_(?P<run>[0-9a-z]+)_(?P<launch>\d{1,9})",
+    re.ASCII,
+)
+
+
+class MarketRecord:
+    """
+    The record in the store that holds the runs, for one of them. `trouble` says why it cannot be used just now.
+
+    No method raises for what the store does: a run does not fail for want of advice.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._told: set[tuple[int, Kind]] = set()
+        self._known: tuple[Sighting, ...] = ()
+        self._read_at: datetime | None = None
+        self.trouble: str | None = None
+
+    def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Sighting, ...]:
+        """Tell what this run has seen since the last call, and learn what others have, now and then."""
+        assert state.created is not None
+        news = [seen for seen in sightings_of(state) if (seen.launch, seen.kind) not in self._told]
+        pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
+        due = self._read_at is None or now - self._read_at >= pause
+        if not due and (not news or self.trouble is not None):
+            return self._known
+        self._read_at = now
+        try:
+            self._tell(news, state.created, now)
+            self._known = self.read(state.created, offerings, now)
+        except StoreError as error:
+            self.trouble = f"what other runs saw of the market cannot be used: {error.message}"
+        return self._known
+
+    def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Sighting, ...]:
+        """
+        What other runs have seen of these offerings, oldest first.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        prefixes = sorted({_prefix(offering.cloud, offering.region, created) for offering in offerings})
+        listed = [stored for prefix in prefixes for stored in self._store.list(prefix)]
+        found = [(stored, _read(stored, created)) for stored in listed]
+        unreadable = sum(seen is None for _, seen in found)
+        self.trouble = f"{unreadable} objects in {FOLDER}/ are no sightings: passed over" if unreadable else None
+        recent = [seen for _, seen in found if seen is not None and now - seen.at < KEPT]
+        return tuple(seen for seen in recent if seen.run != created.uid)
+
+    def _tell(self, news: Iterable[Sighting], created: RunCreated, now: datetime) -> None:
+        worth_telling = [seen for seen in news if now - seen.at < KEPT]
+        for seen in worth_telling:
+            self._store.put_if_absent(_key(seen, created), b"")
+            self._told.add((seen.launch, seen.kind))
+        for prefix in {_prefix(seen.cloud, seen.region, created) for seen in worth_telling}:
+            self._forget(prefix, created, now)
+
+    def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
+        """Delete what is too old to count, whoever told it; a second deletion is harmless."""
+        oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
+        old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
+        for key in old[:DELETED_AT_ONCE]:
+            self._store.delete(key)
+
+
+def _prefix(cloud: str, region: str, created: RunCreated) -> str:
+    clock = f"-x{created.time_scale:g}" if created.time_scale != 1 else ""
+    return f"{FOLDER}/{cloud}{clock}/{region}/"
+
+
+def _key(seen: Sighting, created: RunCreated) -> str:
+    pool = seen.pool
+    at = f"{_system_time(seen.at, created):{_AT}}"
+    capacity = pool.capacity_type.replace("_", "-")
+    facts = (at, seen.kind, pool.zone, pool.instance_type, capacity, f"{seen.up_s:.0f}", seen.run, f"{seen.launch}")
+    return _prefix(seen.cloud, seen.region, created) + "_".join(facts)
+
+
+def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
+    """The sighting that an object is named after, in the reader's run time; None where the name is none."""
+    _, cloud, region, name = stored.key.split("/", 3)
+    match = _NAME.fullmatch(name)
+    if match is None or not is_key(stored.key):
+        return None
+    try:
+        told_at = datetime.strptime(match["at"], _AT).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return Sighting(
+        run=match["run"],
+        launch=int(match["launch"]),
+        cloud=cloud.partition("-x")[0],
+        region=region,
+        pool=Pool(
+            zone=match["zone"],
+            instance_type=match["type"],
+            capacity_type=CapacityType(match["capacity"].replace("-", "_")),
+        ),
+        kind=Kind(match["kind"]),
+        at=_run_time(min(told_at, stored.modified_at), created),  # nobody can have seen it after it was written
+        up_s=float(match["up_s"]),
+    )
+
+
+def _system_time(at: datetime, created: RunCreated) -> datetime:
+    """The only time that runs on scaled clocks share."""
+    return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
+
+
+def _run_time(at: datetime, created: RunCreated) -> datetime:
+    return created.clock_epoch + (at - created.clock_epoch) * created.time_scale

@@ -1,0 +1,52 @@
+"""The Lightning checkpoint that a run begins from, as one object named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from pathlib import Path
+
+from spotrun.errors import SpotrunError
+from spotrun.store.port import Store
+
+VARIABLE = "SPOTRUN_START"
+"""Where a trainer finds the file; our callback uses it on a fresh start only."""
+NAME = "start.ckpt"
+PIECE_BYTES = 16 << 20
+
+
+def key_of(sha256: str) -> str:
+    return f"start/{sha256}.ckpt"
+
+
+def upload(store: Store, path: Path) -> str:
+    """Store a file under its sha256, which is returned."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data, memoryview(data) as view:
+            store.put(key_of(sha256), view)
+    return sha256
+
+
+def fetch(store: Store, sha256: str, folder: Path) -> None:
+    """
+    The stored file as `start.ckpt` in `folder`, whole or not at all.
+
+    Raises:
+        SpotrunError: the object is not what its name says.
+    """
+    temporary = folder / f"{NAME}.part"
+    digest = hashlib.sha256()
+    with temporary.open("wb") as file:
+        while piece := store.get(key_of(sha256), file.tell(), PIECE_BYTES):
+            digest.update(piece)
+            file.write(piece)
+    if digest.hexdigest() != sha256:
+        raise SpotrunError(f"the start {sha256[:12]} is damaged in the store", hint="launch the run anew")
+    temporary.replace(folder / NAME)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What a trainer has to know about a start that lies in `folder`, if there is one."""
+    path = folder / NAME
+    return {VARIABLE: str(path)} if path.exists() else {}

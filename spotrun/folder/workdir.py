@@ -1,0 +1,102 @@
+"""The user's work folder as one object, named by its content: the same folder is the same object."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from pathlib import Path, PurePosixPath
+
+from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.store.port import Store
+
+SIZE_MAX_BYTES = 100 * 1024 * 1024
+LEFT_OUT = frozenset(
+    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
+)
+
+
+def key_of(sha256: str) -> str:
+    return f"work/{sha256}.tar.gz"
+
+
+def pack(folder: Path) -> bytes:
+    """
+    The folder's plain files as a tar.gz that depends on names, modes and contents alone.
+
+    Caches, virtual environments and version control are left out, links and special files too.
+
+    Raises:
+        SpecInvalid: the files are too large to be sent along with every instance.
+    """
+    files = sorted(_files(folder))
+    size = sum(path.stat().st_size for path in files)
+    if size > SIZE_MAX_BYTES:
+        raise SpecInvalid(
+            f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
+            hint="set workdir to the folder of the script, and read data from where it is kept",
+        )
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in files:
+            _add(archive, path, path.relative_to(folder).as_posix())
+    return gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
+
+
+def _files(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for path in folder.iterdir():
+        if path.name in LEFT_OUT or path.is_symlink():
+            continue
+        if path.is_dir():
+            found += _files(path)
+        elif path.is_file():
+            found.append(path)
+    return found
+
+
+def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    data = path.read_bytes()
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    member.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+    archive.addfile(member, io.BytesIO(data))
+
+
+def upload(store: Store, folder: Path) -> str:
+    """Pack a folder and store it under its sha256, which is returned."""
+    data = pack(folder)
+    sha256 = hashlib.sha256(data).hexdigest()
+    store.put(key_of(sha256), data)
+    return sha256
+
+
+def fetch(store: Store, sha256: str, folder: Path) -> None:
+    """
+    Unpack a stored work folder into `folder`.
+
+    Raises:
+        SpotrunError: the object is not what its name says.
+    """
+    data = store.get(key_of(sha256))
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise SpotrunError(f"work folder {sha256[:12]} is damaged in the store", hint="launch the run anew")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        for member in archive:
+            _extract(archive, member, folder)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """One plain file, and only below `folder`. By hand: Python 3.11.2, Debian's, has no extraction filters yet."""
+    source = archive.extractfile(member) if member.isfile() else None
+    path = PurePosixPath(member.name)
+    if source is None or path.is_absolute() or ".." in path.parts:
+        raise SpotrunError(
+            f"the work folder holds {member.name!r}, which spotrun never packs", hint="launch the run anew"
+        )
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(source.read())
+    target.chmod(member.mode & 0o755)

@@ -1,0 +1,1 @@
+"""What is known of offerings, their prices, and how often they are lost."""

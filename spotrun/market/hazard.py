@@ -1,0 +1,111 @@
+"""
+How often spot is lost under this run, and how often its notice was of use: what `checkpoint.every: auto` adapts to.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from math import exp, log
+
+import msgspec
+from msgspec.structs import replace
+
+from spotrun.intervals import MEAN_TIME_BETWEEN_INTERRUPTIONS
+from spotrun.offering import CapacityType
+from spotrun.run.events import Cause
+from spotrun.run.state import Attempt, RunState
+
+FOLLOWS_WITHIN = timedelta(minutes=15)
+"""A loss that comes later than this after its recommendation to rebalance is one like any other."""
+FOLLOWED_PRIOR = 0.5
+"""So many of all recommendations are believed to be followed by a loss, before any was seen; nobody publishes it."""
+FOLLOWED_PRIOR_LOSSES = 2.0
+"""As if so many losses had been seen to follow."""
+
+
+class Hazard(msgspec.Struct, frozen=True):
+    """
+    `saved` is the share of losses that undo no step, because their notice was used for one more commit. With each
+    second that the instance at hand goes on, the mean grows by `growth` seconds.
+    """
+
+    mean_time_between: timedelta = MEAN_TIME_BETWEEN_INTERRUPTIONS
+    saved: float = 0.0
+    growth: float = 1.0
+
+    def after(self, lived: timedelta) -> timedelta:
+        """
+        The mean time between losses once the instance has lived for so long after this was observed.
+
+        Lives are heavy-tailed: what has lasted will last. With a Gamma prior on the hazard a life is Lomax, whose
+        hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
+        """
+        return self.mean_time_between + lived * self.growth
+
+
+def observed_hazard(state: RunState, now: datetime) -> Hazard:
+    """What the ledger says of spot by `now`. On demand, where nothing is lost, the mean does not grow."""
+    spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
+    lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
+    final = {commit.event.attempt for commit in state.commits if commit.event.final}
+    up = sum((_until(attempt, now) - attempt.booted_at for attempt in spot), timedelta())
+    found = hazard_of(max(up, timedelta()), len(lost), sum(attempt.number in final for attempt in lost))
+    on_demand = state.current is not None and not _on_spot(state.current, state)
+    return replace(found, growth=0.0) if on_demand else found
+
+
+def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
+    """
+    What was seen, beside one loss without notice that is assumed to have been seen already. `saved` of the losses were
+    after a commit of the last step.
+
+        mean time between losses = (assumed + time on spot) / (1 + losses)
+    """
+    mean = (MEAN_TIME_BETWEEN_INTERRUPTIONS + time_on_spot) / (1 + losses)
+    return Hazard(mean, saved / (1 + losses), 1 / (1 + losses))
+
+
+def _on_spot(attempt: Attempt, state: RunState) -> bool:
+    return state.launch_of(attempt).intent.offering.capacity_type is CapacityType.SPOT
+
+
+def _until(attempt: Attempt, now: datetime) -> datetime:
+    return now if attempt.end is None else attempt.end.stopped_at
+
+
+# -- after a recommendation to rebalance -------------------------------------------------------------------------------
+
+
+def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
+    """
+    That a loss follows on a recommendation within so long, by what followed on those that this run was given before.
+
+    Whoever is told is lost at a constant rate, of which a Gamma prior is believed: with n losses in the time t that
+    this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
+
+        rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
+
+    So one that was left early counts for as long as it was watched, and no longer.
+    """
+    told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
+    assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
+    watched_s = sum(_watched(attempt, now).total_seconds() for attempt in told)
+    rate = (FOLLOWED_PRIOR_LOSSES + sum(map(_was_followed, told))) / (assumed_s + watched_s)
+    return 1 - exp(-rate * max(0.0, within.total_seconds()))
+
+
+def _watched(attempt: Attempt, now: datetime) -> timedelta:
+    """For how long it was to be seen what follows on its recommendation."""
+    assert attempt.rebalance_at is not None
+    ended_at = now if attempt.end is None else attempt.end.known_at
+    until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)
+    return min(max(until - attempt.rebalance_at, timedelta()), FOLLOWS_WITHIN)
+
+
+def _was_followed(attempt: Attempt) -> bool:
+    """A notice counts as the loss that it announces."""
+    assert attempt.rebalance_at is not None
+    lost = attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED
+    lost_at = attempt.end.known_at if lost and attempt.end is not None else None
+    told_at = attempt.notice_at or lost_at
+    return told_at is not None and told_at - attempt.rebalance_at < FOLLOWS_WITHIN

@@ -1,0 +1,66 @@
+"""What a cloud asks for what it rents out, now and lately."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.instance import PriceSegment
+from spotrun.market.accelerators import peak_tflops
+from spotrun.market.price_history import PriceRange, price_range
+from spotrun.offering import Offering
+
+LOOKED_BACK = timedelta(days=90)
+"""As long as EC2 keeps its spot prices."""
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One offering with the course of its price, oldest first.
+
+    `on_demand_usd_per_hour` is what its type costs on demand there, None where nobody knows. `room` is how many more of
+    them the account's quota allows, None where it could not be read. `interruption_band` is the share of such spot
+    instances that were taken in the month before, as the cloud tells it; None where it does not.
+    """
+
+    offering: Offering
+    history: tuple[PriceSegment, ...]
+    on_demand_usd_per_hour: Decimal | None
+    room: int | None = None
+    interruption_band: str | None = None
+
+    def over(self, window: timedelta, now: datetime) -> PriceRange | None:
+        return price_range(self.history, now - window, now)
+
+    @property
+    def saved(self) -> float | None:
+        """The share of the on-demand price that is not paid: 0 or less where spot is no cheaper."""
+        if not self.on_demand_usd_per_hour:
+            return None
+        return float(1 - self.offering.price_usd_per_hour / self.on_demand_usd_per_hour)
+
+    @property
+    def usd_per_pflops_hour(self) -> Decimal | None:
+        """For an hour of 10^15 operations a second at its peak (spotrun.market.accelerators)."""
+        peak = peak_tflops(self.offering.accelerators)
+        return None if peak is None else self.offering.price_usd_per_hour * 1000 / Decimal(str(peak))
+
+
+class Quotes(msgspec.Struct, frozen=True, kw_only=True):
+    """`notes` say what could not be read, or is odd."""
+
+    at: datetime
+    quotes: tuple[Quote, ...]
+    notes: tuple[str, ...] = ()
+
+
+def cheapest_zones(quotes: tuple[Quote, ...]) -> set[Offering]:
+    """Of each type and capacity type the cheapest; all of them where several cost the same."""
+    lowest: dict[tuple[str, str], Decimal] = {}
+    for quote in quotes:
+        key = (quote.offering.instance_type, quote.offering.capacity_type)
+        lowest[key] = min(quote.offering.price_usd_per_hour, lowest.get(key, Decimal("Infinity")))
+    offerings = (quote.offering for quote in quotes)
+    return {each for each in offerings if each.price_usd_per_hour == lowest[each.instance_type, each.capacity_type]}

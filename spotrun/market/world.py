@@ -1,0 +1,88 @@
+"""What a decision may know of the outside world, all at one moment; and which offerings suit a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.instance import Instance
+from spotrun.market.observations import Sighting
+from spotrun.offering import CapacityType, Offering
+from spotrun.spec.model import ResourcesSpec, RunSpec
+from spotrun.units import Amount
+
+
+class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that an attempt's agent spoke of last, by its own clock. It may be lost again; a commit is not."""
+
+    attempt: int
+    step: int
+    at: datetime
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One observation of the cloud, made between two reads of the ledger.
+
+    `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps
+    a launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
+    attempt, and `steps_total` and `epochs_total` how many the whole training will have, as far as its agents could
+    tell. `sightings` are what other runs have seen of the market.
+    """
+
+    offerings: tuple[Offering, ...]
+    instances: tuple[Instance, ...]
+    ready: frozenset[int] = frozenset()
+    silent: dict[int, timedelta] = {}
+    step_seen: StepSeen | None = None
+    steps_total: float | None = None
+    epochs_total: int | None = None
+    sightings: tuple[Sighting, ...] = ()
+
+
+def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
+    """The offerings that satisfy the run's resources, cheapest first, whatever their capacity type."""
+    return sorted((found for found in offerings if suits(found, spec.resources)), key=_by_price)
+
+
+def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
+    return offering.price_usd_per_hour, offering.zone, offering.instance_type
+
+
+def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
+    """Whether one offering is what `resources` asks for; whether it is within max_price is another question."""
+    accelerators = "" if wanted.accelerators is None else str(wanted.accelerators)
+    return (
+        offering.cloud == wanted.cloud
+        and wanted.instance_type in (None, offering.instance_type)
+        and wanted.region in (None, offering.region)
+        and wanted.zone in (None, offering.zone)
+        and (not accelerators or offering.accelerators == accelerators)
+        and _enough(offering.cpus, wanted.cpus)
+        and _enough(offering.memory_gib, wanted.memory)
+    )
+
+
+def _enough(offered: int, wanted: Amount | None) -> bool:
+    if wanted is None:
+        return True
+    return offered >= wanted.number if wanted.at_least else offered == wanted.number
+
+
+def affordable(offering: Offering, max_price: Decimal | None) -> bool:
+    return max_price is None or offering.price_usd_per_hour <= max_price
+
+
+def on_demand_price(offering: Offering, offerings: Iterable[Offering]) -> Decimal:
+    """What the same instance type costs on demand in the same zone; else the cheapest elsewhere, else its own price."""
+    same_type = [
+        other
+        for other in offerings
+        if other.capacity_type is CapacityType.ON_DEMAND and other.instance_type == offering.instance_type
+    ]
+    here = [other for other in same_type if other.zone == offering.zone]
+    prices = [other.price_usd_per_hour for other in here or same_type]
+    return min(prices, default=offering.price_usd_per_hour)

@@ -1,0 +1,82 @@
+"""Who tells the world of a run: one courier for each of the job's `notify`, fed by whoever attends to the run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from spotrun.errors import SpecInvalid
+from spotrun.notify.delivery import PAUSE_S, Courier
+from spotrun.notify.news import News
+from spotrun.notify.sinks import open_sink
+from spotrun.run.events import Entry
+from spotrun.secrets.redaction import Redactor, secrets_in
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+
+CLOSE_WITHIN_S = 10.0
+"""System time that the end of a command may wait for news that are still on their way."""
+
+
+class Herald:
+    """
+    Tells of each entry that it is shown. Nothing here raises, and nothing blocks but leaving it, for
+    `CLOSE_WITHIN_S` at most: what is not delivered by then is delivered by whoever attends to the run next.
+    """
+
+    def __init__(
+        self, spec: RunSpec, store: Store, environment: Mapping[str, str] = os.environ, pause_s: float = PAUSE_S
+    ) -> None:
+        self._shown = 0
+        self._couriers: list[Courier] = []
+        self._unusable: list[str] = []
+        addresses = [environment.get(each.variable, "") for each in spec.notify if each.variable is not None]
+        own = {name: value for name, value in spec.envs.items() if value != spec.name}
+        own |= {name: environment.get(each.name, "") for name, each in spec.secret_references.items()}
+        redactor = Redactor(secrets_in(own, environment, addresses) if spec.notify else ())
+        for number, wanted in enumerate(spec.notify):
+            try:
+                sink = open_sink(wanted, number, environment)
+            except SpecInvalid as error:
+                self._unusable.append(error.message)
+            else:
+                self._couriers.append(Courier(sink, number, wanted.on, store, redactor, pause_s))
+
+    def __enter__(self) -> Self:
+        for courier in self._couriers:
+            courier.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for courier in self._couriers:
+            courier.finish()
+        give_up_at = time.monotonic() + CLOSE_WITHIN_S
+        for courier in self._couriers:
+            courier.join(max(0.0, give_up_at - time.monotonic()))
+            if courier.is_alive():
+                courier.abandon()
+
+    def show(self, entries: Sequence[Entry]) -> None:
+        """The ledger so far, from its first entry."""
+        for entry in entries[self._shown :]:
+            self._tell(entry)
+        self._shown = max(self._shown, len(entries))
+
+    def tell(self, news: News) -> None:
+        """What is not an event of the ledger; told last."""
+        self._tell(news)
+
+    def _tell(self, item: Entry | News) -> None:
+        for courier in self._couriers:
+            courier.tell(item)
+
+    @property
+    def failures(self) -> list[str]:
+        """What could not be told, for people; without secrets."""
+        late = [f"{each.name}: some news are still on their way" for each in self._couriers if each.is_alive()]
+        return self._unusable + [said for each in self._couriers for said in each.failures] + late

@@ -1,0 +1,104 @@
+"""In which order a run would ask for the offerings there are, and why: for people, before anything is spent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from spotrun.market.observations import Kind
+from spotrun.market.world import World, affordable
+from spotrun.offering import CapacityType, Offering
+from spotrun.policy.cross_region import reservable
+from spotrun.policy.facts import Facts
+from spotrun.policy.ranking import on_demand_now, spot_now
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.units import format_duration
+
+SAW = {Kind.LOST: "an instance was lost", Kind.REFUSED: "a run was refused"}
+
+
+class Considered(msgspec.Struct, frozen=True):
+    """An offering, and why it would be taken or not."""
+
+    offering: Offering
+    why: str
+
+
+def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered]:
+    """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
+    assert unborn.created_at is not None
+    facts = Facts(unborn, spec, world, unborn.created_at)
+    spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
+    on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
+    no_spot = _when_without_spot(spec)
+    asked = [
+        Considered(offering, _why_asked(offering, order, facts, no_spot) + _far_away(offering, facts))
+        for order in (spot, on_demand)
+        for offering in order
+    ]
+    named = {each.offering for each in asked}
+    rest = [Considered(found, _why_not(found, facts)) for found in world.offerings if found not in named]
+    return asked + rest
+
+
+def _far_away(offering: Offering, facts: Facts) -> str:
+    """What its distance from the bucket costs, as far as that is known."""
+    created, there = facts.state.created, facts.transfer(offering.region)
+    assert created is not None
+    if not _far(offering, facts):
+        return ""
+    rate = created.storage.write_usd_per_gb(offering.region)
+    start = f", ${there.start_usd:.2f} a start" if there.start_usd else ""
+    return f"; the bucket is in {created.storage.region}: each GB of a checkpoint costs ${rate} more{start}"
+
+
+def _when_without_spot(spec: RunSpec) -> str:
+    """When such a run goes on demand."""
+    if spec.resources.spot_policy == "on-demand":
+        return "asked first: spot_policy is on-demand"
+    if spec.policy.deadline is not None:
+        return "when the deadline leaves no time for spot"
+    return f"when there was no spot for {format_duration(spec.policy.on_demand_after)}"
+
+
+def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot: str) -> str:
+    spot, first = offering.capacity_type is CapacityType.SPOT, offering == order[0]
+    trouble = facts.just_lost.get(offering.pool)
+    if trouble is not None:
+        place = "asked all the same, there is no other" if first else "asked last"
+        return f"{place}: {SAW[trouble.kind]} there {_minutes(facts.now - trouble.at)} ago"
+    if not spot:
+        return no_spot if first else "where the one before has none"
+    if first:
+        cheaper = [other for other in order if other.price_usd_per_hour < offering.price_usd_per_hour]
+        return f"asked first: {_why_not_those(cheaper, facts)}"
+    before = order[: order.index(offering)]
+    if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
+        return "where the ones before have none, or lost us"
+    return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
+
+
+def _why_not_those(cheaper: list[Offering], facts: Facts) -> str:
+    if not cheaper:
+        return "the cheapest spot"
+    far = "is far from the bucket, " if any(_far(each, facts) for each in cheaper) else ""
+    return f"cheaper spot {far}would last less, or was lost"
+
+
+def _far(offering: Offering, facts: Facts) -> bool:
+    assert facts.state.created is not None
+    return facts.state.created.storage.crosses(offering.region)
+
+
+def _minutes(ago: timedelta) -> str:
+    return format_duration(timedelta(minutes=max(1, ago // timedelta(minutes=1))))
+
+
+def _why_not(offering: Offering, facts: Facts) -> str:
+    if not affordable(offering, facts.spec.resources.max_price):
+        return "above max_price"
+    if not reservable(offering, facts.state):
+        return "not before a checkpoint's size is known: a budget has to say what sending it to another region may cost"
+    return f"spot_policy is {facts.spec.resources.spot_policy}"

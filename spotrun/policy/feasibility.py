@@ -1,0 +1,127 @@
+"""Whether a run could ever be done on spot, by what an earlier one of its name measured: asked before a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from statistics import median
+
+import msgspec
+
+from spotrun import address
+from spotrun.intervals import COMMIT_GAP, DRAIN_MARGIN_S, DRAIN_SAFETY, auto_interval
+from spotrun.market.observations import Kind, Sighting
+from spotrun.market.world import World
+from spotrun.policy import assumptions
+from spotrun.policy.workload import pace
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.units import Steps, to_the_second
+
+MEDIAN_LIFE = timedelta(minutes=32)
+"""How long spot capacity lasts in the median of public traces."""
+LIVES_MIN = 10
+"""So many lives seen say more than the traces of others."""
+NOTICE = {"aws": timedelta(seconds=120), "gcp": timedelta(seconds=30), "local": timedelta(seconds=120)}
+COMMITS_LOOKED_AT = 5
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What an earlier run measured, in the run time of the one to come; None for what it did not.
+
+    `commit` passes from a snapshot to its commit, `stall` stands training still for it. `bare` is how long a training
+    took that was completed without any checkpoint.
+    """
+
+    run: str
+    commit: timedelta | None = None
+    stall: timedelta | None = None
+    step: timedelta | None = None
+    bare: timedelta | None = None
+
+
+class Hopeless(msgspec.Struct, frozen=True):
+    """Why, and what to type instead."""
+
+    reason: str
+    fix: str
+
+
+def earlier(state: RunState, time_scale: float) -> Earlier:
+    """What the run of `state` measured, for one whose clock is `time_scale` times as fast as the world."""
+    created, terminal = state.created, state.terminal
+    assert created is not None
+    faster = time_scale / created.time_scale
+    newest = [commit.event for commit in state.commits if not commit.event.suspect][-COMMITS_LOOKED_AT:]
+    measured = pace(state, World(offerings=(), instances=()))
+    bare = terminal is not None and terminal.outcome == "completed" and not state.commits
+    began = [attempt.started_at for attempt in state.attempts.values()][-1:]
+    return Earlier(
+        run=f"{created.name}-{created.uid}",
+        commit=timedelta(seconds=median(each.durable_s for each in newest) * faster) if newest else None,
+        stall=timedelta(seconds=median(each.stall_s for each in newest) * faster) if newest else None,
+        step=None if measured is None else timedelta(seconds=measured.step_s * faster),
+        bare=(terminal.at - began[0]) * faster if bare and terminal is not None and began else None,
+    )
+
+
+def median_life(sightings: Iterable[Sighting]) -> timedelta:
+    """How long spot lasts here: as runs have seen it, else as others did."""
+    lives = [seen.up_s for seen in sightings if seen.kind is not Kind.REFUSED and seen.up_s]
+    return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
+
+
+def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
+    """Why a run of `spec` would lose on spot what it does; None where it need not, or where nobody can know."""
+    quiet = spec.resources.cloud == "local" and spec.local.market == "calm"
+    if spec.resources.spot_policy == "on-demand" or quiet:
+        return None
+    found = _lost_with_the_machine(spec)
+    if found is None and known is not None:
+        found = _without_checkpoints(known, life) or _too_seldom(spec, known, life)
+    return found
+
+
+def _lost_with_the_machine(spec: RunSpec) -> Hopeless | None:
+    if spec.resources.cloud == "local" or not isinstance(address.parse(spec.checkpoint.uri), str):
+        return None
+    reason = f"checkpoints in the folder {spec.checkpoint.uri} go with the spot instance that wrote them"
+    return Hopeless(reason, "write checkpoint.uri: s3://bucket/prefix or gs://bucket/prefix, or spot_policy: on-demand")
+
+
+def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
+    if known.bare is None or known.bare <= life:
+        return None
+    reason = (
+        f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
+        f"taken within {to_the_second(life)}, and each loss would begin anew"
+    )
+    fix = "train with Lightning, whose state is checkpointed, or --on-demand; what has changed since by another --name"
+    return Hopeless(reason, fix)
+
+
+def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
+    """Neither the notice nor the interval saves what a median life trains."""
+    interval, notice = interval_between(spec, known), NOTICE[spec.resources.cloud]
+    if known.commit is None or interval is None or interval <= life:
+        return None
+    needed = DRAIN_SAFETY * known.commit + timedelta(seconds=DRAIN_MARGIN_S)
+    if needed <= notice:
+        return None
+    reason = (
+        f"a checkpoint every {to_the_second(interval)} is lost with most spot instances, which last "
+        f"{to_the_second(life)} in the median: one took {to_the_second(known.commit)} to become durable in "
+        f"{known.run}, too long for a notice of {to_the_second(notice)}"
+    )
+    return Hopeless(reason, "write checkpoint.every: auto, or a duration well below that, or --on-demand")
+
+
+def interval_between(spec: RunSpec, known: Earlier) -> timedelta | None:
+    """Between two checkpoints; None for a number of steps whose pace nobody measured."""
+    every = spec.checkpoint.every
+    if isinstance(every, timedelta):
+        return max(every, COMMIT_GAP)
+    if isinstance(every, Steps):
+        return None if known.step is None else max(every.count * known.step, COMMIT_GAP)
+    return auto_interval(known.stall or assumptions.STALL)

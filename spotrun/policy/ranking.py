@@ -1,0 +1,121 @@
+"""
+Which offerings may be asked for now, and in which order: the least dollars per hour of progress first.
+
+    price per hour of progress = price now * (1 + changeover / life) + commits of an hour + start / life
+
+The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
+The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
+just lost, refused any run, or was said to be in danger, comes last whatever it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from math import inf
+
+from spotrun.market.hazard import FOLLOWS_WITHIN
+from spotrun.market.world import World, affordable
+from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.policy.cross_region import reservable
+from spotrun.policy.facts import Facts, name_of
+from spotrun.policy.patience import since_opened
+from spotrun.run.billing import SECONDS_PER_HOUR
+from spotrun.run.events import Cause
+from spotrun.run.state import Launch, RunState
+from spotrun.spec.model import RunSpec
+from spotrun.strategies.history import FADING_S
+
+POOL_REST = timedelta(minutes=2)
+"""A pool that had no capacity is not asked again for so long."""
+
+
+def within_price(spec: RunSpec, world: World) -> list[Offering]:
+    return [found for found in world.offerings if affordable(found, spec.resources.max_price)]
+
+
+def spot_offerings(spec: RunSpec, world: World) -> list[Offering]:
+    return [found for found in within_price(spec, world) if found.capacity_type is CapacityType.SPOT]
+
+
+def spot_launches(state: RunState) -> list[Launch]:
+    spot = CapacityType.SPOT
+    return [launch for launch in state.launches.values() if launch.intent.offering.capacity_type is spot]
+
+
+def on_demand_now(facts: Facts) -> list[Offering]:
+    """The on-demand offerings worth asking for now, best first."""
+    asked, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), horizon_s(facts)
+    return sorted(asked, key=lambda found: (found.pool in facts.just_lost, _price_of_progress(facts, found, all_work)))
+
+
+def spot_now(facts: Facts) -> list[Offering]:
+    """The spot offerings worth asking for now, best first."""
+    return list(_spot_by_progress(facts))
+
+
+def worthwhile_spot(facts: Facts) -> list[Offering]:
+    """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
+    stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
+    on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
+    limit = min(on_demand, default=inf)
+    return [found for found, usd in _spot_by_progress(facts).items() if usd < limit]
+
+
+def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
+    """What may be asked for now, best first, each with its price of progress."""
+    trouble = {*facts.just_lost, *at_risk(facts.state, facts.now)}
+    asked = _may_be_asked(facts, CapacityType.SPOT)
+    lives = expected_lives(facts, asked)
+    usd = {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
+    return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
+
+
+def _may_be_asked(facts: Facts, kind: CapacityType) -> list[Offering]:
+    at_rest, offered = resting(facts.state, facts.now), within_price(facts.spec, facts.world)
+    of_kind = [found for found in offered if found.capacity_type is kind and found.pool not in at_rest]
+    return [found for found in of_kind if reservable(found, facts.state)]
+
+
+def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
+    """USD per hour of progress: a changeover is paid once in a life, and not at all by what `starts` no more."""
+    there = facts.transfer(offering.region)
+    changeover_s, start_usd = (facts.changeover_s, there.start_usd) if starts else (0.0, 0.0)
+    by_the_hour = float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
+    return by_the_hour + start_usd * SECONDS_PER_HOUR / life_s
+
+
+def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
+    """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
+    history, now_s, all_work = facts.history, facts.now_s, horizon_s(facts)
+    return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) for found in spot}
+
+
+def horizon_s(facts: Facts) -> float:
+    """For how long an instance is needed: until the work is done, where that is known."""
+    return FADING_S if facts.work is None else max(1.0, facts.work.left_s + facts.changeover_s)
+
+
+def at_risk(state: RunState, now: datetime) -> set[Pool]:
+    """The pools in which an instance of this run was told a short while ago that it might be taken."""
+    return {
+        state.launch_of(attempt).intent.offering.pool
+        for attempt in state.attempts.values()
+        if attempt.rebalance_at is not None and now - attempt.rebalance_at < FOLLOWS_WITHIN
+    }
+
+
+def resting(state: RunState, now: datetime) -> set[Pool]:
+    """The pools that have just refused."""
+    return {
+        launch.intent.offering.pool
+        for launch in since_opened(state)
+        if launch.closed is not None and _refused_for_now(launch, now)
+    }
+
+
+def _refused_for_now(launch: Launch, now: datetime) -> bool:
+    assert launch.closed is not None
+    if launch.closed.cause is Cause.QUOTA:
+        return True
+    return launch.closed.cause is Cause.CAPACITY and now - launch.intended_at < POOL_REST

@@ -1,0 +1,292 @@
+"""What each event changes, once it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from spotrun.instance import EndedBy
+from spotrun.run import events as ev
+from spotrun.run.events import Cause, Entry
+from spotrun.run.state import (
+    WORTH_ANOTHER_TRY,
+    Attempt,
+    AttemptEnd,
+    Commit,
+    Epoch,
+    Launch,
+    Pause,
+    Prune,
+    RunState,
+    Terminal,
+    Trainer,
+)
+
+
+def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
+    return replace(state, launches={**state.launches, number: replace(state.launches[number], **changes)})
+
+
+def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
+    return replace(state, attempts={**state.attempts, number: replace(state.attempts[number], **changes)})
+
+
+def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
+    return replace(_with_attempt(state, number, end=end), current_attempt=None)
+
+
+def _end_run(state: RunState, outcome: str, entry: Entry, cause: Cause, detail: str = "", **more: Any) -> RunState:
+    end = Terminal(outcome=outcome, number=entry.number, at=entry.at, cause=cause, detail=detail, **more)
+    return replace(state, terminal=end)
+
+
+def _created(state: RunState, entry: Entry, event: ev.RunCreated) -> RunState:
+    return replace(state, created=event, created_at=entry.at, opened_at=entry.at)
+
+
+def _stop_requested(state: RunState, entry: Entry, event: ev.StopRequested) -> RunState:
+    return replace(state, stop_requested_at=entry.at)
+
+
+def _resume_requested(state: RunState, entry: Entry, event: ev.ResumeRequested) -> RunState:
+    opened = replace(state, stop_requested_at=None, restarts_used=0, opened_at=entry.at, terminal=None)
+    if state.terminal is None:
+        return opened
+    pause = Pause(since=state.terminal.at, until=max(state.terminal.at, entry.at))
+    return replace(opened, pauses=(*state.pauses, pause))
+
+
+def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) -> RunState:
+    return replace(state, prune=Prune(number=entry.number, keep=event.keep))
+
+
+def _launch_intended(state: RunState, entry: Entry, event: ev.LaunchIntended) -> RunState:
+    launch = Launch(number=entry.number, intent=event, intended_at=entry.at)
+    return replace(state, launches={**state.launches, entry.number: launch})
+
+
+def _launch_recorded(state: RunState, entry: Entry, event: ev.LaunchRecorded) -> RunState:
+    return _with_launch(state, event.launch, recorded=event)
+
+
+def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunState:
+    recorded = state.launches[event.launch].recorded
+    assert recorded is not None
+    return _with_launch(state, event.launch, recorded=replace(recorded, unguarded=None))
+
+
+def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
+    return _with_launch(state, event.launch, closed=event)
+
+
+def _drain_requested(state: RunState, entry: Entry, event: ev.DrainRequested) -> RunState:
+    return _with_attempt(state, event.attempt, drain=event)
+
+
+def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> RunState:
+    return _with_launch(state, event.launch, condemned=event)
+
+
+def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
+    state = _with_launch(state, event.launch, gone=event)
+    current = state.current
+    if current is None or current.launch != event.launch:
+        return state
+    end = AttemptEnd(
+        cause=_cause_of_loss(state.launches[event.launch], event),
+        stopped_at=event.ended_at,
+        known_at=entry.at,
+        last_step=event.last_step_seen,
+        detail=event.evidence,
+    )
+    return _end_attempt(state, current.number, end)
+
+
+def _cause_of_loss(launch: Launch, event: ev.InstanceGone) -> Cause:
+    """The cloud's record first (failures.md P27, R15): who ended the instance decides."""
+    if launch.condemned is not None:
+        return launch.condemned.cause
+    return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
+
+
+def _deadline_out_of_reach(state: RunState, entry: Entry, event: ev.DeadlineOutOfReach) -> RunState:
+    return replace(state, deadline_lost=event)
+
+
+def _budget_nearly_spent(state: RunState, entry: Entry, event: ev.BudgetNearlySpent) -> RunState:
+    return replace(state, budget_warning=event)
+
+
+def _run_stopped(state: RunState, entry: Entry, event: ev.RunStopped) -> RunState:
+    return _end_run(state, "stopped", entry, Cause.STOPPED, event.reason)
+
+
+def _run_failed(state: RunState, entry: Entry, event: ev.RunFailed) -> RunState:
+    return _end_run(state, "failed", entry, event.cause, event.detail)
+
+
+def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) -> RunState:
+    predecessor = state.current
+    if predecessor is not None:
+        end = AttemptEnd(cause=Cause.REPLACED, stopped_at=entry.at, known_at=entry.at, last_step=None, detail="fenced")
+        state = _end_attempt(state, predecessor.number, end)
+    attempt = Attempt(
+        number=entry.number,
+        launch=event.launch,
+        instance_id=event.instance_id,
+        booted_at=event.booted_at,
+        started_at=entry.at,
+        setup=event.setup,
+    )
+    state = _with_launch(state, event.launch, attempt=entry.number)
+    return replace(state, attempts={**state.attempts, entry.number: attempt}, current_attempt=entry.number)
+
+
+def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunState:
+    redone = max(0, _last_step_reached(state) - event.step)
+    chosen = event.commit if event.commit is not None else -1
+    commits = tuple(
+        replace(commit, cut_off=True) if commit.number > chosen and not commit.cut_off else commit
+        for commit in state.commits
+    )
+    trainer = Trainer(incarnation=event.incarnation, resumed_at=entry.at, commit=event.commit, step=event.step)
+    trainers = (*state.attempts[event.attempt].trainers, trainer)
+    state = _with_attempt(state, event.attempt, trainers=trainers)
+    objects = next((commit.event.objects for commit in commits if commit.number == event.commit), 0)
+    return replace(
+        state,
+        commits=commits,
+        epochs=tuple(epoch for epoch in state.epochs if epoch.event.step <= event.step),
+        steps_redone=(*state.steps_redone, (entry.at, redone)) if redone else state.steps_redone,
+        restores=(*state.restores, (entry.at, objects)),
+    )
+
+
+def _last_step_reached(state: RunState) -> int:
+    """The newest step known to have been done by the trainer before this one."""
+    reached = [commit.event.step for commit in state.commits if not commit.cut_off]
+    trained = [attempt for attempt in state.attempts.values() if attempt.trainers]
+    if not trained:
+        return 0
+    last = trained[-1]
+    trainer = last.trainers[-1]
+    reached.append(trainer.step)
+    if trainer.exited is not None:
+        reached.append(trainer.exited.step)
+    if last.end is not None and last.end.last_step is not None:
+        reached.append(last.end.last_step)
+    return max(reached)
+
+
+def _with_newest_trainer(state: RunState, attempt: int, **changes: Any) -> RunState:
+    trainers = state.attempts[attempt].trainers
+    return _with_attempt(state, attempt, trainers=(*trainers[:-1], replace(trainers[-1], **changes)))
+
+
+def _training_started(state: RunState, entry: Entry, event: ev.TrainingStarted) -> RunState:
+    return _with_newest_trainer(state, event.attempt, started_at=entry.at)
+
+
+def _notice_seen(state: RunState, entry: Entry, event: ev.NoticeSeen) -> RunState:
+    if event.kind == "rebalance":
+        first_at = state.attempts[event.attempt].rebalance_at or entry.at
+        return _with_attempt(state, event.attempt, rebalance_at=first_at)
+    return _with_attempt(state, event.attempt, notice=event, notice_at=entry.at)
+
+
+def _notices_unseen(state: RunState, entry: Entry, event: ev.NoticesUnseen) -> RunState:
+    return _with_attempt(state, event.attempt, unseen=event)
+
+
+def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> RunState:
+    state = _with_attempt(state, event.attempt, saves_failed_in_a_row=0)
+    return replace(state, commits=(*state.commits, Commit(number=entry.number, at=entry.at, event=event)))
+
+
+def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> RunState:
+    failures = state.attempts[event.attempt].saves_failed_in_a_row + 1
+    return _with_attempt(state, event.attempt, saves_failed_in_a_row=failures)
+
+
+def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunState:
+    commits = tuple(
+        replace(commit, retired_at=entry.at) if commit.number == event.commit else commit for commit in state.commits
+    )
+    return replace(state, commits=commits)
+
+
+def _epoch_completed(state: RunState, entry: Entry, event: ev.EpochCompleted) -> RunState:
+    return replace(state, epochs=(*state.epochs, Epoch(number=entry.number, at=entry.at, event=event)))
+
+
+def _trainer_exited(state: RunState, entry: Entry, event: ev.TrainerExited) -> RunState:
+    state = _with_newest_trainer(state, event.attempt, exited=event, exited_at=entry.at)
+    return replace(state, restarts_used=state.restarts_used + 1)
+
+
+def _attempt_drained(state: RunState, entry: Entry, event: ev.AttemptDrained) -> RunState:
+    attempt = state.attempts[event.attempt]
+    cause = (
+        Cause.INTERRUPTED if attempt.notice is not None else Cause.STOPPED if state.stop_requested else Cause.REPLACED
+    )
+    final = None if event.final_commit is None else state.commit(event.final_commit)
+    end = AttemptEnd(
+        cause=cause,
+        stopped_at=event.stopped_at,
+        known_at=entry.at,
+        last_step=None if final is None else final.event.step,
+        detail=event.reason,
+    )
+    return _end_attempt(state, event.attempt, end)
+
+
+def _attempt_ended(state: RunState, entry: Entry, event: ev.AttemptEnded) -> RunState:
+    end = AttemptEnd(
+        cause=event.cause,
+        stopped_at=entry.at,
+        known_at=entry.at,
+        last_step=event.last_step,
+        detail=event.detail,
+        gave_up=event.cause not in WORTH_ANOTHER_TRY,
+    )
+    return _end_attempt(state, event.attempt, end)
+
+
+def _run_completed(state: RunState, entry: Entry, event: ev.RunCompleted) -> RunState:
+    end = AttemptEnd(cause=Cause.DONE, stopped_at=entry.at, known_at=entry.at, last_step=event.step)
+    ended = _end_attempt(state, event.attempt, end)
+    return _end_run(ended, "completed", entry, Cause.DONE, final_commit=event.final_commit)
+
+
+EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
+    ev.RunCreated: _created,
+    ev.StopRequested: _stop_requested,
+    ev.ResumeRequested: _resume_requested,
+    ev.PruneRequested: _prune_requested,
+    ev.LaunchIntended: _launch_intended,
+    ev.LaunchRecorded: _launch_recorded,
+    ev.GuardArmed: _guard_armed,
+    ev.LaunchClosed: _launch_closed,
+    ev.DrainRequested: _drain_requested,
+    ev.InstanceCondemned: _condemned,
+    ev.InstanceGone: _gone,
+    ev.DeadlineOutOfReach: _deadline_out_of_reach,
+    ev.BudgetNearlySpent: _budget_nearly_spent,
+    ev.RunStopped: _run_stopped,
+    ev.RunFailed: _run_failed,
+    ev.AttemptStarted: _attempt_started,
+    ev.ResumedFrom: _resumed_from,
+    ev.TrainingStarted: _training_started,
+    ev.NoticeSeen: _notice_seen,
+    ev.NoticesUnseen: _notices_unseen,
+    ev.CheckpointCommitted: _committed,
+    ev.CheckpointFailed: _save_failed,
+    ev.CheckpointRetired: _retired,
+    ev.EpochCompleted: _epoch_completed,
+    ev.TrainerExited: _trainer_exited,
+    ev.AttemptDrained: _attempt_drained,
+    ev.AttemptEnded: _attempt_ended,
+    ev.RunCompleted: _run_completed,
+}

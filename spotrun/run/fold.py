@@ -1,0 +1,70 @@
+"""
+What a run is now: a fold of its events, and nothing else.
+
+`apply` takes one entry further. It checks again what each event presupposes (protocol 3): an entry that breaks its
+preconditions is *void*, kept and named, and without effect. So two writers that raced agree on who won.
+
+Reading a ledger in two parts gives the same state as reading it whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from spotrun.run import events as ev
+from spotrun.run.effects import EFFECTS
+from spotrun.run.events import Entry
+from spotrun.run.preconditions import CHECKS, Refusal, check_run
+from spotrun.run.state import RunState, Void
+
+
+def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
+    state = start or RunState()
+    for entry in entries:
+        state = apply(state, entry)
+    return state
+
+
+def apply(state: RunState, entry: Entry) -> RunState:
+    """The state after one more entry, which must be the next by number."""
+    assert entry.number == state.next_number, f"entry {entry.number} folded at {state.next_number}"
+    reason = refusal(state, entry)
+    counted = replace(state, next_number=entry.number + 1, entry_times=(*state.entry_times, entry.at))
+    if reason is not None:
+        return _void(counted, entry.number, ev.kind(entry.event), reason)
+    return EFFECTS[type(entry.event)](counted, entry, entry.event)
+
+
+def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry") -> RunState:
+    """The state after an object that is no entry of this run: it holds its number and means nothing."""
+    assert number == state.next_number
+    return _void(replace(state, next_number=number + 1), number, "?", reason)
+
+
+def refusal(state: RunState, entry: Entry) -> str | None:
+    """Why this entry would be void at this point, or None where it would be accepted."""
+    try:
+        check_run(state, entry)
+        CHECKS[type(entry.event)](state, entry.event)
+    except Refusal as reason:
+        return str(reason)
+    except ArithmeticError:
+        return "its figures are beyond all reckoning"
+    return None
+
+
+def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
+    """Each entry that had an effect, from entry 0 on, with the state before and after it."""
+    state = RunState()
+    for entry in entries:
+        while state.next_number < entry.number:
+            state = apply_malformed(state, state.next_number)
+        before, state = state, apply(state, entry)
+        if len(state.voids) == len(before.voids):
+            yield before, entry, state
+
+
+def _void(state: RunState, number: int, kind: str, reason: str) -> RunState:
+    return replace(state, voids=(*state.voids, Void(number=number, kind=kind, reason=reason)))

@@ -1,0 +1,235 @@
+"""What each event presupposes. An entry that breaks it is void."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import takewhile
+from typing import Any
+
+from spotrun.run import events as ev
+from spotrun.run.events import Entry
+from spotrun.run.state import Attempt, Launch, RunState, reservation_usd
+
+LIFE_MAX_S = 31 * 86_400
+"""The longest time-to-live; a negative one would reserve less than nothing."""
+
+
+class Refusal(Exception):
+    """Why an entry is void. Never leaves this package."""
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise Refusal(reason)
+
+
+def check_run(state: RunState, entry: Entry) -> None:
+    if isinstance(entry.event, ev.RunCreated):
+        _require(entry.number == 0, "a run is created by entry 0 only")
+        _require(entry.run == entry.event.uid, "the entry names another run than it creates")
+        return
+    _require(state.created is not None, "the run was never created")
+    assert state.created is not None
+    _require(entry.run == state.created.uid, "it belongs to another run")
+
+
+def _check_created(state: RunState, event: ev.RunCreated) -> None:
+    _require(event.ledger_version == ev.LEDGER_VERSION, f"ledger version {event.ledger_version} is not spoken here")
+
+
+def _check_open(state: RunState, _: Any = None) -> None:
+    _require(state.terminal is None, "the run has ended")
+
+
+def _check_resume_requested(state: RunState, _: ev.ResumeRequested) -> None:
+    ended = state.terminal is not None and state.terminal.outcome != "completed"
+    _require(ended or (state.terminal is None and state.stop_requested), "the run is neither stopped nor failed")
+
+
+def _check_prune_requested(state: RunState, event: ev.PruneRequested) -> None:
+    _check_open(state)
+    _require(event.keep >= 1, "the newest checkpoint is always kept")
+
+
+def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
+    _check_open(state)
+    _require(not state.stop_requested, "a stop was requested")
+    _require(state.pending_launch is None, "another launch is pending")
+    _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives so long")
+    created = state.created
+    assert created is not None
+    cap = created.price_cap_usd_per_hour
+    _require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
+    if event.standby_for is None:
+        _require(state.current is None, "an attempt is current")
+    else:
+        _require(state.current_attempt == event.standby_for, "the attempt to replace is not current")
+    if created.budget_usd is not None:
+        planned = state.reserved_usd() + reservation_usd(event, created.billing)
+        _require(planned <= created.budget_usd, "more than the rest of the budget")
+
+
+def _known_launch(state: RunState, number: int) -> Launch:
+    _require(number in state.launches, f"there is no launch {number}")
+    return state.launches[number]
+
+
+def _check_launch_recorded(state: RunState, event: ev.LaunchRecorded) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.recorded is None and launch.gone is None, "already recorded")
+
+
+def _check_guard_armed(state: RunState, event: ev.GuardArmed) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.recorded is not None and launch.recorded.unguarded is not None, "no guard was missing")
+    _require(launch.gone is None, "already gone")
+
+
+def _check_launch_closed(state: RunState, event: ev.LaunchClosed) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.attempt is None, "the launch has started an attempt")
+    _require(launch.open, "already closed")
+
+
+def _check_drain_requested(state: RunState, event: ev.DrainRequested) -> None:
+    current = _check_current(state, event.attempt)
+    _require(current.drain is None, "already requested")
+
+
+def _check_condemned(state: RunState, event: ev.InstanceCondemned) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.condemned is None and launch.gone is None, "already condemned or gone")
+
+
+def _check_gone(state: RunState, event: ev.InstanceGone) -> None:
+    _require(_known_launch(state, event.launch).gone is None, "already gone")
+
+
+def _check_ending_by_runner(state: RunState, _: Any) -> None:
+    _check_open(state)
+    _require(state.current_attempt is None, "an attempt is current")
+
+
+def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> None:
+    _check_open(state)
+    _require(state.deadline_lost is None, "told already")
+
+
+def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None:
+    _check_open(state)
+    assert state.created is not None
+    _require(state.created.budget_usd is not None, "the run has no budget")
+    _require(state.budget_warning is None, "told already")
+
+
+def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
+    _check_open(state)
+    launch = _known_launch(state, event.launch)
+    _require(launch.attempt is None, "the launch has started already")
+    _require(launch.open and launch.condemned is None, "the launch is closed")
+    pending = state.pending_launch
+    _require(pending is not None and pending.number == event.launch, "a newer launch is waiting to start")
+    newest_started = max((other.number for other in state.launches.values() if other.attempt is not None), default=-1)
+    _require(event.launch > newest_started, "a newer launch has started")
+
+
+def _check_current(state: RunState, attempt: int) -> Attempt:
+    _check_open(state)
+    _require(state.current_attempt == attempt, f"attempt {attempt} is not the current one")
+    return state.attempts[attempt]
+
+
+def _check_of_current(state: RunState, event: Any) -> None:
+    _check_current(state, event.attempt)
+
+
+def _check_resumed_from(state: RunState, event: ev.ResumedFrom) -> None:
+    attempt = _check_current(state, event.attempt)
+    _require(event.incarnation == len(attempt.trainers), "another trainer of that number has begun")
+    if event.commit is None:
+        _require(not state.restore_candidates(), "from zero although there is a checkpoint")
+        return
+    commit = state.commit(event.commit)
+    _require(commit is not None and commit.usable, "the commit may not be resumed from")
+    newer = {other.number for other in state.restore_candidates() if other.number > event.commit}
+    _require(newer <= set(event.skipped), "there is a newer checkpoint")
+
+
+def _check_of_trainer(state: RunState, event: Any) -> None:
+    attempt = _check_current(state, event.attempt)
+    _require(bool(attempt.trainers), "no trainer has begun")
+    newest = attempt.trainers[-1]
+    _require(newest.incarnation == event.incarnation and newest.exited is None, "not the attempt's newest trainer")
+
+
+def _check_training_started(state: RunState, event: ev.TrainingStarted) -> None:
+    _check_of_trainer(state, event)
+    _require(state.attempts[event.attempt].trainers[-1].started_at is None, "already started")
+
+
+def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
+    attempt = _check_current(state, event.attempt)
+    _require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
+    again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
+    _require(not again, "the newest commit is this one already")
+    if event.borrows:
+        lenders = {commit.event.prefix for commit in state.commits if commit.retired_at is None}
+        _require(lenders.issuperset(event.borrows), "it borrows of a checkpoint that may be gone")
+
+
+def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunCompleted) -> None:
+    _check_current(state, event.attempt)
+    if event.final_commit is not None:
+        commit = state.commit(event.final_commit)
+        _require(commit is not None and commit.usable, "the final commit is not an accepted one")
+
+
+def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
+    if event.attempt is None:
+        _require(state.terminal is not None, "a runner retires only when the run has ended")
+    else:
+        _check_current(state, event.attempt)
+    commit = state.commit(event.commit)
+    _require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
+    assert commit is not None
+    later = takewhile(lambda other: other.number > commit.number, reversed(state.commits))
+    needed = any(other.retired_at is None and commit.event.prefix in other.event.borrows for other in later)
+    _require(not needed, "another checkpoint has borrowed of it")
+
+
+def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
+    _check_current(state, event.attempt)
+    last = state.epochs[-1].event.epoch if state.epochs else -1
+    _require(event.epoch > last, "that epoch is completed already")
+
+
+CHECKS: dict[type, Callable[[RunState, Any], object]] = {
+    ev.RunCreated: _check_created,
+    ev.StopRequested: _check_open,
+    ev.ResumeRequested: _check_resume_requested,
+    ev.PruneRequested: _check_prune_requested,
+    ev.LaunchIntended: _check_launch_intended,
+    ev.LaunchRecorded: _check_launch_recorded,
+    ev.GuardArmed: _check_guard_armed,
+    ev.LaunchClosed: _check_launch_closed,
+    ev.DrainRequested: _check_drain_requested,
+    ev.InstanceCondemned: _check_condemned,
+    ev.InstanceGone: _check_gone,
+    ev.DeadlineOutOfReach: _check_deadline_out_of_reach,
+    ev.BudgetNearlySpent: _check_budget_nearly_spent,
+    ev.RunStopped: _check_ending_by_runner,
+    ev.RunFailed: _check_ending_by_runner,
+    ev.AttemptStarted: _check_attempt_started,
+    ev.ResumedFrom: _check_resumed_from,
+    ev.TrainingStarted: _check_training_started,
+    ev.NoticeSeen: _check_of_current,
+    ev.NoticesUnseen: _check_of_current,
+    ev.CheckpointCommitted: _check_committed,
+    ev.CheckpointFailed: _check_of_current,
+    ev.CheckpointRetired: _check_retired,
+    ev.EpochCompleted: _check_epoch_completed,
+    ev.TrainerExited: _check_of_trainer,
+    ev.AttemptDrained: _check_final_commit,
+    ev.AttemptEnded: _check_of_current,
+    ev.RunCompleted: _check_final_commit,
+}

@@ -1,0 +1,283 @@
+"""The words for what a run is now. How a ledger becomes a `RunState` is in `spotrun.run.fold`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.instance import EndedBy, PriceSegment
+from spotrun.offering import CapacityType
+from spotrun.run import events as ev
+from spotrun.run.billing import ZERO, Meter, hourly
+from spotrun.run.events import Cause
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """One intended instance and what became of it."""
+
+    number: int
+    intent: ev.LaunchIntended
+    intended_at: datetime
+    recorded: ev.LaunchRecorded | None = None
+    closed: ev.LaunchClosed | None = None
+    condemned: ev.InstanceCondemned | None = None
+    gone: ev.InstanceGone | None = None
+    attempt: int | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.closed is None and self.gone is None
+
+    @property
+    def pending(self) -> bool:
+        """Asked for, and neither closed, gone, nor taken over the run yet."""
+        return self.open and self.attempt is None
+
+    @property
+    def settled(self) -> bool:
+        """Nothing of it is left, nor will come to light: its bill is final."""
+        return self.gone is not None or self._refused
+
+    @property
+    def _refused(self) -> bool:
+        return self.closed is not None and self.closed.refused and self.recorded is None
+
+    @property
+    def billed_from(self) -> datetime | None:
+        """Since when its meter runs, or ran, by what was recorded last; None where it never did."""
+        return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
+
+    @property
+    def prices(self) -> tuple[PriceSegment, ...]:
+        """What it was charged, by what was recorded last: an end may have been told without any price."""
+        return next((fact.prices for fact in self._facts if fact.prices), ())
+
+    @property
+    def newest_price_usd_per_hour(self) -> Decimal:
+        """The last of its prices; while there is none, that at which it was asked for."""
+        return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
+
+    @property
+    def _facts(self) -> list[ev.LaunchRecorded | ev.InstanceGone]:
+        return [fact for fact in (self.gone, self.recorded) if fact is not None]
+
+    def meter(self, rule: ev.BillingRule) -> Meter:
+        """Its bill."""
+        gone = self.gone
+        if gone is None:
+            return Meter(rule, self.prices, self.billed_from, None, None)
+        spot = self.intent.offering.capacity_type is CapacityType.SPOT
+        ended_by = gone.ended_by if spot else EndedBy.USER
+        return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
+
+    def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
+        """
+        What this launch may cost in all: the final bill once it is gone, nothing where the cloud refused it, the whole
+        time-to-live until then.
+        """
+        if self.gone is not None:
+            return self.meter(rule).cost_until(self.gone.ended_at)
+        if self._refused:
+            return ZERO
+        return reservation_usd(self.intent, rule)
+
+
+class Trainer(msgspec.Struct, frozen=True, kw_only=True):
+    """One trainer process of an attempt."""
+
+    incarnation: int
+    resumed_at: datetime
+    commit: int | None
+    step: int
+    started_at: datetime | None = None
+    exited: ev.TrainerExited | None = None
+    exited_at: datetime | None = None
+
+
+WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED})
+"""Causes that lie outside of the training: an attempt that its agent ended for one of them is followed by another."""
+
+
+class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
+
+    `gave_up`: its agent sees no use in another try.
+    """
+
+    cause: Cause
+    stopped_at: datetime
+    known_at: datetime
+    last_step: int | None
+    detail: str = ""
+    gave_up: bool = False
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of training on one instance."""
+
+    number: int
+    launch: int
+    instance_id: str
+    booted_at: datetime
+    started_at: datetime
+    setup: ev.SetUp | None = None
+    trainers: tuple[Trainer, ...] = ()
+    notice: ev.NoticeSeen | None = None
+    unseen: ev.NoticesUnseen | None = None
+    notice_at: datetime | None = None
+    rebalance_at: datetime | None = None
+    drain: ev.DrainRequested | None = None
+    end: AttemptEnd | None = None
+    saves_failed_in_a_row: int = 0
+
+    @property
+    def rebalance(self) -> bool:
+        """The cloud has said that it might take the instance."""
+        return self.rebalance_at is not None
+
+    @property
+    def leaving(self) -> bool:
+        """It has been told to go, by the cloud or by a runner."""
+        return self.notice is not None or self.drain is not None
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history."""
+
+    number: int
+    at: datetime
+    event: ev.CheckpointCommitted
+    retired_at: datetime | None = None
+    cut_off: bool = False
+
+    @property
+    def usable(self) -> bool:
+        return self.retired_at is None and not self.cut_off and not self.event.suspect
+
+
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """A completed epoch on the history that survives so far."""
+
+    number: int
+    at: datetime
+    event: ev.EpochCompleted
+
+
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a run: `completed`, `stopped` or `failed`."""
+
+    outcome: str
+    number: int
+    at: datetime
+    cause: Cause
+    detail: str = ""
+    final_commit: int | None = None
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """From an end to the request that opened the run again. This time belongs to no account."""
+
+    since: datetime
+    until: datetime
+
+
+class Prune(msgspec.Struct, frozen=True, kw_only=True):
+    """A wish to keep no more than `keep` of the commits before entry `number`."""
+
+    number: int
+    keep: int
+
+
+class Void(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    kind: str
+    reason: str
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fold. `next_number` is where the next entry goes."""
+
+    next_number: int = 0
+    created: ev.RunCreated | None = None
+    created_at: datetime | None = None
+    launches: Mapping[int, Launch] = {}
+    attempts: Mapping[int, Attempt] = {}
+    commits: tuple[Commit, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    current_attempt: int | None = None
+    stop_requested_at: datetime | None = None
+    opened_at: datetime | None = None
+    restarts_used: int = 0
+    deadline_lost: ev.DeadlineOutOfReach | None = None
+    budget_warning: ev.BudgetNearlySpent | None = None
+    terminal: Terminal | None = None
+    prune: Prune | None = None
+    pauses: tuple[Pause, ...] = ()
+    steps_redone: tuple[tuple[datetime, int], ...] = ()
+    restores: tuple[tuple[datetime, int], ...] = ()
+    entry_times: tuple[datetime, ...] = ()
+    voids: tuple[Void, ...] = ()
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.stop_requested_at is not None
+
+    @property
+    def current(self) -> Attempt | None:
+        """The newest accepted attempt that has not ended."""
+        return None if self.current_attempt is None else self.attempts[self.current_attempt]
+
+    @property
+    def pending_launch(self) -> Launch | None:
+        return next((launch for launch in reversed(list(self.launches.values())) if launch.pending), None)
+
+    def launch_of(self, attempt: Attempt) -> Launch:
+        return self.launches[attempt.launch]
+
+    @property
+    def unguarded(self) -> list[ev.LaunchRecorded]:
+        """The instances that nothing in their cloud would end if their own timers did not (protocol 11)."""
+        found = [launch.recorded for launch in self.launches.values() if launch.gone is None]
+        return [recorded for recorded in found if recorded is not None and recorded.unguarded]
+
+    @property
+    def packed(self) -> list[Attempt]:
+        """The attempts whose set-up was stored for later ones: of each kind of accelerator the first."""
+        first: dict[str, Attempt] = {}
+        for attempt in self.attempts.values():
+            if attempt.setup is not None and attempt.setup.how == "run" and attempt.setup.packed_bytes:
+                first.setdefault(self.launch_of(attempt).intent.offering.accelerators, attempt)
+        return list(first.values())
+
+    def restore_candidates(self) -> list[Commit]:
+        """What may be resumed from, newest entry first (protocol 22)."""
+        return [commit for commit in reversed(self.commits) if commit.usable]
+
+    def latest_commit(self) -> Commit | None:
+        return next(iter(self.restore_candidates()), None)
+
+    def commit(self, number: int) -> Commit | None:
+        return next((commit for commit in reversed(self.commits) if commit.number == number), None)
+
+    def commit_at(self, prefix: str) -> Commit | None:
+        """The newest commit whose objects lie below a prefix."""
+        return next((commit for commit in reversed(self.commits) if commit.event.prefix == prefix), None)
+
+    def is_retired(self, number: int) -> bool:
+        commit = self.commit(number)
+        return commit is not None and commit.retired_at is not None
+
+    def reserved_usd(self) -> Decimal:
+        """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
+        assert self.created is not None
+        return sum((launch.reserved_usd(self.created.billing) for launch in self.launches.values()), ZERO)
+
+
+def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:
+    """The most that this launch can cost: its whole time-to-live at its price ceiling, disk, address and egress."""
+    ceiling = intent.price_ceiling_usd_per_hour + rule.attached_usd_per_hour
+    return hourly(ceiling, timedelta(seconds=intent.time_to_live_s)) + intent.egress_usd

@@ -1,0 +1,92 @@
+"""SecureStrings of AWS's Parameter Store, read with the role of an instance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+from botocore import exceptions as sdk
+from botocore.config import Config
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from spotrun.errors import StoreUnavailable
+from spotrun.secrets.reference import SecretUnreadable
+
+BATCH = 10
+"""The most that one GetParameters may name."""
+SECURE = "SecureString"
+ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
+"""A run's role is as new as the run, and whether it may read is not known everywhere at once."""
+_DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
+_PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
+_CONFIG = Config(
+    connect_timeout=5.0,
+    read_timeout=10.0,
+    retries={"mode": "standard", "total_max_attempts": 8},  # reading is harmless to repeat; a minute at most
+    user_agent_extra="spotrun",
+)
+
+
+class _Denied(SecretUnreadable):
+    pass
+
+
+def read_parameters(paths: Sequence[str]) -> dict[str, str]:
+    """
+    The values by path.
+
+    Raises:
+        SecretUnreadable: one is missing, lies there in the clear, or may not be read.
+        StoreUnavailable: a passing fault.
+    """
+    again = Retrying(
+        retry=retry_if_exception_type(_Denied),
+        wait=wait_fixed(ASK_AGAIN_EVERY_S),
+        stop=stop_after_delay(ASK_AGAIN_FOR_S),
+        reraise=True,
+    )
+    return again(_read, paths)
+
+
+def _read(paths: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        client = _client()
+        for start in range(0, len(paths), BATCH):
+            batch = list(paths[start : start + BATCH])
+            found |= _checked(client.get_parameters(Names=batch, WithDecryption=True), client.meta.region_name)
+    except (sdk.ClientError, sdk.BotoCoreError) as error:
+        what = f"the Parameter Store did not give {', '.join(paths)}: {error}"
+        if _passes(error):
+            raise StoreUnavailable(what) from error
+        hint = "the role of instances (infra/aws) reads below /spotrun/; a key of your own has to allow kms:Decrypt"
+        raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
+    return found
+
+
+def _code(error: sdk.ClientError | sdk.BotoCoreError) -> str:
+    code: str = error.response.get("Error", {}).get("Code", "") if isinstance(error, sdk.ClientError) else ""
+    return code
+
+
+def _passes(error: sdk.ClientError | sdk.BotoCoreError) -> bool:
+    if not isinstance(error, sdk.ClientError):
+        return True
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or "Throttl" in _code(error)
+
+
+def _client() -> Any:
+    return boto3.Session().client("ssm", config=_CONFIG)
+
+
+def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:
+    if missing := answer["InvalidParameters"]:
+        what = f"there is no parameter {', '.join(missing)} in {region}"
+        raise SecretUnreadable(what, hint=f"{_PUT.format(missing[0])} --region {region}")
+    clear = [row["Name"] for row in answer["Parameters"] if row["Type"] != SECURE]
+    if clear:
+        what = f"{', '.join(clear)} lies in {region} in the clear"
+        raise SecretUnreadable(what, hint=f"make it a SecureString: {_PUT.format(clear[0])} --overwrite")
+    return {row["Name"]: row["Value"] for row in answer["Parameters"]}

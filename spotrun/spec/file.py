@@ -1,0 +1,344 @@
+"""
+From a YAML file and the flags of the command line to a RunSpec, or to every problem at once with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from spotrun.address import DEFAULT_STORE
+from spotrun.errors import SpecInvalid
+from spotrun.spec.leaks import plain_secrets
+from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import Key, Problem, dotted, problems_of
+from spotrun.spec.values import clean_text, kind_of, name_from, read_script
+from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
+from spotrun.units import Unreadable, shown
+
+_FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration", "num_nodes": "--num-nodes"}
+
+
+@dataclass(frozen=True)
+class PlacedProblem:
+    """A problem and where the user finds it: a line and column of the file, or a flag."""
+
+    where: str
+    key: str
+    message: str
+    suggestion: str | None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        told = self.message if not self.suggestion else f"{self.message}; {self.suggestion}"
+        return ": ".join(part for part in (self.where, self.key, told) if part)
+
+
+class SpecFileInvalid(SpecInvalid):
+    """A spec with problems; `problems` has each of them for `--json`, in the order of the file."""
+
+    def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
+        count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
+        listed = "\n".join(f"{'  ' if count else ''}{problem}" for problem in problems)
+        super().__init__(count + listed, hint=hint or self._hint(path, problems))
+        self.problems = problems
+
+    def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
+        if all(problem.where.startswith("--") for problem in problems):
+            return "give it anew; --help shows all flags"
+        return f"correct it, then spotrun validate {shown(path, 200)}"
+
+
+def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
+    """
+    The resolved spec: defaults filled in; `workdir`, `checkpoint.uri` and `aws.advisor`, relative to the
+    file's folder, made absolute.
+
+    `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
+    "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
+    them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` where neither says it.
+
+    Raises:
+        SpecFileInvalid: every problem with its key, line and suggestion; nothing was started.
+    """
+    path = Path(path)
+    draft = _Draft(path, read_yaml(_read_text(path)))
+    if not draft.hopeless():
+        take_shorthands(draft)
+        apply_overrides(draft, overrides or {})
+        resolve_paths(draft, default_store)
+        spec = _validated(draft)
+        for problem in () if spec is None else plain_secrets(spec.envs, spec.resources.cloud):
+            draft.add_found(problem)
+        if spec is not None and not draft.problems:
+            return spec
+    raise SpecFileInvalid(path, draft.placed())
+
+
+@dataclass
+class _Draft:
+    """A spec in the making: what the file says so far, and what is wrong with it so far."""
+
+    path: Path
+    document: Document
+    problems: list[tuple[Position | None, Problem]] = field(init=False)
+    spelled: dict[Key, Key] = field(default_factory=dict)
+    """The key that the user wrote, by the key that it became."""
+    flags: dict[Key, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.problems = [*self.document.problems]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return self.document.data
+
+    def hopeless(self) -> bool:
+        """The text could not be read to its end, so its data are not what the user wrote."""
+        return bool(self.problems) and not self.data
+
+    def section(self, name: str) -> dict[str, Any] | None:
+        """The mapping at `name`, empty and kept if it was left out; None when something else stands there."""
+        found = self.data.setdefault(name, {})
+        return found if isinstance(found, dict) else None
+
+    def add(self, key: Key, message: str, suggestion: str | None = None, at: Position | None = None) -> None:
+        self.problems.append((at, Problem(key, message, suggestion)))
+
+    def add_found(self, problem: Problem) -> None:
+        """Take a problem of the models, unless it only follows from a value that could not be read."""
+        if not any(problem.key[: len(key)] == key for key in self.document.unreadable):
+            self.problems.append((None, problem))
+
+    def placed(self) -> tuple[PlacedProblem, ...]:
+        """In the order of the file, flags last."""
+        told = dict.fromkeys(self._place(at, problem) for at, problem in self.problems)
+        return tuple(sorted(told, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
+
+    def _place(self, at: Position | None, problem: Problem) -> PlacedProblem:
+        flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)
+        if flag is not None:
+            return PlacedProblem(flag, "", problem.message, problem.suggestion)
+        key = self._as_spelled(problem.key)
+        at = at or next(
+            (self.document.positions[above] for above in _self_and_above(key) if above in self.document.positions),
+            TOP,
+        )
+        where = f"{shown(self.path, 200)}:{at.line}"
+        return PlacedProblem(where, dotted(key), problem.message, problem.suggestion, at.line, at.column)
+
+    def _as_spelled(self, key: Key) -> Key:
+        for above in _self_and_above(key):
+            if above in self.spelled:
+                return self.spelled[above] + key[len(above) :]
+        return key
+
+
+def _self_and_above(key: Key) -> list[Key]:
+    return [key[:length] for length in range(len(key), -1, -1)]
+
+
+# --- the file -------------------------------------------------------------------------------------------
+
+
+def _read_text(path: Path) -> str:
+    """The file's text; every reason why there is none is a problem of its own."""
+    try:
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind):
+            raise _no_file(path, "is a folder, not a file")
+        if not stat.S_ISREG(kind):
+            raise _no_file(path, "is not a regular file")
+        with open(path, "rb") as file:
+            content = file.read(BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise _no_file(path, "no such file", _files_like(path)) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if len(content) > BYTES_MAX:
+        raise _unreadable(path, f"is larger than {BYTES_MAX >> 20} MiB", "a spec is a few lines; is it the right file?")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise _unreadable(path, f"line {line} is not UTF-8", "save the file as UTF-8") from None
+
+
+def _unreadable(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
+    return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),))
+
+
+def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
+    problem = PlacedProblem(shown(path, 200), "", message, suggestion)
+    return SpecFileInvalid(path, (problem,), hint="name a YAML file; `spotrun validate --schema` tells what is in one")
+
+
+def _files_like(path: Path) -> str | None:
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
+    except OSError:
+        return None
+    close = difflib.get_close_matches(path.name[:100], names[:200], 1, cutoff=0.4)
+    return f"did you mean {shown(path.parent / close[0], 200)}?" if close else None
+
+
+# --- shorthands and flags -------------------------------------------------------------------------------
+
+
+def take_shorthands(draft: _Draft) -> None:
+    """`run:` at the top becomes train.run, SkyPilot's `use_spot` becomes resources.spot_policy."""
+    _take_run(draft)
+    _take_use_spot(draft)
+
+
+def _take_run(draft: _Draft) -> None:
+    if "run" in draft.data:
+        command = draft.data.pop("run")
+        if "train" in draft.data:
+            draft.add(("run",), "has no place beside train", "keep one of train and run")
+            return
+        draft.data["train"] = {"run": command}
+        draft.spelled[("train", "run")] = ("run",)
+        if ("run",) in draft.document.unreadable:
+            draft.document.unreadable.add(("train", "run"))
+    elif "train" not in draft.data:
+        draft.data["train"] = {}
+
+
+def _take_use_spot(draft: _Draft) -> None:
+    resources = draft.section("resources")
+    if resources is None or "use_spot" not in resources:
+        return
+    key: Key = ("resources", "use_spot")
+    use_spot = resources.pop("use_spot")
+    if not isinstance(use_spot, bool):
+        if key not in draft.document.unreadable:
+            draft.add(
+                key,
+                f"must be true or false, not {kind_of(use_spot)} {shown(use_spot)!r}",
+                "write true or false",
+            )
+    elif "spot_policy" in resources:
+        draft.add(key, "has no place beside spot_policy", "keep one of use_spot and spot_policy")
+    else:
+        resources["spot_policy"] = "spot" if use_spot else "on-demand"
+        draft.spelled[("resources", "spot_policy")] = key
+
+
+def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:
+    """Put each flag's value over the file's, which is then neither used nor checked."""
+    for path, value in overrides.items():
+        if value is None:
+            continue
+        head, _, rest = path.partition(".")
+        key: Key = (head, rest) if rest else (head,)
+        holder = draft.section(head) if rest else draft.data
+        if holder is None:
+            continue
+        holder[str(key[-1])] = value
+        draft.flags[key] = flag_of(path, value)
+        _forget(draft, key)
+
+
+def flag_of(path: str, value: object) -> str:
+    """How the user wrote the override: `--spot` for the policy spot, `--env LR`, `--max-price`."""
+    if path == "resources.spot_policy":
+        return f"--{shown(value)}"
+    if path.startswith("envs."):
+        return f"--env {shown(path.removeprefix('envs.'))}"
+    return _FLAGS.get(path, "--" + path.rpartition(".")[2].replace("_", "-"))
+
+
+def _forget(draft: _Draft, key: Key) -> None:
+    """The file's value at `key` is overridden: what could not be read there no longer matters."""
+    overridden = {unreadable for unreadable in draft.document.unreadable if unreadable[: len(key)] == key}
+    draft.problems = [(at, problem) for at, problem in draft.problems if problem.key not in overridden]
+    draft.document.unreadable -= overridden
+
+
+# --- paths ----------------------------------------------------------------------------------------------
+
+
+def resolve_paths(draft: _Draft, default_store: str) -> None:
+    """Name and paths that depend on where the file is, and the checks that need the file system."""
+    draft.data.setdefault("name", name_from(draft.path.stem))
+    folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
+    if folder is not None:
+        draft.data["workdir"] = str(folder)
+        _check_workdir(draft, folder)
+    checkpoint = draft.section("checkpoint")
+    uri = None if checkpoint is None else checkpoint.setdefault("uri", default_store)
+    if checkpoint is not None and not (isinstance(uri, str) and "://" in uri):
+        store = _expanded(draft, ("checkpoint", "uri"), uri)
+        checkpoint["uri"] = uri if store is None else str(store)
+    aws = draft.data.get("aws")
+    advisor = aws.get("advisor") if isinstance(aws, dict) else None
+    if isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
+        file = _expanded(draft, ("aws", "advisor"), advisor)
+        aws["advisor"] = advisor if file is None else str(file)
+
+
+def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:
+    """The absolute path that the user means; None when the models will say what is wrong with it."""
+    try:
+        text = os.path.expanduser(clean_text(value))
+    except Unreadable:
+        return None
+    if key in draft.document.unreadable:
+        return None
+    if text.startswith("~"):
+        draft.add(key, f"{shown(text)} names no home folder", "write the folder's full path")
+        draft.document.unreadable.add(key)
+        return None
+    return Path(os.path.normpath(os.path.join(os.path.abspath(draft.path.parent), text)))
+
+
+def _check_workdir(draft: _Draft, workdir: Path) -> None:
+    try:
+        if not workdir.is_dir():
+            missing = "is not a folder" if workdir.exists() else "no such folder"
+            draft.add(("workdir",), f"{missing}: {shown(workdir, 200)}", "write a folder, relative to this file")
+            return
+    except (OSError, ValueError) as error:
+        draft.add(("workdir",), f"cannot be read: {shown(error, 200)}", "write a shorter path")
+        return
+    train = draft.data.get("train")
+    if isinstance(train, dict) and "script" in train and ("train", "script") not in draft.document.unreadable:
+        _check_script(draft, workdir, train["script"])
+
+
+def _check_script(draft: _Draft, workdir: Path, value: object) -> None:
+    key: Key = ("train", "script")
+    try:
+        script = workdir / read_script(value)
+        if not script.is_file():
+            draft.add(key, f"no such file: {shown(script, 200)}", _scripts_like(workdir, script.name))
+        elif not script.resolve().is_relative_to(workdir.resolve()):
+            draft.add(key, "is a link out of workdir", "copy the script into workdir")
+    except Unreadable:
+        return
+    except (OSError, ValueError) as error:
+        draft.add(key, f"cannot be read: {shown(error, 200)}", "write a shorter path")
+
+
+def _scripts_like(workdir: Path, name: str) -> str:
+    names = sorted(entry.name for entry in workdir.iterdir() if entry.suffix == ".py")[:200]
+    close = difflib.get_close_matches(name[:100], names, 1, cutoff=0.4)
+    return f"did you mean {shown(close[0])}?" if close else "write a path relative to workdir"
+
+
+def _validated(draft: _Draft) -> RunSpec | None:
+    try:
+        return RunSpec.model_validate(draft.data)
+    except ValidationError as error:
+        for problem in problems_of(error, RunSpec):
+            draft.add_found(problem)
+        return None

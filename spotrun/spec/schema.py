@@ -1,0 +1,45 @@
+"""The JSON Schema of a spec file, by which editors complete and check it while it is written."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from spotrun.spec.model import RunSpec
+from spotrun.units import format_duration
+
+
+class _ForEditors(GenerateJsonSchema):
+    """Defaults as a user would write them, and no `null`: a file leaves a key out instead."""
+
+    def nullable_schema(self, schema: Any) -> dict[str, Any]:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: Any) -> dict[str, Any]:
+        if schema.get("default") is None or isinstance(schema["default"], BaseModel):
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    def encode_default(self, default: Any) -> Any:
+        return format_duration(default) if isinstance(default, timedelta) else super().encode_default(default)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec file, for editors: the models, and the shorthands of a file."""
+    schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
+    resources = schema["$defs"]["ResourcesSpec"]["properties"]
+    resources["use_spot"] = {
+        "type": "boolean",
+        "description": "SkyPilot's: true is spot, false is on-demand.",
+    }
+    schema["properties"]["run"] = {
+        "type": "string",
+        "minLength": 1,
+        "description": "Any shell command, instead of train.",
+    }
+    del schema["required"]
+    schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

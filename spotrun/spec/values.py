@@ -1,0 +1,377 @@
+"""
+Reading one value of a spec: from what YAML or a flag holds to the type that the model keeps.
+
+Every `read_*` raises `Unreadable`, which becomes a problem with key, line and suggestion. Nothing touches the
+file system.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import time, timedelta
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from spotrun import address
+from spotrun.errors import StoreError
+from spotrun.secrets import reference as secret_reference
+from spotrun.secrets.credentials import holds_credential
+from spotrun.spec import condition
+from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
+PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+TEMPLATE_PATTERN = r"^[A-Za-z0-9()./_-]{3,128}$"
+IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
+STEPS_PATTERN = r"^[1-9]\d* steps?$"
+SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
+TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
+STRATEGY_NAMES = (
+    *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
+    *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
+)
+"""What `spotrun.strategies.catalogue` knows; a specification cannot look there."""
+
+
+NEWS_KINDS = (
+    *("started", "interrupted", "fallback", "returned", "late"),
+    *("budget", "stopped", "failed", "done", "night"),
+)
+"""What `spotrun.notify.news` tells of."""
+VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def clean_text(value: object, *, lines: bool = False) -> str:
+    """Text, not empty, without control or direction-changing characters; line breaks and tabs with `lines`."""
+    if not isinstance(value, str):
+        quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
+        raise Unreadable(f"must be text, not {kind_of(value)}", quoted if is_plain(value) else "write one text")
+    allowed = "\n\t\r" if lines else ""
+    for character in value:
+        if character not in allowed and not character.isprintable() and _is_hostile(character):
+            raise Unreadable(f"contains the control character U+{ord(character):04X}", "remove it")
+    if not value.strip():
+        raise Unreadable("is empty", "write a value or remove the key")
+    return value
+
+
+def _is_hostile(character: str) -> bool:
+    """Control characters, lone surrogates, line separators, bidirectional overrides (CVE-2021-42574)."""
+    bidirectional = "\u202a" <= character <= "\u202e" or "\u2066" <= character <= "\u2069"
+    return bidirectional or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+
+
+def is_plain(value: object) -> bool:
+    return isinstance(value, int | float | Decimal)
+
+
+def kind_of(value: object) -> str:
+    """What YAML calls it."""
+    if isinstance(value, bool):
+        return f"the boolean {str(value).lower()}"
+    if isinstance(value, int | float | Decimal):
+        return f"the number {shown(value)}"
+    return {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}.get(type(value), "this")
+
+
+def matching(pattern: str, rule: str) -> Callable[[object], str]:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def read(value: object) -> str:
+        text = clean_text(value)
+        if not compiled.fullmatch(text):
+            raise Unreadable(f"{shown(text)!r} is not allowed here", rule)
+        return text
+
+    return read
+
+
+def one_of(*allowed: str, unbuilt: tuple[str, ...] = ()) -> Callable[[object], Any]:
+    listed = " or ".join(filter(None, [", ".join(allowed[:-1]), allowed[-1]]))
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value in allowed:
+            return value
+        if isinstance(value, str) and value in unbuilt:
+            raise Unreadable(f"{value} is known, but not built yet", f"write {listed}")
+        close = difflib.get_close_matches(str(value)[:40].lower().replace("_", "-"), allowed, 1)
+        raise Unreadable(f"must be {listed}, not {shown(value)!r}", f"write {close[0] if close else allowed[0]}")
+
+    return read
+
+
+def read_name(value: object) -> str:
+    text = clean_text(value)
+    if not re.fullmatch(NAME_PATTERN, text, re.ASCII):
+        rule = "a name has 1 to 63 small letters, digits and dashes, and starts with a letter or digit"
+        raise Unreadable(f"{shown(text)!r} is not a name: {rule}", f"write {name_from(text)}")
+    return text
+
+
+def name_from(text: str) -> str:
+    """The nearest allowed name: `ResNet_50.v2` gives `resnet-50-v2`."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "run"
+
+
+def read_script(value: object) -> str:
+    text = clean_text(value)
+    path = PurePosixPath(text)
+    if path.is_absolute() or text.startswith("~"):
+        raise Unreadable("must be a path inside workdir, not an absolute one", "write it relative to workdir")
+    if ".." in path.parts:
+        raise Unreadable("must stay inside workdir", "remove the .. or set workdir to the folder above")
+    if text.startswith("-") or not path.parts:
+        raise Unreadable(f"{shown(text)!r} is not a script", "write a path like train.py")
+    return str(path)
+
+
+def read_args(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        words = value.split() if isinstance(value, str) else []
+        raise Unreadable(f"must be a list, not {kind_of(value)}", f"write [{shown(', '.join(words))}]")
+    return tuple(_arg(item, index) for index, item in enumerate(value))
+
+
+def _arg(value: object, index: int) -> str:
+    if isinstance(value, str) and not value:
+        return value
+    if is_plain(value) and not isinstance(value, bool):
+        return f"{value:f}" if isinstance(value, Decimal) else str(value)
+    try:
+        return clean_text(str(value).lower() if isinstance(value, bool) else value, lines=True)
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(index,)) from error
+
+
+def read_envs(value: object) -> dict[str, str]:
+    """Numbers and booleans become text as SkyPilot makes it, which is Python's `str`: `true` gives `True`."""
+    if not isinstance(value, dict):
+        raise Unreadable(f"must be a mapping, not {kind_of(value)}", "write {NAME: value}")
+    return {_env_name(name): _env_value(name, item) for name, item in value.items()}
+
+
+def read_secrets(value: object) -> dict[str, str]:
+    """Names, or names with where their values are: "" where that follows from the name. No message quotes a value."""
+    if isinstance(value, list | tuple):
+        return {_listed_secret(index, item): "" for index, item in enumerate(value)}
+    if not isinstance(value, dict):
+        raise Unreadable("must be names of variables", "write [WANDB_API_KEY], or {WANDB_API_KEY: ssm:/spotrun/wandb}")
+    return {_env_name(name): _reference(name, item) for name, item in value.items()}
+
+
+def _listed_secret(index: int, name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+        raise Unreadable("is not a variable name", "write the name; its value does not belong here", at=(index,))
+    return _env_name(name)
+
+
+def _reference(name: str, value: object) -> str:
+    if value is None or value == "":
+        return ""
+    try:
+        return str(secret_reference.parse(value))
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(name,)) from error
+
+
+def _env_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+        raise Unreadable("is not a variable name", "use letters, digits and _, and start with no digit", at=(name,))
+    if name.startswith("SPOTRUN_"):
+        raise Unreadable("names that start with SPOTRUN_ belong to spotrun", "choose another name", at=(name,))
+    return name
+
+
+def _env_value(name: str, value: object) -> str:
+    if is_plain(value):
+        return str(float(value) if isinstance(value, Decimal) else value)
+    try:
+        return value if value == "" and isinstance(value, str) else clean_text(value, lines=True)
+    except Unreadable as error:
+        raise Unreadable(error.message, error.suggestion, at=(name,)) from error
+
+
+def read_workdir(value: object) -> Path:
+    if isinstance(value, dict):
+        raise Unreadable("a work folder from git is known, but not built yet", "clone it and write its path")
+    path = Path(clean_text(str(value) if isinstance(value, Path) else value))
+    if not path.is_absolute():
+        raise Unreadable(f"{shown(path)!r} is not an absolute path", "load the file with load_spec")
+    return path
+
+
+def read_uri(value: object) -> str:
+    text = clean_text(value)
+    try:
+        parsed = address.parse(text)
+    except StoreError as error:
+        raise Unreadable(error.message, error.hint or "") from error
+    return parsed if isinstance(parsed, str) else str(parsed)
+
+
+def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int) and not isinstance(value, bool):
+        raise Unreadable(f"{value} has no unit", f'write "{value} steps" or {value}s')
+    if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
+        return read_steps(value)
+    return read_positive_duration(value)
+
+
+def read_steps(value: object) -> Steps:
+    steps = parse_steps(value) if isinstance(value, str) else value
+    if not isinstance(steps, Steps):
+        raise Unreadable(f"{shown(value)} is no number of steps", 'write it like "500 steps"')
+    if steps.count == 0:
+        raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
+    return steps
+
+
+def read_share(value: object) -> Decimal:
+    """A share of a whole, above 0 and at most 1: `0.8`."""
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(SHARE_PATTERN, text, re.ASCII) or not 0 < Decimal(text) <= 1:
+        percent = re.fullmatch(r"(\d{1,2})\s*%", text, re.ASCII)
+        advice = f"write {int(percent[1]) / 100:g}" if percent else "write it like 0.8"
+        raise Unreadable(f"must be a share above 0 and at most 1, not {shown(text)}", advice)
+    return Decimal(text)
+
+
+def read_positive_duration(value: object) -> timedelta:
+    duration = parse_duration(value)
+    if not duration:
+        raise Unreadable("must be longer than 0s", "write it like 10m")
+    return duration
+
+
+def read_deadline(value: object) -> timedelta | time:
+    """A duration, or a time of day: `8h`, `07:00`."""
+    if isinstance(value, time):
+        return value
+    if isinstance(value, str) and re.fullmatch(TIME_OF_DAY_PATTERN, value, re.ASCII):
+        return time.fromisoformat(value)
+    try:
+        return read_positive_duration(value)
+    except Unreadable as error:
+        if isinstance(value, str) and re.fullmatch(r"\d{1,2}:\d{2}", value, re.ASCII):
+            raise Unreadable(
+                f"{shown(value)!r} is no time of day", "write it like 07:00, or a duration like 8h"
+            ) from error
+        raise
+
+
+def read_notify_command(value: object) -> str:
+    """A shell command. It is kept with the run for all to read, so it may name a secret's variable, not hold it."""
+    text = clean_text(value, lines=True)
+    if holds_credential(text):
+        raise Unreadable(
+            "holds what looks like a key, or like the address of a webhook",
+            'export it as a variable and write its name, like curl -d @- "$SLACK_WEBHOOK"',
+        )
+    return text
+
+
+def read_condition(value: object) -> str:
+    text = clean_text(value)
+    condition.parse(text)
+    return text
+
+
+ON_DEMAND = "on-demand"
+"""The baseline of a report unless another price is named."""
+
+
+INSTANCE_TYPE_PATTERN = r"[a-z][a-z0-9]*[.-][a-z0-9.-]{0,60}[a-z0-9]"
+"""`g5.xlarge`, `a2-highgpu-1g`."""
+
+
+def read_baseline(value: object) -> str:
+    """`on-demand`, the name of an instance type, or US dollars per hour."""
+    if isinstance(value, str) and (value == ON_DEMAND or is_instance_type(value)):
+        return value
+    try:
+        return f"{parse_usd(value):f}"
+    except Unreadable as error:
+        raise Unreadable(error.message, f"{error.suggestion}, an instance type, or on-demand") from error
+
+
+def is_instance_type(baseline: str) -> bool:
+    return baseline != ON_DEMAND and re.fullmatch(INSTANCE_TYPE_PATTERN, baseline, re.ASCII) is not None
+
+
+def read_webhook(value: object) -> str:
+    """`$NAME`. No message quotes what was written: it may be the address itself."""
+    text = clean_text(value)
+    if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
+        raise Unreadable(
+            "an address that lets anybody write is a secret, and does not belong into a file",
+            "export it as a variable and write its name, like $SLACK_WEBHOOK",
+        )
+    return text
+
+
+def read_notice(value: object) -> timedelta | None:
+    return None if value is None or value == "none" else parse_duration(value)
+
+
+def read_time_scale(value: object) -> float:
+    number = _number(value, "a number", "write it like 60")
+    if not 1 <= number <= 100_000:
+        raise Unreadable(f"must be 1 to 100000, not {shown(value)}", "write 1 for real time")
+    return float(number)
+
+
+def read_gigabytes(value: object) -> float:
+    number = _number(value, "a number of GB", "write it like 40")
+    if not 0 <= number <= 1_000_000:
+        raise Unreadable(f"must be 0 to 1000000 GB, not {shown(value)}", "write it like 40")
+    return float(number)
+
+
+def _number(value: object, what: str, fix: str) -> int | float | Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Unreadable(f"must be {what}, not {kind_of(value)}", fix)
+    return value
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """`count` accelerators of one kind per instance; the name as the user wrote it: `V100`, `A100-80GB`."""
+
+    name: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.count}"
+
+
+def read_accelerators(value: object) -> Accelerators:
+    if isinstance(value, Accelerators):
+        return value
+    if isinstance(value, list) or (isinstance(value, dict) and len(value) > 1):
+        raise Unreadable("a choice of accelerators is known, but not built yet", "name one, like V100:1")
+    name, count = next(iter(value.items()), ("", 1)) if isinstance(value, dict) else _split(value)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", name, re.ASCII):
+        raise Unreadable(f"{shown(value)!r} names no accelerator", "write it like V100:1")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1024:
+        raise Unreadable(f"{shown(count)!r} is not a whole number of accelerators", f"write {shown(name)}:1")
+    return Accelerators(name, count)
+
+
+def _split(value: object) -> tuple[str, object]:
+    name, colon, count = clean_text(value).partition(":")
+    return name.strip(), (int(count) if re.fullmatch(r"\s*\d{1,6}", count, re.ASCII) else count) if colon else 1
+
+
+def read_num_nodes(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise Unreadable(f"must be a whole number of at least 1, not {shown(value)}", "write 1")
+    if value > 1:
+        raise Unreadable("more than one node is known, but not built until gang events exist", "write 1")
+    return value

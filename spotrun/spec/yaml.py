@@ -1,0 +1,276 @@
+"""
+YAML with a place for every key: plain data, the line of each key, and all that is wrong with the text itself.
+
+Only the YAML that means the same to everybody is read. Refused, with a line: duplicate keys, tags, merge keys,
+several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may
+not unfold to more than NODES_MAX values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from io import StringIO
+from itertools import islice
+from typing import Any
+
+import yaml
+
+from spotrun.spec.problems import Key, Problem
+from spotrun.units import shown
+
+BYTES_MAX = 1 << 20
+NODES_MAX = 5_000
+DEPTH_MAX = 12
+
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_resolver = yaml.resolver.Resolver()
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})", re.ASCII)
+_FLOAT = re.compile(r"[-+]?([0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})([eE][-+]?[0-9]{1,2})?", re.ASCII)
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
+_NO_VALUE = "has no value"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Counted from 1, as editors do."""
+
+    line: int
+    column: int
+
+
+TOP = Position(1, 1)
+
+
+@dataclass
+class Document:
+    """
+    What a file says: `data`, the `positions` of its keys and list items, and what is wrong with its text.
+
+    The values at the `unreadable` keys stand in `data` as text, so that everything else can still be checked.
+    """
+
+    data: dict[str, Any] = field(default_factory=dict)
+    positions: dict[Key, Position] = field(default_factory=dict)
+    problems: list[tuple[Position, Problem]] = field(default_factory=list)
+    unreadable: set[Key] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A scalar (text), a list (nodes), or a mapping (pairs of nodes); an alias is its anchor's node."""
+
+    content: str | list[_Node] | list[tuple[_Node, _Node]]
+    kind: str
+    at: Position
+    plain: bool = False
+    tag: str | None = None
+
+
+class _Stop(Exception):
+    """The text cannot be read any further."""
+
+    def __init__(self, at: Position, message: str, suggestion: str | None = None, key: Key = ()) -> None:
+        self.at = at
+        self.problem = Problem(key, message, suggestion)
+
+
+def read_yaml(text: str) -> Document:
+    """All that `text` says, with every problem of the text in `problems`; no text makes it raise."""
+    document = Document()
+    try:
+        _refuse_unprintable(text)
+        root = _Composer(text).root()
+        if root.kind != "mapping":
+            raise _Stop(root.at, "the file must hold key: value lines, not " + _an(root), "begin with train: or run:")
+        document.data = _Constructor(document).value(root, ())
+    except _Stop as stop:
+        document.problems.append((stop.at, stop.problem))
+    except yaml.MarkedYAMLError as error:
+        document.problems.append(_syntax_problem(error, text))
+    except yaml.YAMLError as error:
+        document.problems.append((TOP, Problem((), f"is not YAML: {shown(error, 200)}", "check it with an editor")))
+    return document
+
+
+def _an(node: _Node) -> str:
+    return "a list" if node.kind == "sequence" else f"the text {shown(node.content)!r}"
+
+
+def _refuse_unprintable(text: str) -> None:
+    match = _UNPRINTABLE.search(text)
+    if match:
+        before = text[: match.start()]
+        at = Position(before.count("\n") + 1, match.start() - before.rfind("\n"))
+        raise _Stop(at, f"contains the control character U+{ord(match[0]):04X}", "remove it")
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> tuple[Position, Problem]:
+    mark = error.problem_mark or error.context_mark
+    said = error.problem or error.context or "cannot be read"
+    at = _position(mark) if mark else TOP
+    line = next(islice(StringIO(text), at.line - 1, None), "")
+    return at, Problem((), f"is not YAML: {shown(said, 200)}", _syntax_hint(said, line))
+
+
+def _syntax_hint(said: str, line: str) -> str:
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces, not with tabs"
+    if "mapping values are not allowed" in said:
+        return "put quotes around a value that contains a colon and a space"
+    if "alias" in said or "anchor" in said:
+        return "write the value out, or put quotes around text that begins with * or &"
+    if "cannot start any token" in said:
+        return "put quotes around text that begins with a special character"
+    return "check the indentation, the quotes and the brackets here"
+
+
+def _position(mark: Any) -> Position:
+    return Position(mark.line + 1, mark.column + 1)
+
+
+class _Composer:
+    """Nodes from the parser's events. Stops at once at what could cost time or memory: depth, size, loops."""
+
+    def __init__(self, text: str) -> None:
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
+        self.anchors: dict[str, _Node] = {}
+        self.nodes = 0
+
+    def root(self) -> _Node:
+        next(self.events)
+        first = next(self.events)
+        if isinstance(first, yaml.StreamEndEvent):
+            raise _Stop(TOP, "the file is empty", "begin with train: {script: train.py}")
+        root = self.node(next(self.events), 0)
+        next(self.events)
+        after = next(self.events)
+        if isinstance(after, yaml.DocumentStartEvent):
+            raise _Stop(_position(after.start_mark), "a second document begins here", "keep one document per file")
+        if root.kind == "scalar" and not root.content:
+            raise _Stop(TOP, "the file is empty", "begin with train: {script: train.py}")
+        return root
+
+    def node(self, event: Any, depth: int) -> _Node:
+        at = _position(event.start_mark)
+        self.nodes += 1
+        if depth > DEPTH_MAX or self.nodes > NODES_MAX:
+            raise _Stop(at, f"holds more than {NODES_MAX} values or {DEPTH_MAX} levels", "write a smaller file")
+        if isinstance(event, yaml.AliasEvent):
+            return self.aliased(event, at)
+        node = self.built(event, at, depth)
+        if event.anchor:
+            self.anchors[event.anchor] = node
+        return node
+
+    def aliased(self, event: Any, at: Position) -> _Node:
+        anchored = self.anchors.get(event.anchor)
+        if anchored is None:
+            raise _Stop(at, f"*{shown(event.anchor)} has no anchor above it", "write the value out")
+        return anchored
+
+    def built(self, event: Any, at: Position, depth: int) -> _Node:
+        if isinstance(event, yaml.ScalarEvent):
+            return _Node(event.value, "scalar", at, plain=event.implicit[0] and event.tag is None, tag=event.tag)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return _Node(
+                [self.node(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)],
+                "sequence",
+                at,
+                tag=event.tag,
+            )
+        pairs = [
+            (self.node(e, depth + 1), self.node(next(self.events), depth + 1)) for e in self.until(yaml.MappingEndEvent)
+        ]
+        return _Node(pairs, "mapping", at, tag=event.tag)
+
+    def until(self, end: type) -> Iterator[Any]:
+        while not isinstance(event := next(self.events), end):
+            yield event
+
+
+class _Constructor:
+    """Data from nodes. What it refuses goes to the document's problems, and reading goes on."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.values = 0
+
+    def value(self, node: _Node, key: Key) -> Any:
+        self.values += 1
+        if self.values > NODES_MAX:
+            raise _Stop(node.at, f"its aliases unfold to more than {NODES_MAX} values", "write the values out", key)
+        self.document.positions.setdefault(key, node.at)
+        if node.tag is not None:
+            self.refuse(key, f"the YAML tag {shown(node.tag)} is not allowed", "remove it")
+        if isinstance(node.content, str):
+            return self.scalar(node, node.content, key)
+        if node.kind == "sequence":
+            return [self.value(item, (*key, index)) for index, item in enumerate(node.content)]  # type: ignore[arg-type]
+        return self.mapping(node.content, key)  # type: ignore[arg-type]
+
+    def mapping(self, pairs: list[tuple[_Node, _Node]], key: Key) -> dict[str, Any]:
+        read: dict[str, Any] = {}
+        for name, item in pairs:
+            if not isinstance(name.content, str) or name.tag is not None or (name.plain and name.content == "<<"):
+                self.report(name.at, key, "a key here is not a plain word", "write key: value, without ? << or tags")
+                continue
+            below = (*key, name.content)
+            if name.content in read:
+                first = self.document.positions[below].line
+                self.report(name.at, below, f"duplicate key; it is already on line {first}", "keep one of them")
+                continue
+            self.document.positions[below] = name.at
+            read[name.content] = self.value(item, below)
+        return read
+
+    def scalar(self, node: _Node, text: str, key: Key) -> Any:
+        tag = _resolver.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2] if node.plain else "str"
+        if tag == "null":
+            self.refuse(key, _NO_VALUE, "write one, or remove the line")
+        elif tag == "bool":
+            if text.lower() in ("true", "false"):
+                return text.lower() == "true"
+            truth = "true" if text.lower() in ("yes", "on", "y") else "false"
+            self.refuse(key, f"YAML reads {text} as {truth}", f'write {truth} for that, or "{text}" for the text')
+        elif tag == "int":
+            if _INT.fullmatch(text):
+                return int(text)
+            self.refuse(key, *_surprise(text))
+        elif tag == "float":
+            if _FLOAT.fullmatch(text):
+                return Decimal(text)
+            self.refuse(key, *_surprise(text))
+        return text
+
+    def refuse(self, key: Key, message: str, suggestion: str) -> None:
+        self.document.unreadable.add(key)
+        self.report(self.document.positions[key], key, message, suggestion)
+
+    def report(self, at: Position, key: Key, message: str, suggestion: str) -> None:
+        self.document.problems.append((at, Problem(key, message, suggestion)))
+
+
+def _surprise(text: str) -> tuple[str, str]:
+    """Why this number is refused, and what to write."""
+    if ":" in text:
+        return (
+            f"YAML reads {shown(text)} as a number to base 60",
+            f'write "{shown(text)}" for the text, or 1h30m',
+        )
+    if text.lower().lstrip("+-").startswith((".n", ".i")):
+        return f"{shown(text)} is not a finite number", "write a number"
+    if "_" in text:
+        return (
+            f"{shown(text)} is read differently by different tools",
+            f"write {shown(text.replace('_', ''))}",
+        )
+    if re.match(r"[-+]?0[xXbBoO0-9]", text):
+        decimal = text.lstrip("+-").lstrip("0")
+        quoted = f'write "{shown(text)}" for the text'
+        return f"YAML does not read {shown(text)} as a decimal number", quoted + (
+            f", or {shown(decimal)}" if decimal.isdigit() else ""
+        )
+    return f"the number {shown(text)} is too long", "write a shorter one, or put quotes around it"

@@ -1,0 +1,64 @@
+"""
+Whether a store creates only what is absent. It cannot be read from any label: writers race for one object.
+
+Runners and agents race in the same way for the next entry of a ledger, and two that both won would both spend money.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
+
+RACERS = 16
+START_WITHIN_S = 30.0
+
+
+def race(store: Store, key: str, racers: int = RACERS) -> None:
+    """
+    Let writers race for `key`, and leave it there.
+
+    Raises:
+        StoreUnavailable: nobody was answered.
+        StoreError: two were told that they created it, or the winner's bytes are not what is there.
+    """
+    answers = _answers(store, key, racers)
+    unanswered = [answer for answer in answers if isinstance(answer, StoreUnavailable)]
+    if len(unanswered) == racers:
+        why, advice = unanswered[0].message, unanswered[0].hint or "try again, or `spotrun doctor`"
+        raise StoreUnavailable(f"{store.uri} answered none of {racers} writers: {why}", hint=advice) from unanswered[0]
+    won = [number for number, answer in enumerate(answers) if answer is True]
+    if len(won) > 1:
+        raise _unsafe(f"{len(won)} of {racers} writers were told that they created the same object")
+    stored = int(persist(lambda: store.get(key)))
+    if won and won != [stored]:
+        raise _unsafe(f"writer {won[0]} was told that it created an object, which is of writer {stored}")
+    if answers[stored] is False:
+        raise _unsafe("a writer was told that an object is there already, and overwrote it")
+    if persist(lambda: store.put_if_absent(key, b"-1")) or persist(lambda: store.get(key)) == b"-1":
+        raise _unsafe("an object that was there was overwritten")
+
+
+def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailable]:
+    """What each writer was told; a fault is nothing that can be relied on."""
+    start = Barrier(racers, timeout=START_WITHIN_S)
+
+    def create(number: int) -> bool | StoreUnavailable:
+        start.wait()
+        try:
+            return store.put_if_absent(key, b"%d" % number)
+        except StoreUnavailable as error:
+            return error
+
+    with ThreadPoolExecutor(racers, thread_name_prefix="race") as pool:
+        return list(pool.map(create, range(racers)))
+
+
+def _unsafe(what: str) -> StoreError:
+    return StoreError(
+        f"this store cannot hold a ledger: {what}",
+        hint="use a store that knows If-None-Match on PUT: a local disk, S3, GCS, SeaweedFS from 4.17",
+    )

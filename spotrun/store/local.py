@@ -1,0 +1,164 @@
+"""
+A local folder as an object store (protocol 29).
+
+The payload goes through fsspec; what fsspec does not do on a local disk (fsync, publish only what is whole, create only
+what is absent) is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fsspec.implementations.local import LocalFileSystem
+
+from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.store.port import StoredObject, StoreFacts, checked_key
+
+_TEMPORARY = ".tmp-"
+"""Written beside their targets, so that a link or rename stays on one file system; never listed as objects."""
+WRITE_TRIES = 10
+
+
+class LocalStore:
+    """Objects are files; a key is a path below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.expanduser().absolute()
+        self._files = LocalFileSystem(skip_instance_cache=True)
+        self.uri = str(self._folder)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._publishing(key, data, durable=True) as (temporary, target):
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            _sync_folder(target.parent)
+            return True
+
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        with self._publishing(key, data, durable=True) as (temporary, target):
+            os.replace(temporary, target)
+            _sync_folder(target.parent)
+        return False
+
+    def put_hint(self, key: str, data: bytes) -> None:
+        with self._publishing(key, data, durable=False) as (temporary, target):
+            os.replace(temporary, target)
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        path = self._path(key)
+        with _translated(key), self._files.open(str(path), "rb", block_size=None) as file:
+            file.seek(start)
+            data: bytes = file.read(-1 if size is None else size)
+            return data
+
+    def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+        top = self._folder / prefix.rpartition("/")[0]
+        with _translated(prefix):
+            found = [self._stored(path) for path in _files_below(top)]
+        chosen = [stored for stored in found if stored and stored.key.startswith(prefix) and stored.key > after]
+        return sorted(chosen, key=lambda stored: stored.key)
+
+    def folders(self) -> tuple[str, ...]:
+        try:
+            with _translated(""), os.scandir(self._folder) as found:
+                return tuple(sorted(item.name for item in found if item.is_dir(follow_symlinks=False)))
+        except ObjectMissing:
+            return ()
+
+    def delete(self, key: str) -> None:
+        path = self._path(key)
+        with _translated(key), contextlib.suppress(FileNotFoundError):
+            path.unlink()
+            # The folder goes with its last object, as on an object store; a crowded one stays.
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()
+
+    def inspect(self) -> StoreFacts:
+        with _translated(""):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            free_bytes = shutil.disk_usage(self._folder).free
+        return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / checked_key(key)
+
+    def _stored(self, path: Path) -> StoredObject | None:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
+        key = path.relative_to(self._folder).as_posix()
+        return StoredObject(key=key, size_bytes=status.st_size, modified_at=modified_at)
+
+    @contextlib.contextmanager
+    def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
+        """A whole temporary file with `data` beside its target; what is left of it afterwards is removed."""
+        target = self._path(key)
+        temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
+        with _translated(key):
+            self._write(temporary, data, durable=durable)
+            try:
+                yield temporary, target
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def _write(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
+        for _ in range(WRITE_TRIES):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with self._files.open(str(path), "wb") as file:
+                    file.write(data)
+                    if durable:
+                        file.flush()
+                        os.fsync(file.fileno())
+                return
+            except (FileNotFoundError, FileExistsError):
+                continue  # a delete removed the emptied folder between two of our calls
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+        if path.parent.exists() and not path.parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
+        raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
+
+
+def _files_below(top: Path) -> Iterator[Path]:
+    """Every object file below a folder. A folder that goes while we look is empty."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(top) as found:
+        for item in found:
+            if item.is_dir(follow_symlinks=False):
+                yield from _files_below(Path(item.path))
+            elif not item.name.startswith(_TEMPORARY):
+                yield Path(item.path)
+
+
+@contextlib.contextmanager
+def _translated(key: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissing(f"there is no {key}") from error
+    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+        raise StoreError(
+            f"{error.filename or key}: {error.strerror}", hint="check who may write the folder in checkpoint.uri"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailable(f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,46 @@
+"""From the address of a store to the driver that serves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spotrun import address
+from spotrun.address import BucketAddress
+from spotrun.errors import StoreError
+from spotrun.store.port import Store
+
+
+def open_store(uri: str) -> Store:
+    """
+    The store at `uri`: s3://bucket/prefix, gs://bucket/prefix, or a local folder, made if absent, as a path or a file://
+    address.
+
+    Raises:
+        StoreError: for any other kind of address, and where the SDK of a cloud or its credentials are missing.
+    """
+    place = address.parse(uri)
+    if isinstance(place, str):
+        from spotrun.store.local import LocalStore
+
+        return LocalStore(Path(place))
+    return _open_s3(place) if place.scheme == "s3" else _open_gcs(place)
+
+
+def _open_s3(place: BucketAddress) -> Store:
+    try:
+        from spotrun.store.s3 import S3Store
+    except ModuleNotFoundError as error:
+        raise _without_sdk(place, "aws", error) from error
+    return S3Store(place)
+
+
+def _open_gcs(place: BucketAddress) -> Store:
+    try:
+        from spotrun.store.gcs import GcsStore
+    except ModuleNotFoundError as error:
+        raise _without_sdk(place, "gcp", error) from error
+    return GcsStore(place)
+
+
+def _without_sdk(place: BucketAddress, extra: str, error: ModuleNotFoundError) -> StoreError:
+    return StoreError(f"{place} needs the Python package {error.name}", hint=f"pip install 'spotrun[{extra}]'")

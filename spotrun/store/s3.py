@@ -1,0 +1,303 @@
+"""
+A prefix of an S3 bucket as an object store; `AWS_ENDPOINT_URL` or `AWS_ENDPOINT_URL_S3` name another S3 than Amazon's.
+
+Everything goes through boto3, the payload too, from where it lies in memory: 0.5 s of processor time a GB that is put.
+Tried beside it was `obstore.fsspec`: it spends 1.1 s, tells a missing bucket and a missing object by the same
+FileNotFoundError (a restore must walk back from one and never from the other), has the code of any other error only
+inside of a text, does not tell the checksum that S3 computed, and finds its credentials by other rules than the AWS
+tools.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import boto3
+from boto3.exceptions import Boto3Error
+from botocore import exceptions as sdk
+from botocore.config import Config
+from botocore.parsers import ResponseParserError
+from urllib3.exceptions import HTTPError as BrokenBody
+
+from spotrun.address import BucketAddress
+from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable
+from spotrun.store.http import (
+    CONNECT_S,
+    NO_STORE,
+    READ_S,
+    BeyondTheEnd,
+    BucketStore,
+    Exists,
+    crc32c,
+    folders_named,
+    listed,
+    passes,
+)
+from spotrun.store.port import StoredObject, StoreFacts, Unsaid, checked_key
+from spotrun.store.s3_facts import facts_of, region_of
+
+_CONNECTIONS = 32
+_BAD_REQUEST, _NOT_FOUND, _PRECONDITION_FAILED, _BEYOND, _INTERNAL = 400, 404, 412, 416, 500
+_PAYLOAD_BYTES = 1 << 20
+"""
+From here on a body is sent piece by piece, each with a time-out of its own, after S3 has said that it wants it. One
+that is sent whole must have left within one time-out, which a slow line cannot do.
+"""
+
+_PIECE_BYTES = 256 << 10
+
+_CREDENTIALS = (
+    "check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; `aws sts get-caller-identity` tells more"
+)
+_EXPIRED = "log in anew, for example by `aws sso login`, or export new AWS_ variables"
+_EXPIRED_CODES = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
+_REGION = "set AWS_DEFAULT_REGION to the region of the bucket"
+_FULL_TOO = "if this does not pass, see whether the store has space left: a full SeaweedFS says no more than this"
+_HINTS = {
+    "AccessDenied": "allow s3:ListBucket on the bucket, and s3:GetObject, PutObject and DeleteObject on the prefix",
+    "AllAccessDisabled": "ask the owner of the bucket",
+    **dict.fromkeys(_EXPIRED_CODES, _EXPIRED),
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "InvalidClientTokenId": _CREDENTIALS,
+    "InvalidToken": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "RequestTimeTooSkewed": "set the clock of this machine",
+    "PermanentRedirect": _REGION,
+    "AuthorizationHeaderMalformed": _REGION,
+    "IllegalLocationConstraintException": _REGION,
+    "NoSuchBucket": "make the bucket (`aws s3 mb`), or mend checkpoint.uri",
+    "NotImplemented": "use a store that knows If-None-Match on PutObject",
+    "QuotaExceeded": "make space in the store, or raise its quota",
+    "XMinioStorageFull": "make space in the store",
+    "InsufficientStorage": "make space in the store",
+}
+_PASSING_CODES = {
+    *(
+        "RequestTimeout",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "RequestLimitExceeded",
+        "BandwidthLimitExceeded",
+    ),
+    *("InternalError", "ServiceUnavailable", "OperationAborted", "ConditionalRequestConflict"),
+    *("IncompleteBody", "BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
+}
+"""Whatever their status is. The last row is of damage on the way, which S3 has found."""
+_PASSING = (
+    BrokenBody,
+    sdk.HTTPClientError,
+    sdk.ConnectionError,
+    sdk.IncompleteReadError,
+    sdk.FlexibleChecksumError,
+    sdk.CredentialRetrievalError,
+    sdk.MetadataRetrievalError,
+    ResponseParserError,
+    OSError,
+    ValueError,
+    KeyError,
+)
+"""The last two: an answer whose dates or numbers are none, or that lacks what S3 always tells, was damaged."""
+
+
+class S3Store(BucketStore):
+    """
+    Keys are the names of objects below the prefix.
+
+    S3 computes and compares the CRC32C of each object that is written.
+    """
+
+    def __init__(self, address: BucketAddress) -> None:
+        self.uri = str(address)
+        self._address = address
+        self._bucket = address.bucket
+        self._root = address.root
+        with self._translated("open", ""):
+            self._client = _client(os.getpid(), _settings())
+
+    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
+        name = self._name(key)
+        checksum = crc32c(data)
+        with self._translated("PutObject", key):
+            answer = self._client.put_object(
+                Bucket=self._bucket,
+                Key=name,
+                Body=bytes(data) if len(data) < _PAYLOAD_BYTES else _Body(data),
+                CacheControl=NO_STORE,
+                ChecksumCRC32C=checksum,
+                **({"IfNoneMatch": "*"} if if_absent else {}),
+            )
+        computed = answer.get("ChecksumCRC32C")
+        if computed not in (None, checksum):
+            raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
+        return computed is not None
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        name = self._name(key)
+        try:
+            with self._translated("GetObject", key):
+                answer = self._client.get_object(Bucket=self._bucket, Key=name, **_range(start, size))
+                data: bytes = answer["Body"].read()
+                return data[:size]
+        except BeyondTheEnd:
+            return b""
+
+    def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
+        name = self._name(key)
+        with contextlib.suppress(BeyondTheEnd), self._translated("GetObject", key):
+            body = self._client.get_object(Bucket=self._bucket, Key=name, **_range(0, size_bytes))["Body"]
+            with contextlib.closing(body):
+                while piece := body.read(_PIECE_BYTES):
+                    yield piece
+
+    def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
+        start = {"StartAfter": self._root + after} if after else {}
+        with self._translated("ListObjectsV2", prefix):
+            pages = self._pages(Prefix=self._root + prefix, **start)
+            found = [self._stored(item) for page in pages for item in page.get("Contents", ())]
+        return listed(found, after)
+
+    def folders(self) -> tuple[str, ...]:
+        with self._translated("ListObjectsV2", ""):
+            pages = self._pages(Prefix=self._root, Delimiter="/")
+            names = [found["Prefix"] for page in pages for found in page.get("CommonPrefixes", ())]
+        return folders_named(names, self._root)
+
+    def delete(self, key: str) -> None:
+        name = self._name(key)
+        with self._translated("DeleteObject", key), contextlib.suppress(ObjectMissing):
+            self._client.delete_object(Bucket=self._bucket, Key=name)
+
+    def region(self) -> str | Unsaid:
+        with self._translated("HeadBucket", ""):
+            return region_of(self._client, self._bucket)
+
+    def inspect(self) -> StoreFacts:
+        with self._translated("inspection", ""):
+            return facts_of(self._client, self._address)
+
+    def _pages(self, **query: str) -> Any:
+        return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **query)
+
+    def _name(self, key: str) -> str:
+        return self._root + checked_key(key)
+
+    def _stored(self, item: dict[str, Any]) -> StoredObject:
+        return StoredObject(
+            key=item["Key"].removeprefix(self._root), size_bytes=item["Size"], modified_at=item["LastModified"]
+        )
+
+    def _log_in_anew(self) -> None:
+        """A client keeps the credentials that it was made with, whatever its user has logged in with since."""
+        _client.cache_clear()
+        self._client = _client(os.getpid(), _settings())
+
+    @contextlib.contextmanager
+    def _translated(self, operation: str, key: str) -> Iterator[None]:
+        what = f"{operation} of {self.uri}/{key}"
+        try:
+            yield
+        except sdk.ClientError as error:
+            found = _from_answer(error, what)
+            if isinstance(found, LoginExpired):
+                self._log_in_anew()
+            raise found from error
+        except (sdk.SSOError, sdk.TokenRetrievalError) as error:
+            raise LoginExpired(f"{what}: {error}", hint=_EXPIRED) from error
+        except _PASSING as error:
+            hint = "check the network, and AWS_ENDPOINT_URL where it is set"
+            raise StoreUnavailable(f"{what}: {error}", hint=hint) from error
+        except RuntimeError as error:
+            if "credentials are still expired" not in str(error):  # botocore's only word for it
+                raise
+            raise StoreUnavailable(f"{what}: {error}", hint=_EXPIRED) from error
+        except (sdk.BotoCoreError, Boto3Error) as error:
+            raise StoreError(f"{what}: {error}", hint=_CREDENTIALS) from error
+
+
+class _Body:
+    """
+    A payload as a file, which is read from where it lies: in pieces large enough that sending them is all the work.
+
+    urllib3 asks for 16 KiB at a time and sends whatever it gets.
+    """
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, _size: int = -1) -> memoryview:
+        piece = self._data[self._at : self._at + _PIECE_BYTES]
+        self._at += len(piece)
+        return piece
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: len(self._data)}[whence]
+        return self._at
+
+
+def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    code = error.response.get("Error", {}).get("Code", "")
+    text = f"S3 answered {status} {code} to {what}"
+    if code == "NoSuchKey":
+        return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
+    if status == _PRECONDITION_FAILED:
+        return Exists(text)
+    if status == _BEYOND:
+        return BeyondTheEnd(text)
+    if code not in _HINTS and (code in _PASSING_CODES or passes(status)):
+        return StoreUnavailable(text, hint=_FULL_TOO if status == _INTERNAL else None)
+    if code in _EXPIRED_CODES:
+        return LoginExpired(text, hint=_EXPIRED)
+    if _is_vague(status, code):
+        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL where it is set: that was no answer of an S3")
+    return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL where it is set"))
+
+
+def _is_vague(status: int, code: str) -> bool:
+    """
+    An answer that came damaged, or of something before the store: is the object missing, the bucket, or the connection
+    too slow? To be mistaken would be worse than to ask again. Without a code in the body botocore takes the status.
+    """
+    return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
+
+
+def _range(start: int, size: int | None) -> dict[str, str]:
+    """A range cannot be empty: at least one byte is asked for."""
+    if start == 0 and size is None:
+        return {}
+    return {"Range": f"bytes={start}-" + ("" if size is None else str(start + max(size, 1) - 1))}
+
+
+def _settings() -> frozenset[tuple[str, str]]:
+    return frozenset((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+
+
+@lru_cache(maxsize=8)
+def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
+    """One for all stores of a process that find the same account. It reads the settings from the environment itself."""
+    return boto3.Session().client(
+        "s3",
+        region_name=os.environ.get("AWS_REGION"),
+        config=Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=READ_S,
+            retries={"mode": "standard", "total_max_attempts": 1},
+            max_pool_connections=_CONNECTIONS,
+            user_agent_extra="spotrun",
+            s3={"payload_signing_enabled": False},  # its checksum is signed, which S3 compares
+            response_checksum_validation="when_required",  # who reads a checkpoint compares with what the ledger says
+        ),
+    )

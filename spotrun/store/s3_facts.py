@@ -1,0 +1,63 @@
+"""What an S3 bucket tells of itself; an account that may use it often may not ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from spotrun.address import BucketAddress
+from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
+from spotrun.store.port import StoreFacts, Unsaid
+
+_NO_ANSWER = (403, 405, 501)
+"""Not allowed, or not known to this kind of S3."""
+_NO_RULES = "NoSuchLifecycleConfiguration"
+
+
+def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
+    """
+    Raises:
+        ClientError, and what else botocore raises: the bucket cannot be asked at all.
+    """
+    rules = _rules(client, place.bucket)
+    return StoreFacts(
+        region=region_of(client, place.bucket),
+        versioned=_versioned(client, place.bucket),
+        older_versions_days=None if isinstance(rules, Unsaid) else s3_older_versions_days(rules, place.root),
+        expiries=rules if isinstance(rules, Unsaid) else s3_expiries(rules, place.root),
+    )
+
+
+def region_of(client: Any, bucket: str) -> str | Unsaid:
+    """As `facts_of`; one call."""
+    answer = _ask(client.head_bucket, "HeadBucket", bucket)
+    if isinstance(answer, Unsaid):
+        return answer
+    headers = answer["ResponseMetadata"]["HTTPHeaders"]
+    return (
+        str(headers["x-amz-bucket-region"]) if "x-amz-bucket-region" in headers else Unsaid("this S3 names no region")
+    )
+
+
+def _versioned(client: Any, bucket: str) -> bool | Unsaid:
+    answer = _ask(client.get_bucket_versioning, "GetBucketVersioning", bucket)
+    return answer if isinstance(answer, Unsaid) else answer.get("Status") == "Enabled"
+
+
+def _rules(client: Any, bucket: str) -> list[dict[str, Any]] | Unsaid:
+    answer = _ask(client.get_bucket_lifecycle_configuration, "GetLifecycleConfiguration", bucket)
+    return answer if isinstance(answer, Unsaid) else answer.get("Rules", [])
+
+
+def _ask(question: Any, name: str, bucket: str) -> dict[str, Any] | Unsaid:
+    try:
+        answer: dict[str, Any] = question(Bucket=bucket)
+    except ClientError as error:
+        status, code = error.response["ResponseMetadata"]["HTTPStatusCode"], error.response["Error"]["Code"]
+        if code == _NO_RULES:
+            return {}
+        if status in _NO_ANSWER:
+            return Unsaid(f"S3 answered {status} {code} to {name}")
+        raise
+    return answer

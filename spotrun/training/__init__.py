@@ -1,0 +1,1 @@
+"""One training under an agent, whatever framework runs its loop."""

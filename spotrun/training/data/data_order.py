@@ -1,0 +1,200 @@
+"""
+The exact data position: order = f(seed, epoch), plus an integer.
+
+`exact_loader` makes a copy of a user's DataLoader that begins each epoch at any batch, without reading what comes
+before. The order of an epoch is drawn anew with generators seeded by (seed, epoch); each sample is read, and each
+batch collated, under generators seeded by its place. So neither workers, nor prefetching, nor what the training
+drew, nor a new process matters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, get_worker_info
+
+from spotrun.training import seeds
+from spotrun.training.data import generators
+from spotrun.training.data.generators import Own
+from spotrun.training.data.proxy import Stand
+
+Position = Callable[[], tuple[tuple[object, ...], int]]
+"""Where the pass that begins now begins: what names the pass ("train", epoch, …), and the first batch to give."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """One batch's indices (or the one index of a loader without batches), and the seed of its place."""
+
+    indices: Any
+    seed: int
+
+
+class KeyedBatch(list[Any]):
+    """As Keyed, for loaders that hand a list to the dataset."""
+
+    seed: int
+
+    def __init__(self, indices: Sequence[Any], seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
+
+    def __reduce__(self) -> Any:
+        return KeyedBatch, (list(self), self.seed)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the dataset gave, on its way to the collate function, which is to draw from the same place."""
+
+    samples: Any
+    seed: int
+
+
+class ExactDataset(Stand):
+    """A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch."""
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is not Keyed:
+            return self._inner[index]
+        with _untouched():
+            _seed(self._own(), index.seed, 0)
+            return Read(self._inner[index.indices], index.seed)
+
+    def __getitems__(self, indices: Any) -> Any:
+        if type(indices) is not KeyedBatch:
+            return self._read_batch(indices)
+        with _untouched():
+            own = self._own()
+            _seed(own, indices.seed, 0)
+            return Read(self._read_batch(indices, own, indices.seed), indices.seed)
+
+    def _read_batch(self, indices: Sequence[Any], own: Own | None = None, seed: int = 0) -> Any:
+        if getattr(self._inner, "__getitems__", None):
+            return self._inner.__getitems__(list(indices))
+        samples = []
+        for place, index in enumerate(indices):
+            if own is not None:
+                _seed(own, seed, place)
+            samples.append(self._inner[index])
+        return samples
+
+    def _own(self) -> Own:
+        """Looked for at each batch: a dataset may make its generators when the first sample is read in a worker."""
+        return generators.kept_by(dataset=self._inner)
+
+
+class ExactCollate(Stand):
+    """A collate function that draws (mixup and its kin) from generators seeded by the batch's place."""
+
+    def __call__(self, read: Any) -> Any:
+        if type(read) is not Read:
+            return self._inner(read)
+        with _untouched():
+            _seed(generators.kept_by(collate=self._inner), read.seed, "collate")
+            return self._inner(read.samples)
+
+
+def _seed(own: Own, seed: int, place: object) -> None:
+    number = seeds.derive(seed, place)
+    seeds.seed_cpu(number)
+    generators.seed(own, number)
+
+
+class ExactOrder:
+    """
+    In place of a (batch) sampler: the same indices in an order that is a function of seed and epoch, from any batch
+    on.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seed: int, rank: int, position: Position) -> None:
+        self._batched = loader.batch_sampler is not None
+        self._inner: Any = loader.batch_sampler if self._batched else loader.sampler
+        self._own = order_generators(loader)
+        self._seed = seed
+        self._rank = rank
+        self._position = position
+        self._order: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __iter__(self) -> Iterator[Keyed | KeyedBatch]:
+        key, first = self._position()
+        self._order = self._draw(key)
+        return self._from(key, first, self._order)
+
+    def samples(self, batches: int) -> int:
+        """How many samples the first `batches` batches of the current pass hold."""
+        return sum(map(len, self._order[:batches])) if self._batched else batches
+
+    def indices(self, batch: int) -> Any:
+        """What the sampler gave for one batch of the current pass; the trace of `verify-resume` tells it."""
+        return self._order[batch]
+
+    def _draw(self, key: tuple[object, ...]) -> list[Any]:
+        seed = seeds.derive(self._seed, *key, "order")
+        with seeds.kept():
+            seeds.seed_cpu(seed)
+            generators.seed(self._own, seed)
+            for sampler in {id(s): s for s in (self._inner, getattr(self._inner, "sampler", None))}.values():
+                if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                    set_epoch(key[1])
+            return list(self._inner)
+
+    def _from(self, key: tuple[object, ...], first: int, order: list[Any]) -> Iterator[Keyed | KeyedBatch]:
+        kind = KeyedBatch if self._batched else Keyed
+        for number in range(first, len(order)):
+            yield kind(order[number], seeds.derive(self._seed, *key, self._rank, "batch", number))
+
+
+def order_generators(loader: object) -> Own:
+    """Those that decide about the order of the data, and about the seeds of workers."""
+    if not isinstance(loader, DataLoader):
+        return generators.kept_by(loader=loader)
+    return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
+
+
+def _untouched() -> Any:
+    """In the main process, loading must not move the training's generators; a worker has nothing else to draw for."""
+    return nullcontext() if get_worker_info() is not None else seeds.kept()
+
+
+def exact_loader(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
+    """
+    A copy of `loader`, which reads a map-style dataset and has a length, with an exact position. The user's loader
+    stays as it is. The order is the same on every rank, whose sampler then takes its share; the samples' seeds are not.
+    """
+    order = ExactOrder(loader, seed, rank, position)
+    changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
+    changes |= {
+        "dataset": ExactDataset(loader.dataset),
+        "collate_fn": ExactCollate(loader.collate_fn),
+        "_iterator": None,
+    }
+    return changed(loader, changes)
+
+
+def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
+    """A copy of `loader` with other attributes, which its own `__setattr__` forbids."""
+    loader = copy.copy(loader)
+    for name, value in changes.items():
+        object.__setattr__(loader, name, value)
+    return loader
+
+
+def order_of(loader: object) -> ExactOrder | None:
+    orders = (getattr(loader, name, None) for name in ("batch_sampler", "sampler"))
+    return next((order for order in orders if isinstance(order, ExactOrder)), None)

@@ -1,0 +1,81 @@
+"""
+Generators that objects of the script keep for themselves: an augmentation's, a sampler's, a model's.
+
+What they gave before depends on the whole history of their process. So they are seeded by place as the global ones
+are; who wants to share one between two objects may, as it is the place that decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotrun.training import seeds
+
+Own = dict[str, Any]
+"""Generators by where they are kept, as in `dataset.transform.rng`."""
+
+KINDS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+NO_HOLDERS = (type, ModuleType, torch.Tensor, torch.nn.Module)
+DEPTH = 5
+LONG = 64
+"""A longer list is data, not a chain of transforms."""
+
+
+def kept_by(**roots: object) -> Own:
+    """Those that these objects keep in attributes, and in attributes of what is there; without the global ones."""
+    found: Own = {}
+    seen: set[int] = set()
+    level: list[tuple[str, object]] = list(roots.items())
+    for _ in range(DEPTH + 1):
+        level = [(path, value) for path, value in level if id(value) not in seen]
+        seen.update(id(value) for _, value in level)
+        found.update((path, value) for path, value in level if isinstance(value, KINDS) and not _is_global(value))
+        level = [inner for path, value in level for inner in _inside(path, value)]
+    return found
+
+
+def kept_by_modules(module: torch.nn.Module) -> Own:
+    """Those in attributes of a module and of its parts, and no further: it knows its Trainer, and so everything."""
+    return {
+        f"{path}.{name}": value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, KINDS) and not _is_global(value)
+    }
+
+
+def seed(own: Own, number: int) -> None:
+    for path, generator in own.items():
+        _seed(generator, seeds.derive(number, path))
+
+
+def _seed(generator: Any, number: int) -> None:
+    match generator:
+        case torch.Generator():
+            generator.manual_seed(number)
+        case random.Random():
+            generator.seed(number)
+        case np.random.RandomState():
+            generator.seed(number & 0xFFFFFFFF)
+        case np.random.Generator():
+            generator.bit_generator.state = type(generator.bit_generator)(number).state
+
+
+def _is_global(generator: object) -> bool:
+    methods: tuple[Any, ...] = (random.random, np.random.random_sample)
+    return generator is torch.default_generator or any(generator is method.__self__ for method in methods)
+
+
+def _inside(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, list | tuple) and len(value) <= LONG:
+        yield from ((f"{path}[{number}]", item) for number, item in enumerate(value))
+    elif isinstance(value, Mapping) and len(value) <= LONG:
+        yield from ((f"{path}[{key!r}]", item) for key, item in value.items())
+    elif hasattr(value, "__dict__") and not isinstance(value, NO_HOLDERS):
+        yield from ((f"{path}.{name}", item) for name, item in vars(value).items())

@@ -1,0 +1,219 @@
+"""One training loader as Lightning reads from it: each pass over it begins where training is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from spotrun.training import seeds
+from spotrun.training.data import data_order, generators, streams
+from spotrun.training.data.proxy import Stand
+
+KEPT_STATES = 3
+"""Lightning reads one batch ahead of the one that is trained, of a loader without a length."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The epoch and batch in it that a pass begins with, which loader of the Trainer it is, and whether short ones
+    are begun again when they end."""
+
+    epoch: int
+    batch: int
+    number: int = 0
+    cycling: bool = False
+
+
+class Feed(Stand):
+    """A loader in the place of the user's; its passes are counted by `passes`."""
+
+    def __init__(self, loader: Any, passes: Passes) -> None:
+        super().__init__(loader)
+        object.__setattr__(self, "passes", passes)
+
+    def __iter__(self) -> Iterator[Any]:
+        begun: Iterator[Any] = self.passes.begin()
+        return begun
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    # Lightning asks a loader for its state to find out whether it should warn about resuming in mid-epoch, and would
+    # save one that is a batch ahead.
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Passes:
+    """
+    The passes over one loader. `where(self)` says where the pass that begins now begins; one that begins after the end
+    of another within an epoch is a further cycle.
+    """
+
+    def __init__(self, loader: Any, seed: int, rank: int, where: Callable[[Passes], Where]) -> None:
+        self._user_loader = loader
+        self._where = where
+        self._seed = seed
+        self._rank = rank
+        self._key: tuple[int, ...] = ()
+        self._first = 0
+        self._current: _Pass | None = None
+        self._resumed: dict[str, Any] | None = None
+        self._epoch: int | None = None
+        self._cycle = 0
+        self.begun: Where | None = None
+        self.order: data_order.ExactOrder | None = None
+        self._stream: streams.Stream | None = None
+        self._own = data_order.order_generators(loader)
+        self._loader: Any
+        if is_indexed(loader):
+            self._loader = data_order.exact_loader(loader, seed, rank, lambda: (("train", *self._key), self._first))
+            self.order = data_order.order_of(self._loader)
+        else:
+            self._stream = streams.stream(loader, seed, rank)
+            self._loader = self._stream.loader
+        self.feed = Feed(self._loader, self)
+
+    @property
+    def name(self) -> str:
+        """What a person calls this data: the class of the dataset, or of a loader that has none."""
+        return type(getattr(self._user_loader, "dataset", self._user_loader)).__name__
+
+    @property
+    def replays(self) -> bool:
+        """A position in this loader is reached by reading what comes before it."""
+        return self._stream is not None and self._stream.inside is None
+
+    def resume(self, state: dict[str, Any] | None) -> None:
+        """The pass that begins where `state` was taken (see `state`) is to begin with it."""
+        self._resumed = state
+
+    def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
+        """What beginning there needs besides the numbers; None where that is nothing."""
+        if self._stream is None or self._current is None:
+            return None
+        if epoch_ended:
+            return {"epoch": epoch + 1, "batch": 0, "ended": False, "state": self.state_between()}
+        if self._current.ended and self._current.number == batch:
+            return {"epoch": epoch, "batch": batch, "ended": True, "state": self.state_between()}
+        return {"epoch": epoch, "batch": batch, "ended": False, "state": self._current.states.get(batch)}
+
+    def state_between(self) -> Any:
+        """The state of a stream between two passes, None where it has none."""
+        between = self._stream.between if self._stream else None
+        return streams.state_of(between) if between is not None else None
+
+    def load_between(self, state: Any) -> None:
+        if self._stream is not None and state is not None:
+            self._load(self._stream.between, state)
+
+    def samples(self, batches: int) -> int:
+        """How many samples the first `batches` batches of the current epoch hold; 0 where that is unknown."""
+        if self.order is None or self.begun is None:
+            return 0
+        cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
+        return cycles * self.order.samples(len(self._loader)) + self.order.samples(rest)
+
+    def begin(self) -> Iterator[Any]:
+        where = self.begun = self._where(self)
+        self._count_cycle(where)
+        self._key = (where.epoch, where.number, self._cycle)
+        root = seeds.derive(self._seed, "pass", *self._key)
+        with seeds.kept():
+            seeds.seed_cpu(root)
+            generators.seed(self._own, root)
+            self._current = self._begin_stream(self._stream, root) if self._stream else _Pass(iter(self._loader))
+        return self._current
+
+    def _count_cycle(self, where: Where) -> None:
+        if not where.cycling:
+            self._cycle, self._first = 0, where.batch
+        elif self._epoch == where.epoch and self._current is not None and self._current.ended:
+            self._cycle, self._first = self._cycle + 1, 0
+        else:
+            self._cycle, self._first = divmod(where.batch, len(self._loader)) if where.batch else (0, 0)
+        self._epoch = where.epoch
+
+    def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
+        stream.place[:] = stream.place.new_tensor(self._key)
+        resumed = self._resumed or {}
+        if (resumed.get("epoch"), resumed.get("batch")) != (self._epoch, self._first):
+            resumed = {}
+        state = resumed.get("state")
+        if resumed.get("ended"):
+            self._load(stream.between, state)
+            return _StreamPass(iter(()), root, self._rank, None, number=self._first)
+        if state is None:
+            begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
+            for _ in range(self._first):
+                next(begun, None)
+            return begun
+        self._load(stream.inside if self._first else stream.between, state)
+        return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
+
+    def _load(self, holder: Any, state: Any) -> None:
+        if holder is not None:
+            holder.load_state_dict(state)
+
+
+class _Pass(Iterator[Any]):
+    """One pass, which knows whether it has ended."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.number = 0
+        self.ended = False
+        self.states: dict[int, Any] = {}
+
+    def __next__(self) -> Any:
+        try:
+            return self._read()
+        except StopIteration:
+            self.ended = True
+            raise
+
+    def _read(self) -> Any:
+        return next(self._batches)
+
+
+class _StreamPass(_Pass):
+    """
+    Each batch is read under generators seeded by its number, which leaves those of the training alone, and `states`
+    has the state of `holder` after each of the last batches.
+    """
+
+    def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
+        super().__init__(batches)
+        self._rank = rank
+        self._root = root
+        self._holder = holder
+        self.number = number
+        self._keep_state()
+
+    def _read(self) -> Any:
+        with seeds.kept():
+            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            seeds.seed_cpu(seeds.derive(self._root, self.number, self._rank if self.number else 0))
+            batch = super()._read()
+        self.number += 1
+        self._keep_state()
+        return batch
+
+    def _keep_state(self) -> None:
+        if self._holder is not None:
+            self.states[self.number] = streams.state_of(self._holder)
+            self.states.pop(self.number - KEPT_STATES, None)
+
+
+def is_indexed(loader: object) -> bool:
+    """A DataLoader over a map-style dataset that iterates as torch's own, or torchdata's, does."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    iterate = type(loader).__iter__
+    return iterate is DataLoader.__iter__ or iterate.__module__.startswith("torchdata.")

@@ -1,0 +1,120 @@
+"""
+Data without an index: an IterableDataset, or any other iterable of batches.
+
+What it draws, it draws under generators seeded by the place, so a pass that is begun again gives the same. A position
+in it is reached by its own `state_dict`, where it has one, else by reading again what comes before.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from spotrun.training import seeds
+from spotrun.training.data import generators
+from spotrun.training.data.data_order import changed
+from spotrun.training.data.proxy import Stand
+
+
+def has_state(value: object) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+class SeededStream(Stand):
+    """
+    An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.
+
+    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one.
+    """
+
+    def __init__(self, inner: Any, seed: int, rank: int, place: Tensor) -> None:
+        super().__init__(inner)
+        object.__setattr__(self, "_rank", rank)
+        object.__setattr__(self, "_root", seed)
+        object.__setattr__(self, "_place", place)
+        object.__setattr__(self, "_given", 0)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._inner, self._root, self._rank, self._place)
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        place = self._place.tolist()
+        root = seeds.derive(self._root, *place, worker.id if worker else 0)
+        given = self._first(place)
+        own = generators.kept_by(dataset=self._inner)
+        samples = iter(self._inner)
+        while True:
+            # Ranks that shuffle the whole data before each takes its share must shuffle alike.
+            seed = seeds.derive(root, given, self._rank if given else 0)
+            seeds.seed_cpu(seed)
+            generators.seed(own, seed)
+            try:
+                sample = next(samples)
+            except StopIteration:
+                return
+            given += 1
+            object.__setattr__(self, "_given", given)
+            yield sample
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def _first(self, place: list[int]) -> int:
+        return 0
+
+
+class SeededStatefulStream(SeededStream):
+    """As SeededStream, of a dataset that has a state: the number of samples given becomes part of it."""
+
+    _resumed: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self._given, "place": self._place.tolist(), "dataset": state_of(self._inner)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._inner.load_state_dict(state["dataset"])
+        object.__setattr__(self, "_resumed", state)
+
+    def _first(self, place: list[int]) -> int:
+        state = self._resumed
+        object.__setattr__(self, "_resumed", None)
+        return state["given"] if state and state["place"] == place else 0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """
+    A loader to iterate over, and where its state is: `inside` a pass, and `between` two of them. None: it has none
+    there, and a pass is entered by reading its beginning again.
+    """
+
+    loader: Any
+    place: Tensor
+    inside: Any = None
+    between: Any = None
+
+
+def stream(loader: Any, seed: int, rank: int) -> Stream:
+    """A copy of a DataLoader over an IterableDataset, or any other iterable as it is, ready to be positioned."""
+    place = torch.zeros(3, dtype=torch.int64)
+    place.share_memory_()  # type: ignore[no-untyped-call]
+    if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
+        state = loader if has_state(loader) else None
+        return Stream(loader, place, inside=state, between=state)
+    kind = SeededStatefulStream if has_state(loader.dataset) else SeededStream
+    dataset = kind(loader.dataset, seed, rank, place)
+    exact = changed(loader, {"dataset": dataset, "_iterator": None})
+    here = dataset if isinstance(dataset, SeededStatefulStream) and not loader.num_workers else None
+    return Stream(exact, place, inside=exact if has_state(exact) else here, between=here)
+
+
+def state_of(holder: Any) -> Any:
+    """A copy: what a dataset hands out may be the list that it goes on with."""
+    return copy.deepcopy(holder.state_dict())

@@ -1,0 +1,66 @@
+"""
+Snapshots around a validation, which may last.
+
+A snapshot that is wanted before a validation is taken at once. One that is wanted within it holds the state before it,
+which was kept for that; a run that is resumed from either does the whole validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from spotrun.training import tensors
+from spotrun.training.ranks import Ranks
+from spotrun.training.session import Agent
+from spotrun.training.snapshots import KEY, Place, Snapshots, State
+
+
+@dataclass(frozen=True)
+class _Before:
+    """
+    The state before a validation. Weights are the living ones: validation does not change them, which `norms`
+    verifies.
+    """
+
+    place: Place
+    state: State
+    norms: list[Tensor]
+
+    def still_holds(self, module: Any) -> bool:
+        """False where an averaging callback has swapped the weights for the validation."""
+        return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module.parameters()), strict=True))
+
+
+class DueValidation:
+    """The validation of one Trainer that is due or runs, if there is one."""
+
+    def __init__(self, trainer: Any, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
+        self._trainer = trainer
+        self._agent = agent
+        self._ranks = ranks
+        self._snapshots = snapshots
+        self._before: _Before | None = None
+
+    def comes(self, place: Place) -> None:
+        self._snapshots.take_if_wanted(place)
+        if self._ranks.size == 1:  # several would have to meet within the validation
+            self._before = self._keep(place)
+
+    def _keep(self, place: Place) -> _Before:
+        state = self._snapshots.state(place)
+        # Metrics go on counting, in place, while the validation runs.
+        kept = state | {KEY: tensors.owned(state[KEY])}
+        return _Before(place, kept, tensors.norms(self._trainer.lightning_module.parameters()))
+
+    def batch_ends(self) -> None:
+        before = self._before
+        if before is None or not self._snapshots.wanted() or not self._agent.any_room():
+            return
+        if before.still_holds(self._trainer.lightning_module):
+            self._snapshots.take_if_wanted(before.place, before.state)
+
+    def is_over(self) -> None:
+        self._before = None

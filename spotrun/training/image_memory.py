@@ -1,0 +1,199 @@
+"""
+The memory of a checkpoint that a trainer resumes from: most of it is looked at and given back, and what optimizers and
+callbacks keep stays where it lies.
+
+New memory is the dearest part of a restore. To touch a page for the first time takes several times as long as to copy
+into it, and on a virtual machine whose host has yet to find that page, many times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.checkpoint.snapshot import map_image
+from spotrun.trainer_link import LinkClosed
+from spotrun.training.tensors import mapped, owned, tensors_of
+
+KEPT_FROM_BYTES = 64 << 10
+"""A smaller tensor is copied: it would hold pages that are given back otherwise."""
+_POPULATE_READ = 22
+"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not name. An older kernel does nothing."""
+_MAPPED_BYTES = 4 << 20
+_MAPPING_PAUSE_S = 1e-4
+"""Another thread that asks for memory waits until a call is done, and for calls that follow at once, 4 ms and more."""
+_madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Memory(Protocol):
+    """`image` is for reading: what is written to it changes nothing."""
+
+    image: Bytes
+
+    def need(self, end: int) -> None:
+        """
+        Wait until the first `end` bytes of `image` are there.
+
+        Raises:
+            LinkClosed: the agent, which fetches them, is gone.
+        """
+
+    def need_all_of(self, tree: Any) -> None:
+        """Wait for the tensors of `tree`, which are views into `image`."""
+
+    def keep(self, tree: Any) -> Any:
+        """The same, with tensors of their own, once they are there."""
+
+    def let_go(self) -> None:
+        """Nothing more is kept. What was not goes when the last view into it does."""
+
+
+class Received:
+    """An image of that size that another process is going to send."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.image: Bytes = bytearray(size_bytes)
+
+    def need(self, end: int) -> None:
+        pass
+
+    def need_all_of(self, tree: Any) -> None:
+        pass
+
+    def keep(self, tree: Any) -> Any:
+        return owned(tree)
+
+    def let_go(self) -> None:
+        del self.image
+
+
+class Arrival:
+    """How many of an image's first bytes are there."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._lost = False
+        self._changed = threading.Condition()
+
+    def has(self, size_bytes: int) -> None:
+        with self._changed:
+            self.size_bytes = max(self.size_bytes, size_bytes)
+            self._changed.notify_all()
+
+    def ends(self) -> None:
+        """Nobody is left to tell of more."""
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()
+
+    def need(self, end: int) -> None:
+        """See `Memory.need`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._lost or self.size_bytes >= end)
+            if self.size_bytes < end:
+                raise LinkClosed("the agent is gone, and with it the rest of the checkpoint")
+
+
+class ImageMemory:
+    """
+    The image behind `fd`, from `start` on, or its first `here_bytes` so far, which nobody but the agent that fetches it
+    may look at any more; closes the descriptor.
+
+    Large tensors that are kept are that memory itself. A process that is forked shares it with this one.
+    """
+
+    def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
+        self._lasting = mmap.mmap(fd, size_bytes, offset=start)
+        self._private = map_image(fd, size_bytes, start)
+        self._kept: list[tuple[int, int]] = []
+        self.image: Bytes = np.frombuffer(self._private, dtype=np.uint8)
+        self.arrival = Arrival(size_bytes if here_bytes is None else here_bytes)
+
+    def map_beside(self) -> None:
+        """
+        Map all pages from another thread, as they come: the one that reads them would be held up at every sixteenth,
+        which is a third of what it takes to copy them.
+        """
+        memory = torch.frombuffer(self._private, dtype=torch.uint8)
+        threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
+
+    def need(self, end: int) -> None:
+        self.arrival.need(end)
+
+    def need_all_of(self, tree: Any) -> None:
+        start = self._start_address()
+        ends = [tensor.data_ptr() + tensor.nbytes - start for tensor in tensors_of(tree)]
+        self.need(max((end for end in ends if end <= len(self._private)), default=0))
+
+    def keep(self, tree: Any) -> Any:
+        start = self._start_address()
+        lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
+
+        def own(tensor: Tensor) -> Tensor:
+            begin = tensor.data_ptr() - start
+            end = begin + tensor.nbytes
+            inside = tensor.is_cpu and tensor.is_contiguous() and begin >= 0 and end <= len(lasting)
+            if not inside or tensor.nbytes < KEPT_FROM_BYTES:
+                return tensor.detach().clone()
+            self._kept.append((begin, end))
+            return lasting[begin:end].view(tensor.dtype).view(tensor.shape)
+
+        self.need_all_of(tree)
+        return mapped(tree, own)
+
+    def let_go(self) -> None:
+        lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
+        spare = list(_pages_between(sorted(self._kept), len(lasting)))
+        weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
+        del self.image, self._private
+
+    def _start_address(self) -> int:
+        return torch.frombuffer(self._private, dtype=torch.uint8).data_ptr()
+
+
+def _map(memory: Tensor, arrival: Arrival) -> None:
+    start = 0
+    with contextlib.suppress(LinkClosed):
+        while start < memory.nbytes:
+            arrival.need(start + 1)
+            size_bytes = min(_MAPPED_BYTES, arrival.size_bytes - start)
+            _madvise(memory.data_ptr() + start, size_bytes, _POPULATE_READ)
+            start += size_bytes
+            time.sleep(_MAPPING_PAUSE_S)
+
+
+def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator[tuple[int, int]]:
+    """(start, size) of the whole pages that hold nothing of `kept`."""
+    free_from = 0
+    for begin, end in (*kept, (size_bytes, size_bytes)):
+        start, stop = -(-free_from // mmap.PAGESIZE) * mmap.PAGESIZE, begin // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < stop:
+            yield start, stop - start
+        free_from = max(free_from, end)
+
+
+def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
+    """In a thread: it takes a tenth of a second a GB. A forked child has no say: its parent may still be reading."""
+    if os.getpid() == process:
+        threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
+
+
+def _remove(private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
+    _madvise(torch.frombuffer(private, dtype=torch.uint8).data_ptr(), len(private), mmap.MADV_DONTNEED)
+    for start, size_bytes in spare:
+        _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # in vain: the memory is held, no harm

@@ -1,0 +1,88 @@
+"""
+The run of an MLFlowLogger on a server or in a database: gone on with, and no step in it twice.
+
+What is there does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is there
+already. The training that is done again gives the same numbers: of each metric nothing is logged up to the last step
+that the run has of it. One whose steps do not grow cannot be told apart that way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from spotrun.training.log_files import mlflow_files
+
+State = dict[str, Any]
+
+TAG = "spotrun.run"
+"""Names the run that began it."""
+_STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
+"""What MLFlowLogger leaves out of the names of metrics."""
+
+
+def loggers(trainer: Any) -> list[Any]:
+    """Those of this process whose store is no folder."""
+    return [each for each in mlflow_files.all_loggers(trainer) if mlflow_files.store_folder(each) is None]
+
+
+def dump(trainer: Any) -> list[State]:
+    """The run of each logger; what was logged before is on its way no more."""
+    return [_dump(logger) for logger in loggers(trainer)]
+
+
+def _dump(logger: Any) -> State:
+    if logger._log_batch_kwargs.get("synchronous") is False:
+        import mlflow
+
+        mlflow.flush_async_logging()
+    return {"run": logger.run_id}
+
+
+def begin(trainer: Any, run_uid: str) -> None:
+    """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, if it did."""
+    for index, logger in enumerate(loggers(trainer)):
+        mark = f"{run_uid}/{index}"
+        before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
+        if before:
+            _go_on_in(logger, before[0])
+        elif _is_new(logger):
+            logger.experiment.set_tag(logger.run_id, TAG, mark)
+
+
+def continue_run(trainer: Any, saved: list[State]) -> None:
+    """In `Callback.setup`, when Lightning has begun a new run: the saved one instead."""
+    for logger, state in zip(loggers(trainer), saved, strict=False):
+        _go_on_in(logger, logger.experiment.get_run(state["run"]))
+
+
+def _go_on_in(logger: Any, run: Any) -> None:
+    client, opened = logger.experiment, logger.run_id
+    if opened != run.info.run_id and _is_new(logger) and not mlflow_files.is_active(opened):
+        client.delete_run(opened)
+    logger._run_id, logger._experiment_id = run.info.run_id, run.info.experiment_id
+    client.update_run(run.info.run_id, status="RUNNING")
+    _leave_out(logger, {metric.key: metric.step for metric in run.data._metric_objs})
+
+
+def _is_new(logger: Any) -> bool:
+    """Nothing was logged to its run yet."""
+    data = logger.experiment.get_run(logger.run_id).data
+    return not data.metrics and not data.params
+
+
+def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
+    """From now on the logger logs of each metric what is past its last step."""
+    log = logger.log_metrics
+
+    def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
+        new = {name: value for name, value in metrics.items() if step is None or step > last_step(name)}
+        if new:
+            log(new, step)
+
+    def last_step(name: str) -> int:
+        prefixed = f"{logger._prefix}{logger.LOGGER_JOIN_CHAR}{name}" if logger._prefix else name
+        return last_steps.get(_STRANGE.sub("", prefixed), -1)
+
+    logger.log_metrics = log_metrics

@@ -1,0 +1,151 @@
+"""
+The run of an MLFlowLogger with a file store as part of a snapshot: its metrics, parameters and tags, not its artifacts.
+
+A resumed training goes on in the same MLflow run, with what its files held when the snapshot was taken, also on a
+machine that never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
+(https://mlflow.org/docs/latest/self-hosting/architecture/backend-store).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from spotrun.training.log_files import text_logs
+
+State = dict[str, Any]
+
+FOLDERS = ("metrics", "params", "tags")
+PRIVATE_NAMES = ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri")
+MARK = "tags/spotrun.run"
+"""The uid of the run that began it, as a tag that MLflow shows."""
+
+
+def loggers(trainer: Any) -> list[Any]:
+    """Those of this process whose store is a folder; `mlflow_client` has the others."""
+    return [each for each in all_loggers(trainer) if store_folder(each) is not None]
+
+
+def all_loggers(trainer: Any) -> list[Any]:
+    """The MLFlowLoggers of this process, wherever they log to."""
+    if not trainer.is_global_zero:
+        return []
+    return [each for each in trainer.loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
+
+
+def dump(trainer: Any) -> list[State]:
+    """The run of each logger, with its files."""
+    return [_dump(logger) for logger in loggers(trainer)]
+
+
+def _dump(logger: Any) -> State:
+    folder = _folder(logger)
+    paths = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+    sizes = {name: path.stat().st_size for name, path in paths.items()}
+    carried = sum(sizes.values()) <= text_logs.CARRIED_MAX_BYTES
+    return {
+        "run": logger.run_id,
+        "experiment": logger.experiment_id,
+        "meta": text_logs.as_tensor((folder.parent / "meta.yaml").read_bytes()),
+        "files": {name: text_logs.as_tensor(path.read_bytes()) for name, path in paths.items()} if carried else None,
+        "extents": sizes,
+    }
+
+
+def begin(trainer: Any, run_uid: str) -> None:
+    """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, emptied of metrics."""
+    for index, logger in enumerate(loggers(trainer)):
+        mark, opened = f"{run_uid}/{index}", _folder(logger)
+        before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
+        if before:
+            folder = before[0].parent.parent
+            for name in FOLDERS[:2]:
+                shutil.rmtree(folder / name, ignore_errors=True)
+                (folder / name).mkdir()
+            _go_on_in(logger, folder.parent.name, folder.name)
+        elif _is_new(opened):
+            (opened / MARK).parent.mkdir(parents=True, exist_ok=True)
+            (opened / MARK).write_text(mark)
+
+
+def continue_run(trainer: Any, saved: list[State]) -> None:
+    """In `Callback.setup`, when Lightning has begun a new run: the saved one instead, with its files as they were."""
+    for logger, state in zip(loggers(trainer), saved, strict=False):
+        folder = _store(logger) / state["experiment"] / state["run"]
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder.parent / "meta.yaml").exists():
+            (folder.parent / "meta.yaml").write_bytes(text_logs.content_of(state["meta"]))
+        _go_on_in(logger, state["experiment"], state["run"])
+        _load(folder, state)
+
+
+def load(trainer: Any, saved: list[State]) -> None:
+    """In `on_train_start`, after hyper-parameters were logged once more: the files as they were."""
+    for logger, state in zip(loggers(trainer), saved, strict=False):
+        _load(_folder(logger), state)
+
+
+def _load(folder: Path, state: State) -> None:
+    """Files that were too large to be carried stay where they are, as far as the snapshot saw them."""
+    for path in _files(folder):
+        extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
+        if extent is None:
+            path.unlink()
+        else:
+            os.truncate(path, min(extent, path.stat().st_size))
+    for name in (*FOLDERS, "artifacts"):  # without them, MLflow does not take the folder for a run
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, content in (state["files"] or {}).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text_logs.content_of(content))
+
+
+def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
+    """The run that Lightning has begun meanwhile goes, unless the script has a use of its own for it."""
+    opened = _folder(logger)
+    if opened.name == run_id:
+        return
+    if _is_new(opened) and not is_active(opened.name):
+        shutil.rmtree(opened)
+        if opened.parent.name != experiment_id and not any(path.is_dir() for path in opened.parent.iterdir()):
+            shutil.rmtree(opened.parent)  # of the same name as the saved one: this machine had none
+    logger._run_id, logger._experiment_id = run_id, experiment_id
+
+
+def _is_new(folder: Path) -> bool:
+    """Nothing was logged to it yet."""
+    return not any(path.is_file() for name in FOLDERS[:2] for path in (folder / name).rglob("*"))
+
+
+def is_active(run_id: str) -> bool:
+    """The script is inside `with mlflow.start_run()` of it."""
+    import mlflow
+
+    active = mlflow.active_run()
+    return active is not None and active.info.run_id == run_id
+
+
+def store_folder(logger: Any) -> str | None:
+    """`file:FOLDER`, `file://FOLDER` or FOLDER; None for a server or a database."""
+    uri = str(logger._tracking_uri)
+    folder = uri.removeprefix("file:").removeprefix("//")
+    return None if ":" in folder else folder
+
+
+def _store(logger: Any) -> Path:
+    folder = store_folder(logger)
+    assert folder is not None
+    return Path(folder)
+
+
+def _folder(logger: Any) -> Path:
+    """Of its run, which is begun where it was not yet."""
+    return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
+
+
+def _files(folder: Path) -> list[Path]:
+    inside = [path for name in FOLDERS for path in sorted((folder / name).rglob("*")) if path.is_file()]
+    return [path for path in (folder / "meta.yaml",) if path.exists()] + inside

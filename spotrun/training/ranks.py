@@ -1,0 +1,105 @@
+"""
+The processes of one training (DDP on one machine). Rank 0 alone talks to the agent; the others follow it.
+
+They meet in a gloo group of their own, on the training thread and at the same places of the loops, so all take the
+same snapshot after the same step. A lone process meets nobody and pays nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from spotrun.checkpoint.snapshot import Piece, Plan
+from spotrun.checkpoint.staging import Aside, Staged
+from spotrun.lightning.figures import FiguresBox
+from spotrun.trainer_link import Message
+from spotrun.training.image_memory import ImageMemory, Memory, Received
+
+LONGEST_FETCH = timedelta(hours=24)
+"""The others wait in a collective call while rank 0 waits for the agent to fetch a checkpoint."""
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """All processes of a Trainer, seen from one of them."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.rank: int = trainer.global_rank
+        self.size: int = trainer.world_size
+        met = self.size > 1 and distributed.is_available() and distributed.is_initialized()
+        self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if met else None
+
+    def agree(self, value: int) -> int:
+        """Rank 0's value, on every rank."""
+        if self._group is None:
+            return value
+        shared = torch.tensor([value])
+        distributed.broadcast(shared, 0, group=self._group)
+        return int(shared)
+
+    def share(self, value: T | None) -> T | None:
+        """Rank 0's value, any small object, on every rank."""
+        if self._group is None:
+            return value
+        box = [value]
+        distributed.broadcast_object_list(box, 0, group=self._group)
+        return box[0]
+
+    def share_image(self, memory: ImageMemory | None, size_bytes: int) -> Memory | None:
+        """Rank 0's checkpoint image of that size on every rank, each in memory of its own."""
+        if self._group is None:
+            return memory
+        mine = Received(size_bytes) if memory is None else memory
+        mine.need(size_bytes)
+        distributed.broadcast(torch.frombuffer(mine.image, dtype=torch.uint8), 0, group=self._group)
+        return mine
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value on rank 0; on the others nothing."""
+        if self._group is None:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        distributed.gather_object(value, values, 0, group=self._group)
+        return values or []
+
+
+class Follower:
+    """In the place of a session on all ranks but 0: nobody listens, and nothing is wanted."""
+
+    def __init__(self) -> None:
+        self.snapshot_wanted = threading.Event()
+        self.drain_wanted = threading.Event()
+        self.closed = threading.Event()
+        self.figures = FiguresBox()
+        self.arenas_asked = False
+
+    def tell(self, message: Message) -> bool:
+        return False
+
+    def end(self) -> None:
+        pass
+
+    def want_arenas(self, size_bytes: int) -> None:
+        self.arenas_asked = True
+
+    def any_room(self) -> bool:
+        return False
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+        return False
+
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        raise AssertionError("only rank 0 has arenas")
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+        raise AssertionError("only rank 0 has arenas")
+
+    def unstage(self, staged: Staged) -> None:
+        raise AssertionError("only rank 0 has arenas")

@@ -1,0 +1,249 @@
+"""
+The trainer's conversation with its agent.
+
+A thread reads what the agent sends and raises flags; the training thread looks at them between two steps
+(house-style.md, rule 6). If the agent is gone, the process follows within a minute (protocol.md 17).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from spotrun import trainer_link
+from spotrun.checkpoint.snapshot import Piece, Plan
+from spotrun.checkpoint.staging import Aside, Staged, Stager
+from spotrun.lightning.figures import FiguresBox
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    ArenasWanted,
+    Arrived,
+    DrainWanted,
+    Figures,
+    Hello,
+    LinkClosed,
+    Message,
+    Resume,
+    RoomWanted,
+    SnapshotWanted,
+    TrainerLink,
+)
+from spotrun.training.image_memory import Arrival, ImageMemory
+
+LISTENER_ENDS_WITHIN_S = 5.0
+AGENT_GONE_EXIT_CODE = 75
+AGENT_GONE_EXIT_S = 55.0
+ARENA_SLACK_BYTES = 4 << 20
+"""
+Loop counters, metrics and callbacks' states grow a little; an arena may hold that much more than the first snapshot.
+"""
+
+T = TypeVar("T")
+
+
+class Agent(Protocol):
+    """What a run needs of a session; `Session` documents it, and ranks that follow have a silent one."""
+
+    snapshot_wanted: threading.Event
+    drain_wanted: threading.Event
+    closed: threading.Event
+    figures: FiguresBox
+
+    @property
+    def arenas_asked(self) -> bool: ...
+
+    def tell(self, message: Message) -> bool: ...
+
+    def end(self) -> None: ...
+
+    def want_arenas(self, size_bytes: int) -> None: ...
+
+    def any_room(self) -> bool: ...
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool: ...
+
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]: ...
+
+    def unstage(self, staged: Staged) -> None: ...
+
+
+class Session:
+    """One trainer process's link, arenas and wishes of the agent. Begin with `begin`."""
+
+    def __init__(self, link: TrainerLink) -> None:
+        self._link = link
+        # Data loading workers outlive a killed trainer by seconds; the agent is to see the end of the trainer at once.
+        os.register_at_fork(after_in_child=link.leave_to_parent)
+        self._stager = Stager()
+        self._asked_bytes = 0
+        self._used_bytes = 0
+        self._arrival: Arrival | None = None
+        self.snapshot_wanted = threading.Event()
+        self.drain_wanted = threading.Event()
+        self.closed = threading.Event()
+        self.figures = FiguresBox()
+        self._over = threading.Event()
+
+    def begin(self, lightning: str) -> tuple[Resume, ImageMemory | None]:
+        """
+        Say hello and wait for what to resume from, however long the agent takes to find it. What it has yet to fetch
+        is waited for where it is needed.
+
+        Raises:
+            LinkClosed: the agent is gone.
+        """
+        self._link.send(
+            Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
+        )
+        resume, fds = self._wait_for_resume()
+        memory = None
+        if resume.size_bytes:
+            memory = ImageMemory(fds[0], resume.size_bytes, resume.start, resume.here_bytes)
+            self._arrival = memory.arrival
+        listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
+        listener.start()
+        if memory is not None:
+            memory.map_beside()  # not before the other thread has its stack, for which it would have to wait
+        atexit.register(self._leave, os.getpid(), listener)
+        return resume, memory
+
+    def _leave(self, process: int, listener: threading.Thread) -> None:
+        """At exit: a thread that computes while the interpreter is taken down under it aborts the process."""
+        if os.getpid() != process:
+            return
+        self._over.set()
+        self._link.close()
+        self._stager.close()
+        listener.join(LISTENER_ENDS_WITHIN_S)
+
+    def _wait_for_resume(self) -> tuple[Resume, list[int]]:
+        while True:
+            received = self._link.receive(None)
+            assert received is not None
+            message, fds = received
+            if isinstance(message, Resume):
+                return message, fds
+            self._take(message, fds)
+
+    def tell(self, message: Message) -> bool:
+        """False when the agent is gone, which is not the training's concern."""
+        if self.closed.is_set():
+            return False
+        try:
+            self._link.send(message)
+        except LinkClosed:
+            self._agent_is_gone()
+        return not self.closed.is_set()
+
+    def end(self) -> None:
+        """The training is over: from now on the agent may go, and the process lives on."""
+        self._over.set()
+
+    # --- arenas
+
+    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+        """
+        A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once; who waits
+        lets it know.
+        """
+        if plan.size_bytes > self._stager.size_bytes:
+            self.want_arenas(plan.size_bytes)
+        if wait_s and not self._stager.ready():
+            self.tell(RoomWanted())
+        return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
+
+    def any_room(self) -> bool:
+        """An arena is free; whether it is large enough is another question."""
+        return self._stager.ready()
+
+    @property
+    def arenas_asked(self) -> bool:
+        return self._asked_bytes > 0
+
+    def want_arenas(self, size_bytes: int) -> None:
+        if size_bytes > self._asked_bytes:
+            self._used_bytes = size_bytes
+            self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES
+            self.tell(ArenasWanted(size_bytes=self._asked_bytes))
+
+    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        """See `Stager.stage`."""
+        return self._stager.stage(plan, later, overlapped=overlapped)
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+        """See `Stager.aside`."""
+        return self._stager.aside(work, tensors)
+
+    def unstage(self, staged: Staged) -> None:
+        """The agent was not told of it and never will be."""
+        self._stager.free(staged.arena)
+
+    # --- the reading thread
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                received = self._link.receive(None)
+                assert received is not None
+                self._take(*received)
+        except LinkClosed:
+            self._agent_is_gone()
+        if not self._over.wait(AGENT_GONE_EXIT_S):
+            os._exit(AGENT_GONE_EXIT_CODE)
+
+    def _agent_is_gone(self) -> None:
+        self.closed.set()
+        self._link.close()
+        if self._arrival is not None:
+            self._arrival.ends()
+
+    def _take(self, message: Message, fds: list[int]) -> None:
+        match message:
+            case Arrived(size_bytes=size_bytes) if self._arrival is not None:
+                self._arrival.has(size_bytes)
+            case Arenas(size_bytes=size_bytes, starts=starts, first=first):
+                self._stager.adopt(fds[0], size_bytes, starts, first, self._used_bytes)
+            case ArenaFree(arena=arena):
+                self._stager.free(arena)
+            case SnapshotWanted():
+                self.snapshot_wanted.set()
+            case DrainWanted():
+                self.drain_wanted.set()
+            case Figures() as figures:
+                self.figures.put(figures)
+            case _:
+                pass  # Committed is for people who watch
+
+
+_claimed_by: int | None = None
+
+
+def claim() -> Session | None:
+    """
+    The session of this process, for the first fit() in it; None where no agent is.
+
+    Raises:
+        SecondFit: the process has had its fit().
+    """
+    global _claimed_by
+    if _claimed_by == os.getpid():
+        raise SecondFit
+    link = trainer_link.from_environment()
+    if link is None:
+        return None
+    _claimed_by = os.getpid()
+    return Session(link)
+
+
+class SecondFit(Exception):
+    """One process trains once under an agent: a second fit() could not be told from the first when it is resumed."""

@@ -1,0 +1,280 @@
+"""
+Snapshots of a training: when one is due, what is in it, and the way into an arena.
+
+A snapshot is Lightning's own checkpoint plus what it forgets, under the key "spotrun".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+
+import spotrun
+from spotrun.checkpoint.layout import Unsavable
+from spotrun.checkpoint.snapshot import Plan, plan_image
+from spotrun.checkpoint.staging import Aside, Staged
+from spotrun.lightning.connectors import averaging
+from spotrun.lightning.connectors import state as lightning_state
+from spotrun.lightning.connectors.loops import Loops
+from spotrun.lightning.training_data import TrainingData
+from spotrun.lightning.unsupported import refuse
+from spotrun.trainer_link import SnapshotTaken
+from spotrun.training import machine, module_state, tensors
+from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs
+from spotrun.training.overlap import Overlap, Watch
+from spotrun.training.progress import metrics
+from spotrun.training.python_state.attributes import Attributes
+from spotrun.training.ranks import Ranks
+from spotrun.training.session import Agent
+
+LAST_ARENA_WAIT_S = 600.0
+"""System time that the last snapshot waits for room, which may be most of an upload away."""
+
+KEY = "spotrun"
+LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Where a snapshot was taken: after `batch` batches of `epoch`, perhaps before their validation, or after the
+    epoch's end.
+    """
+
+    epoch: int
+    batch: int
+    validation_due: bool = False
+    epoch_ended: bool = False
+    finished: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """The next thing to come is a batch of the same epoch, and no hook of an epoch or a validation."""
+        return not (self.validation_due or self.epoch_ended or self.finished)
+
+
+@dataclass(frozen=True)
+class _OnItsWay:
+    """A snapshot that the agent was not told of yet."""
+
+    taken: SnapshotTaken
+    staged: Staged
+    watch: Watch
+    finite: Aside[bool]
+    stall_s: float
+    step_before: int
+
+    def begin(self) -> None:
+        """What is left for the thread that copies: first to copy, then to see whether the numbers are sound."""
+        self.staged.begin()
+        self.finite.begin()
+
+    def done(self) -> bool:
+        """It can be told of without a wait. One that probes is compared as late as may be."""
+        return self.staged.done() and self.finite.done() and not self.watch.probes
+
+
+class _Decision(IntEnum):
+    NOTHING = 0
+    SNAPSHOT = 1
+    DRAIN = 2
+
+
+class Snapshots:
+    """
+    The snapshots of one Trainer, each `every_steps` optimizer steps and whenever the agent wants one.
+
+    `loss` is the last one, for the agent to know whether it is finite.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        agent: Agent,
+        ranks: Ranks,
+        data: TrainingData,
+        loops: Loops,
+        *,
+        seed: int,
+        every_steps: int | None,
+    ) -> None:
+        self._trainer = trainer
+        self._agent = agent
+        self._ranks = ranks
+        self._data = data
+        self._loops = loops
+        self._seed = seed
+        self._every_steps = every_steps
+        self._step = trainer.global_step
+        self._overlap = Overlap(trainer)
+        self._on_its_way: _OnItsWay | None = None
+        self.loss: Any = None
+        self.attributes: Attributes
+
+    def resumed_at(self, step: int) -> None:
+        """The snapshot of `step` is there already."""
+        self._step = step
+
+    def wanted(self) -> bool:
+        """On rank 0; the others never want one."""
+        if self._agent.closed.is_set():
+            return False
+        return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
+
+    def _interval_is_over(self) -> bool:
+        every = self._every_steps
+        return every is not None and self._trainer.global_step // every > self._step // every
+
+    def take_if_wanted(self, place: Place, state: State | None = None) -> None:
+        """
+        Take a wanted snapshot if an arena is free; else it stays wanted. When draining, wait, and never return.
+
+        All ranks do what rank 0 decides.
+        """
+        match self._ranks.agree(self._decide()):
+            case _Decision.DRAIN:
+                self.take(place, state, final=True, wait_s=LAST_ARENA_WAIT_S)
+                _stand_still()
+            case _Decision.SNAPSHOT:
+                self.take(place, state)
+
+    def _decide(self) -> int:
+        if not self.wanted():
+            return _Decision.NOTHING
+        if self._agent.drain_wanted.is_set():
+            return _Decision.DRAIN
+        return _Decision.SNAPSHOT if self._agent.any_room() else _Decision.NOTHING
+
+    def take(self, place: Place, state: State | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
+        """
+        Take a snapshot now, unless no arena is free within `wait_s`.
+
+        In mid-epoch a part of it may be copied while the next step is computed; `settle` ends that.
+        """
+        self.settle()
+        started = time.perf_counter()
+        plan = self.plan(state or self.state(place))
+        waiting = time.perf_counter()
+        if not self._agent.room_for(plan, wait_s):
+            return
+        waited_s = time.perf_counter() - waiting
+        self._agent.snapshot_wanted.clear()
+        before, self._step = self._step, self._trainer.global_step
+        later = self._overlap.pieces(plan) if place.overlaps and not final else []
+        watch = self._overlap.watch(later)
+        weights = list(self._trainer.lightning_module.parameters())
+        finite = self._agent.aside(partial(tensors.are_finite, self.loss, weights), weights)
+        overlapped = bool(later) and not watch.probes
+        if not overlapped:
+            finite.begin()  # another thread looks while this one copies
+        staged = self._agent.stage(plan, later, overlapped=overlapped)
+        stall_s = time.perf_counter() - started - waited_s
+        taken = self._told(staged.arena, plan, place, final=final)
+        self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
+        if not later:
+            self.settle()
+
+    def batch_begins(self) -> None:
+        """The model is about to compute: what is left of a snapshot is copied meanwhile."""
+        if self._on_its_way is not None:
+            self._on_its_way.begin()
+
+    def _told(self, arena: int, plan: Plan, place: Place, *, final: bool) -> SnapshotTaken:
+        """What the agent is to know of it, but for what shows only when it is whole."""
+        return SnapshotTaken(
+            arena=arena,
+            size_bytes=plan.size_bytes,
+            epoch=place.epoch,
+            batch=place.batch,
+            step=self._trainer.global_step,
+            stall_s=0.0,
+            finite=True,
+            final=final,
+            epoch_ended=place.epoch_ended,
+            metrics=metrics(self._trainer),
+        )
+
+    def settle(self, *, wait: bool = True) -> None:
+        """
+        See to it that the newest snapshot is whole, and tell the agent of it.
+
+        Called with `wait` before optimizers write again. If somebody else has written, that snapshot never was, and
+        another one is wanted.
+        """
+        coming = self._on_its_way
+        if coming is None or not (wait or coming.done()):
+            return
+        self._on_its_way = None
+        started = time.perf_counter()
+        coming.staged.wait()
+        finite = coming.finite.result()
+        if coming.watch.sees_writes(coming.staged):
+            self._overlap.give_up()
+            self._step = coming.step_before
+            self._agent.snapshot_wanted.set()
+            self._agent.unstage(coming.staged)
+            return
+        stall_s = coming.stall_s + time.perf_counter() - started
+        self._agent.tell(msgspec.structs.replace(coming.taken, stall_s=stall_s, finite=finite))
+
+    def plan(self, state: State) -> Plan:
+        """
+        Raises:
+            TrainingRefused: the state holds what no image can hold.
+        """
+        meta = state[KEY]["place"] | {
+            "step": state["global_step"],
+            "spotrun": spotrun.__version__,
+            "lightning": state["pytorch-lightning_version"],
+            **machine.facts(),
+        }
+        try:
+            return plan_image(state, meta, lenient=LENIENT)
+        except Unsavable as problem:
+            refuse(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
+
+    def state(self, place: Place) -> State:
+        """Everything that the rest of the training depends on. Tensors are the living ones."""
+        trainer = self._trainer
+        state = lightning_state.dump(trainer)
+        state[KEY] = {
+            "place": vars(place).copy(),
+            "seed": self._seed,
+            "should_stop": bool(trainer.should_stop),
+            "accumulate_grad_batches": trainer.accumulate_grad_batches,
+            "loaded_at": self._loops.loaded_at(),
+            "averaging": averaging.dump(trainer),
+            "logs": text_logs.dump(trainer),
+            "mlflow": mlflow_files.dump(trainer),
+            "mlflow_client": mlflow_client.dump(trainer),
+            "ranks": self._ranks.gather(self._own(place)),
+        }
+        state[lightning_state.OPTIMIZERS] = state.pop(lightning_state.OPTIMIZERS)  # last, as a resume needs it last
+        return state
+
+    def _own(self, place: Place) -> State:
+        """What each rank has for itself."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        return {
+            "metrics": lightning_state.dump_metrics(trainer),
+            "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
+            "module": module_state.dump(module),
+            "attributes": self.attributes.changed(),
+            "callbacks": [module_state.dump(kept) for kept in module_state.of_callbacks(trainer.callbacks)],
+            # Ranks have running statistics of their own; those of rank 0 are in the weights.
+            "buffers": dict(module.named_buffers()) if self._ranks.rank else {},
+        }
+
+
+def _stand_still() -> NoReturn:
+    """Do no step any more; the agent ends the process group."""
+    while True:
+        threading.Event().wait(3600)
