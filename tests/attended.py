@@ -23,10 +23,10 @@ from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 from tests.aws_launches import CONFIG
 from tests.commits import committed
+from tests.decisions import spec
 from tests.ec2_server import REGION
 from tests.guarded_account import GuardedAccount
 from tests.histories import AWS_RULE, History
-from tests.test_policy import spec
 
 UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"

@@ -19,6 +19,7 @@ from spotrun.run import events as ev
 from spotrun.run import fold
 from spotrun.run.billing import LOCAL_RULE, aws_rule
 from spotrun.run.events import Cause, Entry
+from spotrun.run.fold import apply
 from spotrun.run.state import RunState
 from tests.commits import committed
 
@@ -449,3 +450,19 @@ def _write_a_void_entry(history: History, draw: Draw) -> None:
     entry = history.entry(ev.InstanceCondemned(launch=10**6, cause=Cause.EXTERNAL))
     history.entries.append(entry)
     history.state = fold.apply(history.state, entry)
+
+
+def refused(history: History, event: ev.AnyEvent, because: str) -> None:
+    """The event is void now: named, and of no effect but on the number of the next entry."""
+    entry, before = history.entry(event), history.state
+    history.state = apply(before, entry)
+    history.entries.append(entry)
+    assert [void.number for void in history.state.voids[len(before.voids) :]] == [entry.number], ev.kind(event)
+    assert because in history.state.voids[-1].reason
+    expected = replace(
+        before,
+        next_number=entry.number + 1,
+        entry_times=history.state.entry_times,
+        voids=(*before.voids, history.state.voids[-1]),
+    )
+    assert history.state == expected

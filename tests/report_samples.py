@@ -13,8 +13,8 @@ from spotrun.report.html.page import page
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.simulation.plan import plan
+from tests.decisions import spec
 from tests.histories import ON_DEMAND, SPOT, History, offering
-from tests.test_policy import spec
 
 HOSTILE = "<script>alert(1)</script>\"'&\x1b[31m\x00\u202e\u200f</title>--><img src=//evil.example/x onerror=a>"
 

@@ -18,8 +18,8 @@ from spotrun.policy.storage_cost import storage_reserve
 from spotrun.run.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
+from tests.decisions import spec
 from tests.histories import FREE_STORAGE, ON_DEMAND, START, STORAGE, History, histories, random_runs
-from tests.test_policy import spec
 
 quickly = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -17,8 +17,8 @@ from spotrun.policy.interruption_rates import relative_hazard
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from spotrun.strategies.history import MarketHistory
+from tests.decisions import decided, events_of, spec
 from tests.histories import ON_DEMAND, SPOT, History, offering
-from tests.test_policy import decided, events_of, spec
 
 SELDOM, OFTEN = "g5.xlarge", "g4dn.xlarge"
 BANDS = {f"us-east-1/{SELDOM}": "<5%", f"us-east-1/{OFTEN}": ">20%"}

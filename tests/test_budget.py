@@ -28,12 +28,11 @@ from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.timings import Habits
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
-from tests.histories import START, History
+from tests.decisions import ask, decided, events_of, spec
+from tests.decisions import instance as seen
+from tests.histories import START, History, refused
 from tests.local_runs import Site
-from tests.test_policy import ask, decided, events_of, spec
-from tests.test_policy import instance as seen
-from tests.test_runner import Town
-from tests.test_state import refused
+from tests.town import Town
 from tests.worlds import ON_DEMAND, SPOT, offer
 
 BUDGET = Decimal(40)

@@ -23,10 +23,10 @@ from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from spotrun.store.opening import open_store
 from tests.audit import books
+from tests.decisions import spec
 from tests.eventually import eventually
 from tests.histories import History
 from tests.local_runs import Site
-from tests.test_policy import spec
 
 
 def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: Site) -> None:

@@ -22,8 +22,8 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.values import STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES
+from tests.decisions import MARKET, asked, decided, events_of, instance, spec
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
-from tests.test_policy import MARKET, asked, decided, events_of, instance, spec
 from tests.worlds import EVERYWHERE, NOWHERE, DeadlineWorld, calm, no_spot, weather
 
 # -- never late ------------------------------------------------------------------------------------------------------

@@ -35,10 +35,10 @@ from spotrun.strategies.history import MarketHistory
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job, Situation
 from spotrun.strategies.reserve import Reserve, return_to
+from tests.decisions import asked, decided, spec
 from tests.ec2_server import Ec2Account
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.object_stores import RunningServer
-from tests.test_policy import asked, decided, spec
 
 EAST, WEST, TOKYO = "us-east-1", "us-west-2", "ap-northeast-1"
 IN_EAST = replace(S3_STANDARD, region=EAST)

@@ -41,11 +41,11 @@ from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job
+from tests.decisions import spec
 from tests.histories import ON_DEMAND, SPOT, START, History, offering
 from tests.local_runs import Site
+from tests.parsed_page import Page
 from tests.report_samples import HOSTILE
-from tests.test_policy import spec
-from tests.test_report_html import Page
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 HOUR = timedelta(hours=1)

@@ -33,10 +33,10 @@ from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
+from tests.checkpoint_images import HOSTILE, header, image_of
 from tests.commits import committed
 from tests.damaged_runs import SmallRun
 from tests.histories import History
-from tests.test_layout import HOSTILE, header, image_of
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"

@@ -7,8 +7,8 @@ import pytest
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.trainer_link import Progress
 from tests.eventually import eventually
-from tests.test_lightning_exact import assert_same
 from tests.trainings.agent import Agent
+from tests.trainings.comparison import assert_same
 from tests.trainings.trainers import Zygote
 
 AS_USUAL = {

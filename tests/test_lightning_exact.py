@@ -18,6 +18,7 @@ import pytest
 from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
 from tests.trainings.agent import Agent
+from tests.trainings.comparison import assert_same
 from tests.trainings.trainers import Spawner, Zygote
 
 
@@ -30,12 +31,6 @@ def zygote(tmp_path_factory):
 
 def trained(result, what="train"):
     return [line for line in map(json.loads, result["trace"]) if line[0] == what]
-
-
-def assert_same(straight, killed):
-    for n, (a, b) in enumerate(zip(straight["trace"], killed["trace"], strict=False)):
-        assert a == b, f"first difference in line {n}"
-    assert straight == killed
 
 
 def exact(zygote, folder, job, kills, every_steps=1):

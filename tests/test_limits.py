@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spotrun.errors import LimitExceeded, SpecInvalid
 from spotrun.report.limits import FIGURES, check, figures, parse
 from spotrun.spec.condition import FIGURE_NAMES
-from tests.test_report import calm_on_demand, stormy
+from tests.summaries import calm_on_demand, stormy
 
 NAMES = sorted(FIGURES)
 SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne}

@@ -24,12 +24,10 @@ from spotrun.simulation.world.faults import Watched
 from spotrun.store.memory import MemoryStore
 from spotrun.store.opening import open_store
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
+from tests.decisions import MARKET, POOLS, asked, decided, spec
 from tests.histories import ON_DEMAND, SPOT, START, History
 from tests.local_runs import Site
-from tests.test_policy import MARKET, asked, decided, spec
-from tests.test_runner import Town
-
-POOLS = tuple(replace(found, instance_type="sim-gpu") for found in MARKET)
+from tests.town import Town
 
 
 def other(**created: object) -> History:

@@ -26,7 +26,7 @@ from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from tests.eventually import eventually
 from tests.local_runs import JOBS, Site
-from tests.test_report import calm_on_demand, stormy
+from tests.summaries import calm_on_demand, stormy
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SHIPPED = EXAMPLES / "nightly"

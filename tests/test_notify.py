@@ -36,11 +36,11 @@ from spotrun.secrets.redaction import PIECE, Redactor, secrets_in
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NEWS_KINDS
 from spotrun.store.memory import MemoryStore
+from tests.decisions import spec
 from tests.eventually import eventually
 from tests.histories import ON_DEMAND, START, History, random_runs
 from tests.hooks import Hook, Manners, Posted, dripping, hanging
 from tests.local_runs import Site, environment_of, processes_now
-from tests.test_policy import spec
 
 
 def kinds(history: History) -> list[str]:

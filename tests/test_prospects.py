@@ -13,10 +13,9 @@ from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_o
 from spotrun.run import events as ev
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
+from tests.decisions import POOLS, spec
 from tests.histories import START, History
 from tests.local_runs import Site
-from tests.test_market_record import POOLS
-from tests.test_policy import spec
 
 MINUTE = timedelta(minutes=1)
 SLOW = Earlier(run="demo-1", commit=3 * MINUTE, stall=timedelta(seconds=1), step=timedelta(seconds=2))

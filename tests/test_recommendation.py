@@ -17,8 +17,8 @@ from spotrun.simulation.world import Habits, SimulatedWorld, TickMarket, Trainin
 from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec.model import RunSpec
 from tests import test_policy, worlds
+from tests.decisions import asked, events_of, instance, spec
 from tests.histories import ON_DEMAND, SPOT, History, offering
-from tests.test_policy import asked, events_of, instance, spec
 
 MARKET = (
     offering(SPOT, "0.30", "local-a"),

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.instance import EndedBy
 from spotrun.report import compare, machine, terminal
 from spotrun.report.tables import dollars, percent, short_duration
 from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
-from tests.histories import ON_DEMAND, SPOT, History, random_runs
+from tests.histories import History, random_runs
+from tests.summaries import calm_on_demand, stormy
 
 KEYS = {
     "epoch", "cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd", "wall_s",
@@ -34,35 +34,6 @@ INTERRUPTION_KEYS = {
 CAUSES = {"detect", "wait", "boot", "setup", "restore", "rework", "stall"}
 DOLLARS = sorted(key for key in KEYS if key.endswith("_usd"))
 quickly = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-
-
-def stormy(**created: object) -> RunSummary:
-    """Three epochs, two interruptions, the second answered by on-demand."""
-    history = History(**created)
-    launch = history.after(3).running()
-    for epoch in range(3):
-        history.step += 50
-        history.after(700).commit(taken_s_ago=12, stall_s=0.4)
-        if epoch:
-            history.after(200).gone(launch, ended_at=history.now - timedelta(seconds=9), last_step=history.step + 13)
-            launch = history.after(14).running(*((ON_DEMAND, "3.6") if epoch == 2 else (SPOT, "0.36")))
-        history.step += 50
-        history.after(800).epoch(epoch)
-        final = history.after(8).commit(taken_s_ago=8, stall_s=0.4, final=epoch == 2)
-    history.after(3).completed(final)
-    history.after(20).gone(launch, EndedBy.ITSELF)
-    return summarise(history.state, history.now)
-
-
-def calm_on_demand() -> RunSummary:
-    history = History(name="calm", uid="9876543210")
-    history.running(ON_DEMAND, "3.6")
-    for epoch in range(3):
-        history.step += 100
-        history.after(1500).epoch(epoch)
-        final = history.commit(final=epoch == 2)
-    history.completed(final)
-    return summarise(history.state, history.now)
 
 
 def printed(show: object, width: int = 80, **options: object) -> str:

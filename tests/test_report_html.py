@@ -6,7 +6,6 @@ from base64 import b64encode
 from datetime import timedelta
 from decimal import Decimal
 from hashlib import sha256
-from html.parser import HTMLParser
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,44 +19,10 @@ from spotrun.report.html.listings import COSTS
 from spotrun.report.html.metric import points
 from spotrun.report.html.page import POINTS
 from tests.histories import START, History, random_runs
+from tests.parsed_page import Page
 from tests.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
 
 SIZE_MAX = 1_500_000
-VOID = {"meta"}
-
-
-class Page(HTMLParser):
-    """The parsed page; each tag that opens must be closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.rows: list[list[dict[str, str | None]]] = []
-        self.cells: list[list[str]] = []
-        self.texts: dict[str, list[str]] = {}
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-            self.cells.append([])
-        if tag in ("th", "td"):
-            self.rows[-1].append(dict(attrs))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.texts.setdefault(self.open[-1], []).append(data)
-        if self.open and self.open[-1] in ("th", "td"):
-            self.cells[-1].append(data)
 
 
 def test_it_is_well_formed_and_asks_for_nothing():

@@ -15,8 +15,8 @@ from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, WIDTH, price_course, sparkline
 from spotrun.run.events import InstanceGone
 from spotrun.runner import Pass
+from tests.decisions import spec
 from tests.histories import ON_DEMAND, History, random_runs
-from tests.test_policy import spec
 
 
 def dearer() -> History:

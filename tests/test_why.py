@@ -17,8 +17,8 @@ from spotrun.report.why import decisions
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.model import RunSpec
+from tests.decisions import ask, decided, events_of, spec, trains
 from tests.histories import ON_DEMAND, SPOT, START, History, random_runs
-from tests.test_policy import ask, decided, events_of, spec, trains
 from tests.worlds import DeadlineWorld, calm
 
 
