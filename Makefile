@@ -31,24 +31,24 @@ demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
 
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
-# With CI=true a test that was skipped without being listed in tests/expected_skips.txt is a failure.
+# With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 test chaos torture planned: export PYTHONDONTWRITEBYTECODE :=
 test: export OMP_NUM_THREADS ?= 1
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
 	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
-	$(if $(CI),.venv/bin/python tests/expected_skips.py .pytest-results.xml)
+	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
 # 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
 torture: .venv/.installed-dev
-	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/torture.py
+	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/batteries/torture.py
 
 planned: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/planned_runs.py
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py
 
 chaos: .venv/.installed-dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m tests.chaos
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.chaos
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.
@@ -73,7 +73,7 @@ endif
 picture: .venv/.installed-dev .browser/.installed
 	rm -rf build/picture
 	.venv/bin/spotrun launch examples/resnet50.yaml -y --store build/picture
-	.venv/bin/python -m tests.picture build/picture docs
+	.venv/bin/python -m tests.browser.picture build/picture docs
 
 # Peers go into a folder of their own: s3fs holds back boto3.
 .peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev

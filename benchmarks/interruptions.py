@@ -27,9 +27,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests import chaos
-from tests.audit import Harm, harm
-from tests.local_runs import JOBS
+from tests.batteries import chaos
+from tests.support.audit import Harm, harm
+from tests.support.repository import JOBS
 
 HERE = Path(__file__).parent
 PEERS = HERE.parent / ".peers"

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.local_runs import Site
-from tests.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+from tests.support.local_runs import Site
+from tests.support.object_stores import FakeGcs, RunningServer, SeaweedFS, running
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsCloud
-    from tests.ec2_server import Ec2Account
-    from tests.guarded_account import GuardedAccount
+    from tests.support.ec2_server import Ec2Account
+    from tests.support.guarded_account import GuardedAccount
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # moto makes each of its 1,300 images anew whenever it is reset; two are enough.
-os.environ["MOTO_AMIS_PATH"] = str(Path(__file__).with_name("ec2_images.json"))
+os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
 
 SERVERS = {"s3": SeaweedFS, "gs": FakeGcs}
 
@@ -74,7 +75,7 @@ def account_of_module() -> Iterator[GuardedAccount]:
 
 def _guarded_account() -> GuardedAccount:
     from spotrun.clock import ScaledClock
-    from tests.guarded_account import GuardedAccount
+    from tests.support.guarded_account import GuardedAccount
 
     return GuardedAccount(ScaledClock(datetime.now(UTC), 1.0))
 
@@ -84,6 +85,6 @@ def cloud(account: Ec2Account) -> AwsCloud:
     """A driver for it, on a clock that stands still."""
     from spotrun.clock import ManualClock
     from spotrun.clouds.aws.driver import AwsCloud
-    from tests.aws_launches import CONFIG
+    from tests.support.aws_launches import CONFIG
 
     return AwsCloud(CONFIG, ManualClock(datetime.now(UTC)))

@@ -22,10 +22,10 @@ from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import Commit
 from spotrun.store.port import Store
 from spotrun.trainer_link import Arrived, Resume
-from tests.agent_bench import SCALE, AgentRun, Node
-from tests.eventually import eventually
-from tests.trainings.agent import Agent
-from tests.trainings.trainers import Spawner
+from tests.support.agent_bench import SCALE, AgentRun, Node
+from tests.support.eventually import eventually
+from tests.support.trainings.agent import Agent
+from tests.support.trainings.trainers import Spawner
 
 SCRIPT = "from benchmarks.checkpoint.training import main\n\nmain()\n"
 NOTICE_SAVES, NOTICE_MIN_S = 3.0, 6.0

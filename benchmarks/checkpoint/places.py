@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from spotrun.agent.cpu_priority import Precedence
-from tests.object_stores import RunningServer, SeaweedFS, running
+from tests.support.object_stores import RunningServer, SeaweedFS, running
 
 Place = Callable[[], AbstractContextManager[str]]
 """Gives the address of an empty place, for a block."""

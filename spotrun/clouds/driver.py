@@ -1,4 +1,4 @@
-"""The port to a cloud. One contract suite (tests/test_driver_contract.py) holds for every driver."""
+"""The port to a cloud. One contract suite (tests/contract/test_driver_contract.py) holds for every driver."""
 
 from __future__ import annotations
 

@@ -1,0 +1,293 @@
+"""
+Battery: real trainings under many SIGKILLs, each compared bit by bit with the one that nothing disturbed.
+
+    make chaos                                               200 runs on a real S3 server
+    python -m tests.batteries.chaos --runs 1 --seed SEED --store s3    one of them again
+
+Half of the kills wait until a checkpoint is being sent. Whether they hit it then is looked up, and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+import pytest
+import typer
+
+from spotrun.run.events import ResumedFrom
+from tests.support.audit import Harm, books, harm, one_attempt_at_a_time, samples_are_whole
+from tests.support.local_runs import Site, final_tensors
+from tests.support.object_stores import FakeGcs, SeaweedFS, running
+from tests.support.strikes import Uploads, strike
+
+EPOCHS, SAMPLES = 12, 96
+STEPS = EPOCHS * 12
+SCALE = 60
+KILLS_MIN, KILLS_MAX = 5, 20
+VICTIMS = ("trainer", "trainer", "agent", "agent", "instance", "instance", "runner")
+LOOK_EVERY_S = 0.01
+"""An upload lasts a tenth of a second."""
+LINES_BYTES = 400
+"""Of a trace, in which its last line is whole."""
+RUN_WITHIN_S = 600
+PROGRAM = "quick.py"
+QUIET_ARGS = f"--epochs, '{EPOCHS}', --step-s, '0'"
+CHAOS_STEP_S = 0.02
+CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """
+    Of `victim`, once step `step` was trained, and `in_upload` only while a checkpoint is being sent.
+
+    Of a kill that was done, `in_upload` says whether one was being sent when it hit.
+    """
+
+    step: int
+    victim: str
+    in_upload: bool
+
+
+@dataclass(frozen=True)
+class Straight:
+    """What a training gives that nothing disturbs."""
+
+    trace: dict[int, set[str]]
+    tensors: dict[int, bytes]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`lost` counts commits that could not be read back; `wrong` names what is not as it has to be."""
+
+    seed: int
+    kills: tuple[Kill, ...]
+    harm: Harm
+    lost: int
+    seconds: float
+    wrong: tuple[str, ...]
+
+
+def plan(seed: int) -> list[Kill]:
+    """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
+    dice = random.Random(seed)
+    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 6)
+    steps = sorted(dice.sample(range(4, STEPS - 24), count))
+    return [Kill(step, dice.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
+
+
+def straight(site: Site) -> Straight:
+    site.call("launch", site.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM), "-y")
+    trace = site.trace_by_step()
+    assert samples_are_whole(trace, EPOCHS, SAMPLES)
+    return Straight(trace, final_tensors(site.run("calm")))
+
+
+def disturbed(site: Site, seed: int, wanted: Straight) -> Outcome:
+    """One training through the kills of `seed`, compared with `wanted`."""
+    began = time.monotonic()
+    name = f"chaos-{seed}"
+    job = site.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra="retry: {max_restarts: 40}\n")
+    runner, kills = _through_kills(site, name, site.start("launch", job, "-y"), plan(seed))
+    output, _ = runner.communicate(timeout=RUN_WITHIN_S)
+    wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
+    wrong += _differences(site, name, wanted) if not wrong else []
+    wrong += [] if len(kills) >= KILLS_MIN else [f"only {len(kills)} kills"]
+    found = harm(site.trace.read_text().splitlines(), wanted.trace, SAMPLES)
+    seconds = time.monotonic() - began
+    return Outcome(seed, tuple(kills), found, _unreadable_commits(site, name), seconds, tuple(wrong))
+
+
+def _through_kills(
+    site: Site, name: str, runner: subprocess.Popen[str], planned: list[Kill]
+) -> tuple[subprocess.Popen[str], list[Kill]]:
+    """The runner after the last of them, and the kills that there was time for."""
+    uploads, done = Uploads(site), []
+    for kill in planned:
+        if not _reached(site, runner, uploads, kill):
+            break
+        if kill.victim == "runner":
+            runner.send_signal(signal.SIGKILL)
+        else:
+            strike(site, kill.victim)
+        done.append(replace(kill, in_upload=uploads.under_way()))
+        uploads.settle()
+        if kill.victim == "runner":
+            runner = site.start("resume", name)
+    return runner, done
+
+
+def _unreadable_commits(site: Site, name: str) -> int:
+    run = site.run(name)
+    run.ledger.refresh()
+    return sum(len(entry.event.skipped) for entry in run.ledger.entries if isinstance(entry.event, ResumedFrom))
+
+
+def _reached(site: Site, runner: subprocess.Popen[str], uploads: Uploads, kill: Kill) -> bool:
+    """Wait for the moment of a kill; False when the run is over before it."""
+    give_up_at = time.monotonic() + RUN_WITHIN_S
+    while runner.poll() is None:
+        assert time.monotonic() < give_up_at, f"step {kill.step} is not reached"
+        if trained(site.trace) >= kill.step and (not kill.in_upload or uploads.under_way()):
+            return True
+        time.sleep(LOOK_EVERY_S)
+    return False
+
+
+def trained(trace: Path) -> int:
+    """The newest step in the trace, cheaply; after a resume an older one than was trained before."""
+    try:
+        with trace.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LINES_BYTES))
+            return int(file.read().splitlines()[-1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _differences(site: Site, name: str, wanted: Straight) -> list[str]:
+    run = site.run(name)
+    checks = {
+        "samples, losses or learning rates": lambda: site.trace_by_step() == wanted.trace,
+        "final weights or optimizer": lambda: final_tensors(run) == wanted.tensors,
+        "two attempts at a time": lambda: one_attempt_at_a_time(site.state(name)),
+        "dollars": lambda: _equal_to_a_micro(*books(site, name)),
+        "a process was left running": lambda: site.left_running() == [],
+    }
+    return [what for what, holds in checks.items() if not holds()]
+
+
+def _equal_to_a_micro(one: Fraction, other: Fraction) -> bool:
+    return abs(one - other) < Fraction(1, 10**6)
+
+
+# -- the battery -----------------------------------------------------------------------------------------------------
+
+
+Result = TypeVar("Result")
+
+
+def in_place(folder: Path, uri: str, work: Callable[[Site], Result]) -> Result:
+    """What `work` gives in a site of its own, whose runs lie at `uri` (in `folder` where that is empty)."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder.mkdir(parents=True)
+        site = Site(folder, patch, uri)
+        try:
+            return work(site)
+        finally:
+            site.close()
+
+
+def undisturbed(folder: Path) -> Straight:
+    return in_place(folder, "", straight)
+
+
+def one(folder: Path, uri: str, seed: int, wanted: Straight) -> Outcome:
+    outcome = in_place(folder, uri, lambda site: disturbed(site, seed, wanted))
+    shutil.rmtree(folder)
+    return outcome
+
+
+class Kind(StrEnum):
+    """Where the runs lie."""
+
+    LOCAL = "local"
+    S3 = "s3"
+    GS = "gs"
+
+
+def main(
+    runs: Annotated[int, typer.Option(help="How many trainings.")] = 200,
+    seed: Annotated[int, typer.Option(help="Of the first training; the next one has the next.")] = 1,
+    jobs: Annotated[int, typer.Option(help="How many side by side.")] = 2,
+    store: Annotated[Kind, typer.Option(help="Where the runs lie: SeaweedFS, fake-gcs-server, or a folder.")] = Kind.S3,
+    json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
+) -> None:
+    began = time.monotonic()
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in _battery(range(seed, seed + runs), jobs, store):
+            outcomes.append(outcome)
+            print(f"{len(outcomes):3}/{runs}  {_line(outcome)}", flush=True)
+    finally:  # after a Ctrl-C too
+        print(summary(outcomes, time.monotonic() - began))
+        if json_to is not None:
+            json_to.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes)))
+    sys.exit(any(outcome.wrong for outcome in outcomes))
+
+
+def _battery(seeds: range, jobs: int, store: Kind) -> Iterator[Outcome]:
+    """Each as it comes."""
+    with tempfile.TemporaryDirectory(prefix="spotrun-chaos-") as name, stores(store) as new_uri:
+        folder = Path(name)
+        wanted = undisturbed(folder / "calm")
+        yield from side_by_side(jobs, (partial(one, folder / str(seed), new_uri(), seed, wanted) for seed in seeds))
+
+
+def side_by_side(jobs: int, tasks: Iterable[Callable[[], Result]]) -> Iterator[Result]:
+    """What each gives, as it comes. None waits inside of the pool, where it would begin after a Ctrl-C."""
+    waiting = iter(tasks)
+    under_way: set[Future[Result]] = set()
+    with ProcessPoolExecutor(jobs) as pool:
+        while True:
+            under_way |= {pool.submit(task) for task in itertools.islice(waiting, jobs - len(under_way))}
+            if not under_way:
+                return
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            yield from (task.result() for task in done)
+
+
+@contextlib.contextmanager
+def stores(kind: Kind) -> Iterator[Callable[[], str]]:
+    """Gives addresses of empty stores of runs, an empty one where the folder of a site will do."""
+    if kind is Kind.LOCAL:
+        yield lambda: ""
+        return
+    with running(SeaweedFS() if kind is Kind.S3 else FakeGcs()) as server:
+        os.environ.update(server.environment)
+        yield server.new_prefix
+
+
+def _line(outcome: Outcome) -> str:
+    verdict = "bit-identical" if not outcome.wrong else f"DIFFERS: {', '.join(outcome.wrong)}"
+    in_upload = sum(kill.in_upload for kill in outcome.kills)
+    kills = f"{len(outcome.kills):2} kills, {in_upload:2} in uploads"
+    return f"seed {outcome.seed:4}  {kills}  {outcome.harm.redone:4} steps redone  {outcome.seconds:5.0f} s  {verdict}"
+
+
+def summary(outcomes: list[Outcome], seconds: float) -> str:
+    kills = [kill for outcome in outcomes for kill in outcome.kills]
+    victims = ", ".join(f"{count} {victim}" for victim, count in Counter(kill.victim for kill in kills).most_common())
+    in_upload = sum(kill.in_upload for kill in kills)
+    rows = {
+        "bit-identical": f"{sum(not outcome.wrong for outcome in outcomes)} of {len(outcomes)} trainings",
+        "SIGKILLs": f"{len(kills)}: {victims}",
+        "while a checkpoint was sent": f"{in_upload} ({in_upload / max(1, len(kills)):.0%})",
+        "commits that could not be read": str(sum(outcome.lost for outcome in outcomes)),
+        "steps done once more": f"{sum(outcome.harm.redone for outcome in outcomes)} of {STEPS * len(outcomes)}",
+        "took": f"{seconds:.0f} s",
+    }
+    return "\n".join(f"{name + ':':32} {figure}" for name, figure in rows.items())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,173 @@
+"""How a rented machine becomes an instance with an agent: what lies ready for it, and what it tells when it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import spotrun
+from spotrun.boot.upload import constraints, upload
+from spotrun.boot.wheel import own_wheel
+from spotrun.clock import ScaledClock
+from spotrun.clouds.aws.bootstrap import user_data
+from spotrun.instance import Instance, InstanceState, LaunchRequest
+from spotrun.offering import CapacityType, Offering
+from spotrun.store.local import LocalStore
+from tests.support.ec2_machines import ENDS_A_MACHINE, Identity, Machine
+from tests.support.own_namespaces import ENDING_PATHS, permitted
+
+BIN = Path(sys.executable).parent
+AT_ONCE = {"sleep": "#!/bin/bash\n"}
+FROM_A_FOLDER = '#!/bin/bash\nshift 2\nwhile [[ "$1" == --* ]]; do shift; done\ncp -rT "${1#s3:/}" "${2#s3:/}"\n'
+"""In place of `aws`: s3://… is /…"""
+OFFERING = Offering(
+    cloud="aws",
+    region="us-east-1",
+    zone="us-east-1a",
+    instance_type="g5.xlarge",
+    capacity_type=CapacityType.SPOT,
+    price_usd_per_hour=Decimal(1),
+)
+
+
+class Bench:
+    """One machine on whose end one can wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = ScaledClock(datetime.now(UTC), 60.0)
+        instance = Instance(
+            instance_id="i-0123456789abcdef0",
+            token="0123456789-7",
+            run_uid="0123456789",
+            launch=7,
+            offering=OFFERING,
+            state=InstanceState.RUNNING,
+            launched_at=self.clock.now(),
+        )
+        self._ended = threading.Event()
+        identity = Identity("spotrun-run-0123456789", "key", "secret")
+        self.machine = Machine(folder / "disk", instance, identity, self.clock, self._ended.set)
+
+    def run(self, script: bytes, path: str = f"{BIN}:{os.defpath}", **tools: str) -> str:
+        """What the machine has said once it was off."""
+        self.machine.start(script, {"PATH": path}, tools)
+        assert self._ended.wait(60), self.console()
+        return self.console()
+
+    def console(self) -> str:
+        return (self.machine.disk / "console.log").read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.machine.power_off()
+
+
+def started(uri: str) -> bytes:
+    request = LaunchRequest(
+        token="0123456789-7",
+        run_uid="0123456789",
+        run_uri=uri,
+        launch=7,
+        offering=OFFERING,
+        time_to_live=timedelta(hours=2),
+    )
+    return user_data(request).encode()
+
+
+def test_the_wheel_is_the_code_that_runs_here(tmp_path: Path) -> None:
+    wheel = own_wheel()
+    (tmp_path / wheel.name).write_bytes(wheel.data)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target"]
+    subprocess.run([*pip, str(tmp_path / "site"), str(tmp_path / wheel.name)], check=True, timeout=120)
+    ours = Path(spotrun.__file__).parent
+    packed = {path.relative_to(tmp_path / "site/spotrun"): path for path in (tmp_path / "site/spotrun").rglob("*.*")}
+    for path in ours.rglob("*.*"):
+        if path.suffix not in (".pyc", ".pyo") and path.is_file():
+            assert packed[path.relative_to(ours)].read_bytes() == path.read_bytes()
+    assert (tmp_path / "site/bin/spotrun").exists()
+
+
+def test_the_same_code_is_the_same_wheel() -> None:
+    assert own_wheel() == own_wheel()
+
+
+def test_instances_install_the_versions_that_are_installed_here() -> None:
+    pinned = [Requirement(line) for line in constraints().splitlines()]
+    names = {requirement.name for requirement in pinned}
+    assert {"boto3", "msgspec", "pytorch-lightning"} <= names
+    assert not names & {"torch", "spotrun", "pytest"}
+    assert all(str(requirement.specifier).startswith("==") for requirement in pinned)
+
+
+@pytest.mark.parametrize("command", [*ENDS_A_MACHINE, "shutdown -h now", "systemctl poweroff"])
+def test_what_would_end_the_host_ends_the_machine_alone(bench: Bench, command: str) -> None:
+    bench.run(f"#!/bin/bash\n{command}\nexec sleep 1000\n".encode())
+
+
+def test_the_host_and_its_init_are_out_of_reach(bench: Bench) -> None:
+    if not permitted():
+        pytest.skip("namespaces take root: here only names without a path are shimmed, and metadata is on 127.0.0.1")
+    paths = [path for path in ENDING_PATHS if Path(path).exists()]
+    said = bench.run(
+        f"""#!/bin/bash
+for path in {" ".join(paths)}; do cmp "$path" tools/systemctl && echo "$path is ours"; done
+kill -INT 1
+kill -KILL 1
+{{ echo b >/proc/sysrq-trigger; }} 2>/dev/null && echo "somebody reads sysrq-trigger"
+echo "below /run: $(find /run -type s -o -type p | xargs)"
+echo "namespaces: $(readlink /proc/1/ns/pid /proc/1/ns/net /proc/1/ns/mnt | xargs)"
+echo "addresses: $(ip -brief address | xargs)"
+curl -sS -X PUT -H "X-aws-ec2-metadata-token-ttl-seconds: 9" http://169.254.169.254/latest/api/token | wc -c
+exec {paths[0] if paths else ""} poweroff
+""".encode()
+    )
+    lines = said.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("is ours")] == paths
+    assert "somebody reads" not in said
+    assert "below /run: " in lines, "sockets and pipes of an init"
+    outside = {os.readlink(f"/proc/self/ns/{kind}") for kind in ("pid", "net", "mnt")}
+    (inside,) = (line.split()[1:] for line in lines if line.startswith("namespaces: "))
+    assert len(inside) == 3
+    assert outside.isdisjoint(inside)
+    assert "addresses: lo UNKNOWN 127.0.0.1/8 169.254.169.254/32 ::1/128" in lines
+    assert int(lines[-1]) > 20, "a session token, from where EC2 has them"
+
+
+def test_a_machine_that_cannot_arm_its_time_to_live_powers_off(bench: Bench) -> None:
+    broken = "#!/bin/bash\nexit 1\n"
+    assert "cannot be armed: power off" in bench.run(started("s3://b/r"), **{"systemd-run": broken})
+
+
+def test_a_machine_that_cannot_read_its_run_powers_off(bench: Bench) -> None:
+    refused = "#!/bin/bash\necho denied >&2\nexit 1\n"
+    said = bench.run(started("s3://b/r"), aws=refused, **AT_ONCE)
+    assert said.count("denied") == 7
+    assert "the run's folder cannot be read: power off" in said
+
+
+def test_the_time_to_live_ends_a_machine_whatever_it_does(bench: Bench) -> None:
+    script = started("s3://b/r").replace(b"=7200\n", b"=30\n")
+    bench.run(script, aws="#!/bin/bash\nexec sleep 1000\n")
+
+
+def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "run")
+    upload(store)
+    old = '#!/bin/bash\n[[ "$*" == *version_info* ]] && exit 1\nexit 0\n'
+    pythons = dict.fromkeys(("python3", "python3.11", "python3.12", "python3.13"), old)
+    bench.run(started(f"s3:/{tmp_path}/run"), aws=FROM_A_FOLDER, **AT_ONCE, **pythons)
+    said = (tmp_path / "run/boot/failed-7.log").read_text()
+    assert "this image has no Python 3.11 to 3.13: name another one" in said
+    assert "launch 7 failed before its agent ran" in said

@@ -1,0 +1,468 @@
+"""`spotrun doctor aws`: each thing that keeps an account from carrying a run is found before anything is rented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import backends
+from msgspec.structs import replace
+
+from spotrun.clock import Clock, ManualClock, system_clock
+from spotrun.clouds.aws.account_checks import NO_INSTANCE
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.quotas import quota_of
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.doctor.aws import LOOK_AGAIN_S, AwsDoctor
+from spotrun.doctor.finding import Finding, Verdict
+from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
+from spotrun.offering import CapacityType
+from spotrun.spec.model import ResourcesSpec
+from spotrun.spec.values import read_accelerators
+from tests.support.aws_launches import CONFIG, count, launches, request
+from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
+from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
+from tests.support.iam import Document, listed
+from tests.support.local_runs import Site
+from tests.support.repository import JOBS
+
+SPOT_G, ON_DEMAND_G = "L-3819A6DF", "L-DB2E81BA"
+BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
+
+
+@pytest.fixture
+def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> GuardedAccount:
+    """One in which the caller is the runner, with quotas that are enough for one GPU."""
+    account = account_of_module
+    account.reach(monkeypatch)
+    backends.get_backend("s3").reset()  # type: ignore[arg-type]
+    account.furnish()
+    account.profiles_are_known = True
+    account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
+    return account
+
+
+@cache
+def calls() -> Region:
+    return Region(REGION, system_clock())
+
+
+def wanted(**facts: Any) -> ResourcesSpec:
+    return ResourcesSpec().model_copy(update={"cloud": "aws", **facts})
+
+
+def examined(
+    resources: ResourcesSpec | None = None, clock: Clock | None = None, region: Region | None = None, **config: Any
+) -> dict[str, Finding]:
+    doctor = AwsDoctor(region or calls(), replace(CONFIG, **config), resources or wanted(), clock or system_clock())
+    return {finding.name: finding for finding in doctor.findings()}
+
+
+def failures(found: dict[str, Finding]) -> dict[str, Finding]:
+    return {name: each for name, each in found.items() if each.verdict is Verdict.FAILED}
+
+
+def without(*actions: str) -> Sequence[Document]:
+    """The runner's policy less the statements that allow any of these."""
+    kept = [each for each in RUNNER[0]["Statement"] if not {*actions} & {*listed(each["Action"])}]
+    return ({"Statement": kept},)
+
+
+def test_an_account_as_the_templates_make_it_passes_with_the_runners_policy(account: GuardedAccount) -> None:
+    found = examined()
+    assert failures(found) == {}
+    assert [asked.resource.rpartition("/")[2] for asked in account.denied] == [NO_INSTANCE]
+    assert found["identity"].detail.startswith("arn:aws:")
+    assert REGION in found["identity"].detail
+    assert {name for name, finding in found.items() if finding.verdict is not Verdict.OK} == {"terminate"}
+    assert "g4dn.xlarge" in found["launch on spot"].detail
+    made_on = boto3.client("ec2").describe_images()["Images"][0]["CreationDate"][:10]
+    assert found["image"].detail.endswith(f", the newest behind {IMAGE_PARAMETER}, made on {made_on}")
+    assert AwsCloud(CONFIG, system_clock()).list() == []
+
+
+def test_every_finding_that_is_not_fine_says_what_to_do(account: GuardedAccount) -> None:
+    account.quotas = {}
+    account.arn = "arn:aws:iam::123456789012:root"
+    for finding in examined().values():
+        assert finding.hint or finding.verdict is Verdict.OK or finding.name == "terminate", finding
+
+
+# -- who asks, and when ----------------------------------------------------------------------------------------------
+
+
+def test_without_credentials_nothing_else_is_asked(account: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+    found = examined(region=Region(REGION, system_clock()))
+    assert list(found) == ["identity"]
+    assert "aws sts get-caller-identity" in found["identity"].hint
+    assert found["identity"].exit_code == CloudError.exit_code
+    assert account.calls == []
+
+
+def test_root_is_warned_of(account: GuardedAccount) -> None:
+    account.arn = "arn:aws:iam::123456789012:root"
+    assert "spotrun-runner" in examined()["identity"].hint
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(100, "ahead of"), (-100, "behind")])
+def test_a_clock_that_is_off_is_warned_of(account: GuardedAccount, ahead_s: int, words: str) -> None:
+    finding = examined(clock=clock_ahead(ahead_s))["aws clock"]
+    assert finding.verdict is Verdict.WARNED
+    assert words in finding.detail
+    assert "timedatectl" in finding.hint
+
+
+def test_a_signature_that_is_refused_for_the_clock_is_blamed_on_the_clock(account: GuardedAccount) -> None:
+    account.refuse("GetCallerIdentity", "SignatureDoesNotMatch", 403, times=2)
+    found = examined(clock=clock_ahead(1200))
+    assert list(found) == ["identity"]
+    assert "clock is 1," in found["identity"].detail
+    assert "timedatectl" in found["identity"].hint
+    assert "AWS_PROFILE" in examined()["identity"].hint
+
+
+def clock_ahead(seconds: int) -> ManualClock:
+    return ManualClock(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+# -- permissions -----------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_that_is_not_allowed_is_found_by_a_dry_run(account: GuardedAccount) -> None:
+    account.policies = without("ec2:RunInstances")
+    found = examined()
+    assert set(failures(found)) == {"launch on spot", "launch on demand"}
+    assert "spotrun-runner" in found["launch on spot"].hint
+    assert found["launch on spot"].exit_code == AccessDenied.exit_code
+    assert "ec2:RunInstances" in found["launch on spot"].detail
+
+
+def test_a_role_that_may_not_be_passed_is_found_too(account: GuardedAccount) -> None:
+    account.policies = without("iam:PassRole")
+    found = failures(examined(instance_profile="spotrun-run-0123456789"))
+    assert "iam:PassRole" in found["launch on demand"].detail
+    assert "iam:PassRole" in failures(examined())["role"].detail
+
+
+def test_a_role_like_that_of_a_run_is_tried_and_removed(account: GuardedAccount) -> None:
+    assert examined()["role"].verdict is Verdict.OK
+    profiles = {asked["IamInstanceProfile.Name"] for asked in launches(account)}
+    assert len(profiles) == 1
+    assert profiles.pop().startswith("spotrun-run-doctor")
+    assert roles(account) == {"spotrun-run-0123456789"}
+
+
+def test_a_role_that_ec2_does_not_know_yet_is_waited_for(account: GuardedAccount) -> None:
+    account.profiles_are_known = False
+    clock = Knowing(account, at=LOOK_AGAIN_S * 3)
+    assert failures(examined(clock=clock)) == {}
+    assert len(launches(account)) == 3 + 2, "three in vain, then one of each capacity type"
+
+
+def test_a_role_that_ec2_never_comes_to_know_is_found_and_removed(account: GuardedAccount) -> None:
+    account.profiles_are_known = False
+    found = failures(examined(clock=ManualClock(datetime.now(UTC))))
+    assert set(found) == {"launch on spot", "launch on demand"}
+    assert "Invalid IAM Instance Profile name" in found["launch on spot"].detail
+    assert roles(account) == {"spotrun-run-0123456789"}
+
+
+class Knowing(ManualClock):
+    """EC2 knows all profiles once so many seconds were waited."""
+
+    def __init__(self, account: GuardedAccount, at: float) -> None:
+        super().__init__(datetime.now(UTC))
+        self._account, self._left = account, at
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self._left -= seconds
+        self._account.profiles_are_known = self._left <= 0
+
+
+def roles(account: GuardedAccount) -> set[str]:
+    with account.as_administrator():
+        return {each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]}
+
+
+@pytest.mark.parametrize("action", ["iam:CreateRole", "iam:AttachRolePolicy", "iam:AddRoleToInstanceProfile"])
+def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount, action: str) -> None:
+    account.policies = without(action)
+    found = failures(examined())
+    assert set(found) == {"role"}
+    assert action.partition(":")[0] in found["role"].detail
+    assert "spotrun-runner" in found["role"].hint
+    assert found["role"].exit_code == AccessDenied.exit_code
+
+
+def test_an_account_without_the_policy_of_nodes_is_found(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        RunRoles(calls(), ManualClock()).remove(RUN)
+        boto3.client("iam").delete_policy(PolicyArn=f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node")
+    assert "account.yaml" in failures(examined())["role"].hint
+
+
+def test_a_profile_for_all_runs_is_looked_at_instead(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        assert failures(examined(instance_profile="spotrun-run-0123456789")) == {}
+        found = failures(examined(instance_profile="somebodys"))
+    assert set(found) == {"launch on spot", "launch on demand"}
+    assert "aws.instance_profile" in found["launch on spot"].hint
+    assert count(account, "CreateRole") == 0
+
+
+def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_about(account: GuardedAccount) -> None:
+    assert examined()["terminate"].verdict is Verdict.UNKNOWN
+    instance_id = launched()
+    assert examined()["terminate"].detail == f"EC2 would end {instance_id}"
+    account.policies = without("ec2:TerminateInstances")
+    assert set(failures(examined())) == {"terminate"}
+    assert account.row(instance_id)._state.name == "running"
+
+
+def launched() -> str:
+    cloud = AwsCloud(CONFIG, system_clock())
+    return cloud.launch(request(cloud)).instance_id
+
+
+# -- what is there ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config", [{"image_parameter": "/spotrun/image-of-old"}, {"image_id": "ami-00000000000000000"}], ids=str
+)
+def test_an_image_that_is_not_there_is_found(account: GuardedAccount, config: dict[str, str]) -> None:
+    found = examined(**config)
+    assert found["image"].verdict is Verdict.FAILED
+    assert "image" in found["image"].hint
+
+
+def test_a_group_that_is_not_there_is_found(account: GuardedAccount) -> None:
+    assert "security-group" in failures(examined(security_group="nobody"))["network"].hint
+
+
+def test_a_group_that_lets_something_in_is_warned_of(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        rule = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+        boto3.client("ec2").authorize_security_group_ingress(GroupName="spotrun-node", IpPermissions=[rule])
+    found = examined()
+    assert found["ingress"].verdict is Verdict.WARNED
+    assert "revoke-security-group-ingress" in found["ingress"].hint
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_launch_template_is_looked_at_where_one_is_named(account: GuardedAccount) -> None:
+    assert "launch template" not in examined()
+    account.deploy_region()
+    found = examined(launch_template="spotrun-node")
+    assert failures(found) == {}
+    assert ":1, the default version of spotrun-node" in found["launch template"].detail
+    found = failures(examined(launch_template="somebodys"))
+    assert "region.yaml makes one" in found["launch template"].hint
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+def test_a_launch_template_that_the_policy_does_not_allow_is_found_by_a_dry_run(account: GuardedAccount) -> None:
+    account.deploy_region()
+    account.policies = [{"Statement": [*map(without_templates, RUNNER[0]["Statement"])]}]
+    assert "launch-template/" in failures(examined(launch_template="spotrun-node"))["launch on spot"].detail
+
+
+def without_templates(statement: Mapping[str, Any]) -> dict[str, Any]:
+    resources = listed(statement["Resource"])
+    return {**statement, "Resource": [each for each in resources if "launch-template" not in each]}
+
+
+def test_each_zone_says_what_it_has(account: GuardedAccount) -> None:
+    found = examined(wanted(instance_type="g5.xlarge"))
+    assert {found[f"zone {zone}"].detail for zone in ZONES} == {"g5.xlarge"}
+
+
+def test_an_accelerator_that_no_zone_has_is_told_with_those_there_are(account: GuardedAccount) -> None:
+    finding = failures(examined(wanted(accelerators=read_accelerators("H999:1"))))["capacity"]
+    assert "H999:1" in finding.detail
+    assert "T4" in finding.hint
+
+
+def test_a_zone_that_has_no_subnet_is_told(account: GuardedAccount) -> None:
+    remove_subnets(account, ZONES[:1])
+    found = examined(wanted(instance_type="g5.xlarge"))
+    assert ZONES[0] in found["subnets"].detail
+    assert f"zone {ZONES[0]}" not in found
+    found = examined(wanted(instance_type="g5.xlarge", zone=ZONES[0]))
+    assert "without a subnet" in found["capacity"].detail
+    assert "create-subnet" in found["capacity"].hint
+    assert "launch on spot" not in found
+
+
+def remove_subnets(account: GuardedAccount, zones: Sequence[str]) -> None:
+    with account.as_administrator():
+        ec2 = boto3.client("ec2")
+        for subnet in ec2.describe_subnets()["Subnets"]:
+            if subnet["AvailabilityZone"] in zones:
+                ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+
+
+# -- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_quota_of_nothing_is_a_warning_while_the_other_market_is_open(account: GuardedAccount) -> None:
+    account.quotas[SPOT_G] = 0.0
+    found = examined()
+    assert failures(found) == {}
+    finding = found["spot vCPUs of G and VT"]
+    assert finding.verdict is Verdict.WARNED
+    assert f"--quota-code {SPOT_G} --desired-value 8 --region {REGION}" in finding.hint
+
+
+def test_quotas_that_let_nothing_start_are_a_failure(account: GuardedAccount) -> None:
+    account.quotas = {SPOT_G: 0.0, ON_DEMAND_G: 2.0}
+    assert set(failures(examined())) == {"spot vCPUs of G and VT", "on-demand vCPUs of G and VT"}
+    spot_only = wanted(spot_policy="spot")
+    assert set(failures(examined(spot_only))) == {"spot vCPUs of G and VT"}
+
+
+def test_a_quota_of_one_instance_leaves_no_standby(account: GuardedAccount) -> None:
+    account.quotas[SPOT_G] = 4.0
+    assert "no standby" in examined()["spot vCPUs of G and VT"].detail
+
+
+def test_a_quota_that_nobody_tells_is_unknown(account: GuardedAccount) -> None:
+    account.policies = without("servicequotas:GetServiceQuota", "ec2:DescribeInstances")
+    account.policies[0]["Statement"].append(  # type: ignore[index]
+        {"Effect": "Allow", "Action": [each for each in look() if each[:3] == "ec2"], "Resource": "*"}
+    )
+    finding = examined()["spot vCPUs of G and VT"]
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "servicequotas:GetServiceQuota" in finding.hint
+
+
+def look() -> list[str]:
+    return next(each["Action"] for each in RUNNER[0]["Statement"] if each["Sid"] == "Look")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spot", "on_demand"),
+    [
+        ("g4dn.xlarge", SPOT_G, ON_DEMAND_G),
+        ("gr6.4xlarge", SPOT_G, ON_DEMAND_G),
+        ("p3.2xlarge", "L-7212CCBC", "L-417A185B"),
+        ("p4d.24xlarge", "L-7212CCBC", "L-417A185B"),
+        ("p5en.48xlarge", "L-C4BD4855", "L-417A185B"),
+        ("p9.48xlarge", None, "L-417A185B"),
+        ("m7i.large", "L-34B43A08", "L-1216C47A"),
+        ("t3.micro", "L-34B43A08", "L-1216C47A"),
+        ("trn1.2xlarge", None, None),
+        ("hpc7a.12xlarge", None, None),
+    ],
+)
+def test_each_type_counts_against_the_quota_of_its_family(kind: str, spot: str | None, on_demand: str | None) -> None:
+    found = [quota_of(kind, each) for each in (CapacityType.SPOT, CapacityType.ON_DEMAND)]
+    assert [quota and quota.code for quota in found] == [spot, on_demand]
+
+
+# -- at the door -----------------------------------------------------------------------------------------------------
+
+DOOR = ("doctor", "aws", "--region", REGION, "--instance-type", "g5.xlarge", "--image", IMAGE_PARAMETER)
+
+
+def make_bucket(account: GuardedAccount, **place: Any) -> str:
+    with account.as_administrator():
+        boto3.client("s3").create_bucket(Bucket=BUCKET, **place)
+    return f"s3://{BUCKET}/runs"
+
+
+def test_the_command_looks_at_the_account_and_at_the_bucket_with_the_runners_rights(
+    account: GuardedAccount, site: Site
+) -> None:
+    report = site.call_json(*DOOR, "--store", make_bucket(account))
+    told = {check["name"]: check["verdict"] for check in report["checks"]}
+    assert report["ok"], report
+    assert {"identity", "launch on spot", "creation", "expiry", "region"} <= set(told)
+    assert told["protection"] == "ok"  # the policy lets nobody delete an entry, and the doctor has seen it
+    assert {asked.action for asked in account.denied} == {"s3:DeleteObject", "ec2:TerminateInstances"}
+
+
+def test_a_bucket_in_another_region_than_the_instances_is_warned_of(account: GuardedAccount, site: Site) -> None:
+    place = {"CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}}
+    report = site.call_json(*DOOR, "--store", make_bucket(account, **place))
+    finding = next(check for check in report["checks"] if check["name"] == "region")
+    assert finding["verdict"] == "warned"
+    assert REGION in finding["hint"]
+
+
+def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(account: GuardedAccount, site: Site) -> None:
+    output = site.call(*DOOR, "--json", code=StoreError.exit_code)
+    report = json.loads(output[: output.rindex("}") + 1])
+    finding = next(check for check in report["checks"] if check["verdict"] == "failed")
+    assert "s3://" in finding["hint"]
+
+
+def job(site: Site, store: str, regions: str = REGION) -> Path:
+    path = site.folder / "examined.yaml"
+    path.write_text(
+        f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
+        "resources: {cloud: aws, accelerators: 'T4:1'}\n"
+        f"aws: {{regions: [{regions}], instance_types: [{', '.join(TYPES)}], image_parameter: {IMAGE_PARAMETER}}}\n"
+    )
+    return path
+
+
+def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, site: Site) -> None:
+    examined_job = job(site, make_bucket(account))
+    examined_job.write_text(f"{examined_job.read_text()}secrets: [WORD]\n")
+    with account.as_administrator():
+        boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value="w", Type="SecureString")
+    told = site.call("doctor", "aws", examined_job)
+    assert "secret WORD: /spotrun/WORD, a SecureString\n" in told
+    assert f"zone {ZONES[0]}: g4dn.xlarge\n" in told
+    told = site.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
+    assert f"zone {ZONES[0]}: g5.xlarge\n" in told
+
+
+def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, site: Site) -> None:
+    examined_job = job(site, make_bucket(account), regions=f"{REGION}, us-west-2")
+    output = site.call("doctor", "aws", examined_job, code=CloudError.exit_code)
+    assert "ok      network in us-east-1" in output
+    assert "FAILED  network in us-west-2" in output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "--region", REGION),
+        ("doctor", "aws", "a.yaml", "b.yaml"),
+        ("doctor", "aws", "--region", REGION, "--accelerators", "A10G:many"),
+    ],
+    ids=str,
+)
+def test_flags_that_mean_nothing_are_refused(site: Site, words: tuple[str, ...]) -> None:
+    assert "try:" in site.call(*words, code=SpecInvalid.exit_code)
+
+
+def test_an_account_without_guards_is_warned(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        boto3.client("scheduler").delete_schedule_group(Name="spotrun")
+    found = examined()["guard"]
+    assert found.verdict is Verdict.WARNED
+    assert "there is no schedule group spotrun" in found.detail
+    account.furnish()
+
+
+def test_who_may_not_make_guards_is_warned(account: GuardedAccount) -> None:
+    account.policies = without("scheduler:CreateSchedule")
+    found = examined()["guard"]
+    assert found.verdict is Verdict.WARNED
+    assert "AccessDeniedException" in found.detail
+    account.denied.clear()

@@ -1,0 +1,420 @@
+"""What the policies of infra/aws allow and what they do not, decided as IAM decides; see tests/support/iam.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.serialize import create_serializer
+
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.network import Image
+from spotrun.clouds.aws.request import run_instances
+from spotrun.instance import LaunchRequest
+from spotrun.offering import CapacityType, Offering
+from tests.support.aws_templates import Template
+from tests.support.ec2_server import ACCOUNT, REGION
+from tests.support.iam import Asked, Decision, conditions_hold, decide
+from tests.support.iam_calls import Call, Known, asked_by
+
+DOCUMENTS = Template("account", SessionManager="enabled").documents()
+BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
+RUN = f"{BUCKET}/runs/resnet50-0123456789"
+ANOTHER = f"{BUCKET}/runs/bert-fedcba9876"
+INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
+TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
+SCHEDULE = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule"
+ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instance-profile"
+OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
+NODE_POLICY = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node"
+BOUND, GIVEN = {"iam:PermissionsBoundary": NODE_POLICY}, {"iam:PolicyARN": NODE_POLICY}
+TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder")}
+OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
+TO_EC2, TO_SCHEDULER = {"iam:PassedToService": "ec2.amazonaws.com"}, {"iam:PassedToService": "scheduler.amazonaws.com"}
+TLS, CREATING = {"aws:SecureTransport": "true"}, {"aws:SecureTransport": "true", "s3:if-none-match": "*"}
+ATTACHED = {
+    "runner": ("spotrun-runner", "bucket"),
+    "node": ("spotrun-node", "bucket"),
+    "node without tags": ("spotrun-node", "bucket"),
+    "node of a folder elsewhere": ("spotrun-node", "bucket"),
+    "guard": ("spotrun-guard/end-instances",),
+    "user": ("spotrun-sessions",),
+    "administrator": ("anything", "bucket"),
+    "node elsewhere": ("spotrun-node",),
+    "runner elsewhere": ("spotrun-runner",),
+}
+"""Who has which policies. Elsewhere the bucket was made without our template, and has no policy of its own."""
+OF_NODE = {
+    "aws:PrincipalTag/spotrun:run": "0123456789",
+    "aws:PrincipalTag/spotrun:folder": "runs/resnet50-0123456789",
+}
+TAGS_OF = {
+    "node": OF_NODE,
+    "node elsewhere": OF_NODE,
+    "node of a folder elsewhere": OF_NODE | {"aws:PrincipalTag/spotrun:folder": "elsewhere/resnet50-0123456789"},
+}
+ANYTHING = {"Statement": [{"Sid": "Anything", "Effect": "Allow", "Action": "*", "Resource": "*"}]}
+NOT_EVALUATED = {"EndOwnSessions"}
+"""Statements that are not put to any request here, by name: this one has a policy variable in it."""
+
+ALLOWED = [
+    ("node", Asked("s3:ListBucket", BUCKET, TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{RUN}/hints/agent-1.json", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/checkpoints/1/0/part-0", TLS)),
+    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66/7/000000", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/environments/5feceb66.json", TLS)),
+    ("node", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
+    *(
+        ("node", Asked(f"ssmmessages:{verb}{kind}Channel"))
+        for verb in ("Create", "Open")
+        for kind in ("Control", "Data")
+    ),
+    ("node", Asked("ssm:UpdateInstanceInformation")),
+    ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
+    ("guard", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("user", Asked("ssm:StartSession", INSTANCE, {"ssm:resourceTag/spotrun:run": "0123456789"})),
+    ("runner", Asked("ec2:DescribeInstances")),
+    ("runner", Asked("ec2:DescribeLaunchTemplateVersions")),
+    ("runner", Asked("servicequotas:GetServiceQuota")),
+    ("runner", Asked("ssm:DescribeParameters")),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("runner", Asked("ec2:GetConsoleOutput", INSTANCE, OURS)),
+    ("runner", Asked("iam:ListRoles")),
+    ("runner", Asked("iam:CreateRole", OF_RUN, BOUND)),
+    ("runner", Asked("iam:TagRole", OF_RUN, TAGGED)),
+    ("runner", Asked("iam:TagInstanceProfile", PROFILE_OF_RUN, TAGGED)),
+    ("runner", Asked("iam:AttachRolePolicy", OF_RUN, BOUND | GIVEN)),
+    ("runner", Asked("iam:DetachRolePolicy", OF_RUN, BOUND | GIVEN)),
+    *(("runner", Asked(f"iam:{verb}Role", OF_RUN)) for verb in ("Get", "Delete")),
+    *(
+        ("runner", Asked(f"iam:{verb}InstanceProfile", PROFILE_OF_RUN))
+        for verb in ("Create", "Get", "AddRoleTo", "RemoveRoleFrom", "Delete")
+    ),
+    ("runner", Asked("iam:PassRole", OF_RUN, TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_SCHEDULER)),
+    *(
+        ("runner", Asked(f"scheduler:{verb}Schedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0"))
+        for verb in ("Create", "Get", "Delete")
+    ),
+    (
+        "runner",
+        Asked(
+            "iam:CreateServiceLinkedRole",
+            f"{ROLE}/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot",
+            {"iam:AWSServiceName": "spot.amazonaws.com"},
+        ),
+    ),
+    ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}::parameter/aws/service/deeplearning/ami/latest")),
+    ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
+    ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
+    ("runner", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
+    *(
+        ("runner", Asked(f"s3:{action}", BUCKET, TLS))
+        for action in ("ListBucket", "GetBucketVersioning", "GetLifecycleConfiguration")
+    ),
+]
+
+DENIED = [
+    *(
+        ("node", Asked(f"s3:{verb}Object", f"{folder}/hints/agent-1.json", TLS))
+        for verb in ("Get", "Put", "Delete")
+        for folder in (ANOTHER, f"{ANOTHER}/0123456789", f"{ANOTHER}-0123456789", f"{RUN}0", f"{BUCKET}/runs")
+    ),
+    ("node", Asked("s3:PutObject", f"{ANOTHER}/ledger/resnet50-0123456789/0.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{BUCKET}/runs/market/aws/us-east-1/x", CREATING)),
+    *(
+        (who, Asked(action, resource, TLS))
+        for who in ("node without tags", "node of a folder elsewhere")
+        for action, resource in (
+            ("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz"),
+            ("s3:PutObject", f"{BUCKET}/elsewhere/resnet50-0123456789/x"),
+            ("s3:GetObject", f"{BUCKET}//x"),
+        )
+    ),
+    ("node without tags", Asked("s3:ListBucket", BUCKET, TLS)),
+    ("node without tags", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node without tags", Asked("ssm:UpdateInstanceInformation")),
+    *(
+        ("node", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN | TO_EC2 | TAGGED))
+        for action in ("CreateRole", "TagRole", "AttachRolePolicy", "PassRole", "GetRole", "PutRolePolicy")
+    ),
+    ("runner", Asked("iam:CreateRole", OF_RUN)),
+    ("runner", Asked("iam:CreateRole", OF_RUN, {"iam:PermissionsBoundary": "arn:aws:iam::aws:policy/ReadOnlyAccess"})),
+    ("runner", Asked("iam:CreateRole", f"{ROLE}/administrator", BOUND)),
+    ("runner", Asked("iam:CreateRole", f"{ROLE}/admins/spotrun-run-0123456789", BOUND)),
+    ("runner", Asked("iam:TagRole", f"{ROLE}/administrator", TAGGED)),
+    ("runner", Asked("iam:TagRole", OF_RUN, {"aws:TagKeys": ("spotrun:run", "team")})),
+    (
+        "runner",
+        Asked("iam:AttachRolePolicy", OF_RUN, BOUND | {"iam:PolicyARN": "arn:aws:iam::aws:policy/AmazonS3FullAccess"}),
+    ),
+    ("runner", Asked("iam:AttachRolePolicy", OF_RUN, GIVEN)),
+    ("runner", Asked("iam:AttachRolePolicy", f"{ROLE}/administrator", BOUND | GIVEN)),
+    ("runner", Asked("iam:DetachRolePolicy", OF_RUN, BOUND | {"iam:PolicyARN": "arn:aws:iam::aws:policy/AWSDenyAll"})),
+    *(
+        ("runner", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN))
+        for action in (
+            *("PutRolePolicy", "UpdateAssumeRolePolicy", "UpdateRole", "UntagRole"),
+            *("PutRolePermissionsBoundary", "DeleteRolePermissionsBoundary"),
+        )
+    ),
+    *(("runner", Asked(f"iam:{verb}PolicyVersion", NODE_POLICY)) for verb in ("Create", "SetDefault")),
+    ("runner", Asked("iam:DeletePolicy", NODE_POLICY)),
+    ("runner", Asked("iam:DeleteRole", f"{ROLE}/administrator")),
+    ("runner", Asked("iam:DeleteRole", f"{ROLE}/spotrun-guard")),
+    ("runner", Asked("iam:AddRoleToInstanceProfile", f"{PROFILE}/administrator")),
+    ("runner", Asked("iam:PassRole", OF_RUN, {"iam:PassedToService": "lambda.amazonaws.com"})),
+    ("runner", Asked("iam:PassRole", OF_RUN)),
+    ("node", Asked("s3:PutObject", f"{BUCKET}/environments/5feceb66.json", CREATING)),
+    ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/ledger/00000001.json", TLS)),
+    ("node", Asked("s3:DeleteObjectVersion", f"{RUN}/checkpoints/1/0/part-0", TLS)),
+    ("node", Asked("s3:GetObject", f"{BUCKET}/elsewhere/x", TLS)),
+    ("node", Asked("s3:GetObject", "arn:aws:s3:::another/runs/x", TLS)),
+    ("node", Asked("s3:ListBucket", "arn:aws:s3:::another", TLS)),
+    ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", {"aws:SecureTransport": "false"})),
+    ("node", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
+    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/database/password")),
+    ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrunner/wandb")),
+    ("node", Asked("ssm:GetParametersByPath", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/")),
+    ("node", Asked("ssm:PutParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("node", Asked("ssm:DescribeParameters")),
+    ("node", Asked("ec2:TerminateInstances", INSTANCE, OURS)),
+    ("node", Asked("ec2:RunInstances", INSTANCE, OURS)),
+    ("guard", Asked("ec2:TerminateInstances", INSTANCE)),
+    ("user", Asked("ssm:StartSession", INSTANCE)),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE)),
+    ("runner", Asked("ec2:TerminateInstances", INSTANCE, {"aws:ResourceTag/Name": "spotrun:run"})),
+    ("runner", Asked("ec2:StopInstances", INSTANCE, OURS)),
+    *(
+        ("runner", Asked(f"ec2:{verb}", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"}))
+        for verb in ("CreateLaunchTemplate", "CreateLaunchTemplateVersion", "ModifyLaunchTemplate", "CreateTags")
+    ),
+    ("node", Asked("ec2:RunInstances", TEMPLATE, {"aws:ResourceTag/spotrun:group": "node"})),
+    ("runner", Asked("ec2:ModifyInstanceAttribute", INSTANCE, OURS)),
+    ("runner", Asked("ec2:CreateTags", INSTANCE, {"aws:RequestTag/spotrun:run": "1", "aws:TagKeys": ("spotrun:run",)})),
+    (
+        "runner",
+        Asked("ec2:CreateTags", INSTANCE, {"ec2:CreateAction": "RunInstances", "aws:TagKeys": ("spotrun:run", "team")}),
+    ),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_EC2)),
+    ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_SCHEDULER)),
+    ("runner", Asked("iam:CreateServiceLinkedRole", f"{ROLE}/aws-service-role/spot.amazonaws.com/x")),
+    ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/default/x")),
+    ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("runner", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:DeleteObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:DeleteObjectVersion", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner", Asked("s3:GetObject", f"{BUCKET}/elsewhere/x", TLS)),
+    ("runner", Asked("s3:ListBucket", "arn:aws:s3:::another", TLS)),
+    ("runner", Asked("s3:DeleteBucket", BUCKET, TLS)),
+    ("node elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("runner elsewhere", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("administrator", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),
+    ("administrator", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", {"aws:SecureTransport": "false"})),
+]
+
+
+def decided(who: str, asked: Asked) -> Decision:
+    by_whom = replace(asked, context={**asked.context, **TAGS_OF.get(who, {})})
+    return decide([ANYTHING if name == "anything" else DOCUMENTS[name] for name in ATTACHED[who]], by_whom)
+
+
+def case(value: Any) -> str:
+    if not isinstance(value, Asked):
+        return str(value)
+    return f"{value.action} {value.resource.split(':', 5)[-1]} {sorted(value.context)}"
+
+
+@pytest.mark.parametrize(("who", "asked"), ALLOWED, ids=case)
+def test_what_is_needed_is_allowed(who: str, asked: Asked) -> None:
+    assert decided(who, asked).allowed
+
+
+@pytest.mark.parametrize(("who", "asked"), DENIED, ids=case)
+def test_what_is_not_needed_is_not_allowed(who: str, asked: Asked) -> None:
+    assert not decided(who, asked).allowed
+
+
+def by_template(template_id: str) -> dict[str, Any]:
+    return {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "3"}}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"ImageId": "ami-2"}, {"InstanceMarketOptions": None}, by_template("lt-node")], ids=str
+)
+def test_a_launch_as_the_driver_asks_for_it_is_allowed(changes: dict[str, Any]) -> None:
+    assert refused_for(launch(changes)) == set()
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"TagSpecifications": None}, {"instance/*", "volume/*", "spot-instances-request/*"}),
+        ({"TagSpecifications": [{"ResourceType": "instance", "Tags": [{"Key": "team", "Value": "x"}]}]}, None),
+        ({"MetadataOptions": None}, {"instance/*"}),
+        ({"MetadataOptions": {"HttpTokens": "optional", "HttpPutResponseHopLimit": 1}}, {"instance/*"}),
+        ({"MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}}, {"instance/*"}),
+        ({"IamInstanceProfile": None}, {"instance/*"}),
+        ({"IamInstanceProfile": {"Name": "administrator"}}, {"instance/*", "role/administrator"}),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 8}}]}, {"volume/*"}),
+        ({"SecurityGroupIds": ["sg-database"]}, {"security-group/sg-database"}),
+        ({"SecurityGroupIds": ["sg-node", "sg-database"]}, {"security-group/sg-database"}),
+        ({"KeyName": "mine"}, {"key-pair/mine"}),
+        (by_template("lt-somebodys"), {"launch-template/lt-somebodys"}),
+    ],
+    ids=lambda value: ", ".join(sorted(value)) if value else "any",
+)
+def test_a_launch_in_another_shape_is_not_allowed(changes: dict[str, Any], refused: set[str] | None) -> None:
+    found = refused_for(launch(changes))
+    assert found if refused is None else found == refused
+
+
+def test_an_image_of_somebody_elses_is_not_launched_unless_its_owner_is_named() -> None:
+    asked = Asked("ec2:RunInstances", f"arn:aws:ec2:{REGION}::image/ami-1", {"ec2:Owner": "210987654321"})
+    assert not decided("runner", asked).allowed
+    theirs = Template("account", ImageOwners="210987654321").documents()["spotrun-runner"]
+    assert decide([theirs], asked).allowed
+
+
+def test_only_schedules_of_our_group_may_be_the_guard() -> None:
+    (guard,) = DOCUMENTS["spotrun-guard/trust"]["Statement"]
+    assert guard["Principal"] == {"Service": "scheduler.amazonaws.com"}
+    group = f"arn:aws:scheduler:{REGION}:{ACCOUNT}:schedule-group"
+    ours = {"aws:SourceAccount": ACCOUNT, "aws:SourceArn": f"{group}/spotrun"}
+    assert conditions_hold(guard["Condition"], ours)
+    assert not conditions_hold(guard["Condition"], ours | {"aws:SourceArn": f"{group}/default"})
+    assert not conditions_hold(guard["Condition"], ours | {"aws:SourceAccount": "210987654321"})
+    assert not conditions_hold(guard["Condition"], {})
+
+
+def test_every_statement_that_we_ship_decides_something_here_or_is_named() -> None:
+    shipped = {each["Sid"] for name in DOCUMENTS if "trust" not in name for each in DOCUMENTS[name]["Statement"]}
+    launched = asked_by(launch(by_template("lt-node")), KNOWN)
+    cases = [*ALLOWED, *DENIED, *(("runner", asked) for asked in launched)]
+    assert shipped - {sid for who, asked in cases for sid in decided(who, asked).by} == NOT_EVALUATED
+
+
+# -- launches --------------------------------------------------------------------------------------------------------
+
+KNOWN = Known(tags={each: {"spotrun:group": "node"} for each in ("sg-node", "lt-node")})
+
+
+def launch(changes: Mapping[str, Any]) -> Call:
+    """The driver's own spot launch with other parameters; those that are None are left out."""
+    offering = Offering(
+        cloud="aws",
+        region=REGION,
+        zone=f"{REGION}a",
+        instance_type="g5.xlarge",
+        capacity_type=CapacityType.SPOT,
+        price_usd_per_hour=Decimal("0.4"),
+        image="ami-1",
+        subnet="subnet-1",
+    )
+    request = LaunchRequest(
+        token="0123456789-7",
+        run_uid="0123456789",
+        run_uri="s3://b/runs/r",
+        launch=7,
+        offering=offering,
+        time_to_live=timedelta(hours=2),
+    )
+    image = Image(image_id="ami-1", root_device="/dev/sda1", volume_gib=8)
+    parameters = run_instances(request, AwsConfig(regions=(REGION,)), image, "sg-node") | dict(changes)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    operation = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances")
+    return Call("ec2", "RunInstances", create_serializer("ec2").serialize_to_request(given, operation)["body"])
+
+
+def refused_for(call: Call) -> set[str]:
+    return {asked.resource.split(":", 5)[-1] for asked in asked_by(call, KNOWN) if not decided("runner", asked).allowed}
+
+
+# -- the evaluator itself --------------------------------------------------------------------------------------------
+
+
+def statement(**changes: Any) -> list[dict[str, Any]]:
+    return [{"Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*", **changes}]}]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"NotAction": "s3:*"},
+        {"NotResource": "*"},
+        {"Effect": "Maybe"},
+        {"Principal": {"AWS": "arn:aws:iam::1:root"}},
+        {"Resource": "arn:aws:s3:::b/${aws:username}"},
+        {"Resource": "arn:aws:s3:::b/${aws:PrincipalTag/a, 'x'}"},
+        {"Condition": {"DateGreaterThan": {"aws:CurrentTime": "2026-01-01"}}},
+        {"Condition": {"StringEqualsIfExists": {"a": "b"}}},
+        {"Condition": {"ForAnyValue:StringLike": {"a": "b"}}},
+    ],
+    ids=str,
+)
+def test_what_the_evaluator_does_not_know_it_says(changes: dict[str, Any]) -> None:
+    with pytest.raises(NotImplementedError):
+        decide(statement(**changes), Asked("s3:GetObject", "arn:aws:s3:::b/k", {"a": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "context", "holds"),
+    [
+        ({"StringEquals": {"a": ["x", "y"]}}, {"A": "y"}, True),
+        ({"StringEquals": {"a": "x"}}, {}, False),
+        ({"StringEquals": {"a": "x", "b": "y"}}, {"a": "x"}, False),
+        ({"StringLike": {"a": "x*"}}, {"a": "xyz"}, True),
+        ({"Null": {"a": "true"}}, {}, True),
+        ({"Null": {"a": "false"}}, {}, False),
+        ({"Bool": {"a": "true"}}, {"a": "True"}, True),
+        ({"NumericEquals": {"a": "1"}}, {"a": "1.0"}, True),
+        ({"ArnLike": {"a": "arn:aws:s3:*:1:x"}}, {"a": "arn:aws:s3:eu:1:x"}, True),
+        ({"ArnLike": {"a": "arn:aws:s3:*:x"}}, {"a": "arn:aws:s3:eu:1:x"}, False),
+        ({"ForAllValues:StringLike": {"a": ["x*", "y"]}}, {"a": ("x1", "y")}, True),
+        ({"ForAllValues:StringLike": {"a": "x*"}}, {"a": ("x1", "y")}, False),
+        ({"ForAllValues:StringLike": {"a": "x*"}}, {}, True),
+    ],
+    ids=str,
+)
+def test_conditions_hold_as_iam_says(conditions: dict[str, Any], context: dict[str, Any], holds: bool) -> None:
+    assert conditions_hold(conditions, context) is holds
+
+
+@pytest.mark.parametrize(
+    ("tags", "key", "allowed"),
+    [
+        ({"aws:PrincipalTag/a": "x"}, "runs/x/k", True),
+        ({"AWS:principaltag/A": "x"}, "runs/x/k", True),
+        ({"aws:PrincipalTag/a": "x/y"}, "runs/x/y/k", True),
+        ({"aws:PrincipalTag/a": "x"}, "runs/y/k", False),
+        ({"aws:PrincipalTag/a": ""}, "runs/x/k", False),
+        ({"aws:PrincipalTag/b": "x"}, "runs/x/k", False),
+        ({}, "runs//k", False),
+        ({}, "runs/${aws:PrincipalTag/a}/k", False),
+    ],
+    ids=str,
+)
+def test_a_tag_of_who_asks_stands_in_a_resource(tags: dict[str, str], key: str, allowed: bool) -> None:
+    policy = statement(Resource="arn:aws:s3:::b/runs/${aws:PrincipalTag/a}/*")
+    assert decide(policy, Asked("s3:GetObject", f"arn:aws:s3:::b/{key}", tags)).allowed is allowed
+
+
+def test_a_denial_wins_whatever_allows() -> None:
+    both = [*statement(), *statement(Sid="no", Effect="Deny", Action="s3:Get*")]
+    assert decide(both, Asked("s3:GetObject", "arn:aws:s3:::b/k")) == Decision(allowed=False, by=("no",))
+    assert not decide([], Asked("s3:GetObject")).allowed

@@ -1,0 +1,144 @@
+"""Launches by a launch template: the one of infra/aws, or an account's own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import boto3
+import pytest
+from msgspec.structs import replace
+
+from spotrun.clock import ManualClock
+from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.error_codes import BadLaunchTemplate
+from spotrun.errors import AccessDenied
+from spotrun.offering import CapacityType
+from tests.support.aws_launches import CONFIG, launches, request
+from tests.support.guarded_account import GuardedAccount
+
+pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+NAME = "spotrun-node"
+BY_TEMPLATE = replace(CONFIG, launch_template=NAME)
+
+
+@pytest.fixture
+def account(account: GuardedAccount) -> GuardedAccount:
+    """In which the stack of the region was deployed."""
+    account.deploy_region()
+    account.calls.clear()
+    return account
+
+
+@pytest.fixture
+def cloud() -> AwsCloud:
+    return AwsCloud(BY_TEMPLATE, ManualClock())
+
+
+def publish(account: GuardedAccount, **data: Any) -> int:
+    """Another version, from now on the default one."""
+    with account.as_administrator():
+        ec2 = boto3.client("ec2")
+        made = ec2.create_launch_template_version(LaunchTemplateName=NAME, LaunchTemplateData=data)
+        version: int = made["LaunchTemplateVersion"]["VersionNumber"]
+        ec2.modify_launch_template(LaunchTemplateName=NAME, DefaultVersion=str(version))
+    return version
+
+
+@pytest.mark.parametrize("capacity_type", CapacityType)
+def test_what_spotrun_asks_for_is_in_the_call_with_a_template_as_without(
+    account: GuardedAccount, capacity_type: CapacityType
+) -> None:
+    for number, config in enumerate((CONFIG, BY_TEMPLATE)):
+        cloud = AwsCloud(config, ManualClock())
+        cloud.launch(request(cloud, capacity_type, token=f"0123456789-{number}"))
+    plain, by_template = launches(account)
+    template_id = by_template.pop("LaunchTemplate.LaunchTemplateId")
+    assert template_id.startswith("lt-")
+    assert by_template.pop("LaunchTemplate.Version") == "1"
+    assert {name: text.replace("0123456789-1", "0123456789-0") for name, text in by_template.items()} == plain
+
+
+def test_an_intent_names_the_version_and_a_newer_one_changes_no_repeated_call(
+    account: GuardedAccount, cloud: AwsCloud
+) -> None:
+    asked = request(cloud)
+    assert asked.offering.launch_template.endswith(":1")
+    first = cloud.launch(asked)
+    publish(account, Monitoring={"Enabled": True})
+    again = AwsCloud(BY_TEMPLATE, ManualClock())
+    assert again.launch(asked).instance_id == first.instance_id
+    assert request(again).offering.launch_template == asked.offering.launch_template.replace(":1", ":2")
+    assert len(again.list()) == 1
+
+
+def test_a_newer_version_is_seen_after_a_while_by_who_looks_already(account: GuardedAccount) -> None:
+    clock = ManualClock()
+    cloud = AwsCloud(BY_TEMPLATE, clock)
+    cloud.offerings()
+    version = publish(account, Monitoring={"Enabled": True})
+    clock.advance(SURROUNDINGS_FOR_S)
+    assert {each.launch_template.partition(":")[2] for each in cloud.offerings()} == {str(version)}
+
+
+def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsCloud) -> None:
+    asked = request(cloud)
+    version = publish(account, Monitoring={"Enabled": True})
+    account.refuse("RunInstances", "InvalidLaunchTemplateId.VersionNotFound", 400)
+    with pytest.raises(BadLaunchTemplate):
+        cloud.launch(asked)
+    anew = replace(request(cloud), token="0123456789-8")
+    assert anew.offering.launch_template.endswith(f":{version}")
+    assert cloud.launch(anew).alive
+
+
+def test_a_template_that_is_not_there_is_told_by_its_name(account: GuardedAccount) -> None:
+    cloud = AwsCloud(replace(CONFIG, launch_template="ours"), ManualClock())
+    with pytest.raises(BadLaunchTemplate, match="ours"):
+        cloud.offerings()
+    assert launches(account) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, "on demand"),
+        ({"NetworkInterfaces": [{"DeviceIndex": 0, "AssociatePublicIpAddress": True}]}, "NetworkInterfaces"),
+        ({"KeyName": "mine"}, "key pair"),
+        ({"DisableApiTermination": True}, "nobody could end"),
+        ({"HibernationOptions": {"Configured": True}}, "hibernates"),
+        ({"Placement": {"Tenancy": "dedicated"}}, "dedicated"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"Encrypted": True}}]}, "/dev/sdb"),
+        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdb", "Ebs": {"DeleteOnTermination": True}}]}, "/dev/sdb"),
+    ],
+    ids=str,
+)
+def test_a_template_that_breaks_a_promise_is_refused(
+    account: GuardedAccount, cloud: AwsCloud, data: dict[str, Any], words: str
+) -> None:
+    publish(account, **data)
+    with pytest.raises(BadLaunchTemplate, match=words):
+        cloud.offerings()
+
+
+def test_what_breaks_none_is_taken(account: GuardedAccount, cloud: AwsCloud) -> None:
+    scratch = {"DeviceName": "/dev/sdb", "Ebs": {"Encrypted": True, "DeleteOnTermination": True, "VolumeSize": 8}}
+    publish(
+        account,
+        Monitoring={"Enabled": True},
+        Placement={"Tenancy": "default"},
+        BlockDeviceMappings=[scratch, {"DeviceName": "/dev/sdc", "VirtualName": "ephemeral0"}],
+    )
+    assert cloud.launch(request(cloud)).alive
+
+
+def test_the_runners_policy_allows_no_template_without_our_tag(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        boto3.client("ec2").create_launch_template(LaunchTemplateName="ours", LaunchTemplateData={"EbsOptimized": True})
+    cloud = AwsCloud(replace(CONFIG, launch_template="ours"), ManualClock())
+    asked = replace(request(cloud), time_to_live=timedelta(hours=1))
+    with pytest.raises(AccessDenied, match="launch-template/lt-"):
+        cloud.launch(asked)
+    assert {each.resource.split(":")[-1].partition("/")[0] for each in account.denied} == {"launch-template"}
+    account.denied.clear()

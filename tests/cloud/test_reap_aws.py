@@ -1,0 +1,142 @@
+"""`spotrun reap --cloud aws`: what no run wants any more goes, what belongs to a run unknown here is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.ec2.models import ec2_backends
+from moto.iam.models import iam_backends
+from msgspec.structs import replace
+
+from spotrun.cli.wiring import OpenRun, open_run
+from spotrun.clock import ManualClock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import OWN_PROFILE
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.guard import AwsGuards
+from spotrun.clouds.aws.request import RUN as RUN_TAG
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.guards import Guard
+from spotrun.creation import create_run
+from spotrun.folder.ledger import key_of
+from spotrun.run import events as ev
+from spotrun.spec.file import load_spec
+from tests.support.aws_launches import CONFIG, request
+from tests.support.ec2_server import ACCOUNT, REGION, RUN
+from tests.support.guarded_account import GuardedAccount
+from tests.support.object_stores import RunningServer
+
+
+def reap(store: str) -> str:
+    command = [sys.executable, "-m", "spotrun", "reap", "-y", "--cloud", "aws", "--region", REGION, "--store", store]
+    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
+    account: GuardedAccount, cloud: AwsCloud, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
+    run = open_run(create_run(load_spec(job), "a test"), None)
+    asked = request(cloud)
+    account.identify(run.created.uid)
+    orphan = cloud.launch(replace(asked, run_uid=run.created.uid, token=f"{run.created.uid}-7"))
+    strangers = cloud.launch(asked)
+    for instance in (orphan, strangers):
+        guard = Guard(
+            token=instance.token, region=REGION, instance_id=instance.instance_id, ends_at=instance.launched_at
+        )
+        AwsGuards([REGION], ManualClock()).arm(guard)
+
+    said = reap(f"{tmp_path}/runs")
+
+    assert orphan.instance_id in said
+    assert strangers.instance_id not in said
+    assert {each.instance_id: each.alive for each in AwsCloud(CONFIG, ManualClock()).list()} == {
+        orphan.instance_id: False,
+        strangers.instance_id: True,
+    }
+    with account.as_administrator():
+        schedules = boto3.client("scheduler").list_schedules(GroupName="spotrun")["Schedules"]
+    assert [each["Name"] for each in schedules] == [strangers.token]
+
+
+def run_on_aws(folder: Path, name: str, store: str) -> OpenRun:
+    job = folder / f"{name}.yaml"
+    regions = "us-east-1, us-west-2" if name == "elsewhere" else "us-east-1"
+    job.write_text(
+        f"run: 'true'\nresources: {{cloud: aws}}\naws: {{regions: [{regions}]}}\ncheckpoint: {{uri: '{store}'}}\n"
+    )
+    return open_run(create_run(load_spec(job), "a test"), None)
+
+
+def launched_in(region: str, run_uid: str) -> Any:
+    """moto's own record of an instance in a region that nobody looks at who does not know of it."""
+    ec2 = ec2_backends[ACCOUNT][region]
+    facts = {"instance_type": "g5.xlarge", "is_instance_type_default": False, "region_name": region}
+    made = ec2.run_instances(next(iter(ec2.amis)), 1, "", [], **facts, tags={"instance": {RUN_TAG: run_uid}})
+    return made.instances[0]
+
+
+def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
+    account: GuardedAccount,
+    tmp_path: Path,
+    servers: Callable[[str], RunningServer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s3 = servers("s3")
+    store = s3.new_prefix()
+    for variable, text in {
+        **s3.environment,
+        "AWS_ENDPOINT_URL": account.url,
+        "AWS_ENDPOINT_URL_S3": s3.endpoint,
+    }.items():
+        monkeypatch.setenv(variable, text)
+    names = ("over", "elsewhere", "going-on", "resumed", "damaged")
+    runs = {name: run_on_aws(tmp_path, name, store) for name in names}
+    for run in runs.values():
+        account.identify(run.created.uid)
+    for name in ("over", "elsewhere", "resumed", "damaged"):
+        runs[name].ledger.append(lambda _: ev.RunStopped(reason="a test"))
+    runs["resumed"].ledger.append(lambda _: ev.ResumeRequested(by="a test"))
+    runs["damaged"].store.put(key_of(1), b"{}")
+    living = launched_in("us-west-2", runs["elsewhere"].created.uid)
+
+    said = reap(store)
+
+    assert f"the role of {runs['over'].id}, which is over" in said
+    clock = ManualClock()
+    left = RunRoles(Region(REGION, clock), clock).list()
+    assert {*left} == {RUN, *(runs[name].created.uid for name in names if name != "over")}, "one is in no store"
+    living.terminate()
+    assert "removed 1\n" in reap(store)
+
+
+def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: GuardedAccount, tmp_path: Path) -> None:
+    store, job = f"{tmp_path}/runs", tmp_path / "job.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {store}}}\n")
+    runs = {name: open_run(create_run(load_spec(job), "a test"), None) for name in ("changed", "over")}
+    for run in runs.values():
+        account.identify(run.created.uid)
+        run.ledger.append(lambda _: ev.RunStopped(reason="a test"))
+    iam = iam_backends[ACCOUNT]["aws"]
+    iam.untag_role(f"{OWN_PROFILE}{runs['changed'].created.uid}", [RUN_TAG])
+    said = reap(store)
+    assert f"the role of {runs['changed'].id} stays: " in said
+    assert "removed 1\n" in said
+    clock = ManualClock()
+    assert {*RunRoles(Region(REGION, clock), clock).list()} == {RUN, runs["changed"].created.uid}
+
+
+def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAccount, tmp_path: Path) -> None:
+    account.refuse("ListRoles", "AccessDenied", 403)
+    said = reap(f"{tmp_path}/runs")
+    assert "no instance is unwanted" in said
+    assert "nobody tells whether there are roles of runs" in said

@@ -1,0 +1,369 @@
+"""
+The role of a run on EC2: who makes it, what a crash or a lost answer leaves of it, and who takes it away.
+
+tests/cloud/test_iam.py has what such a role may do, and what whoever makes it may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import boto3
+import pytest
+from moto.iam.models import iam_backends
+
+from spotrun.clock import ManualClock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
+from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.errors import CloudError, CloudUnavailable, QuotaExceeded
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.simulation.world.faults import Killed
+from tests.support.attended import UID, URI, Attended
+from tests.support.aws_launches import count, launches
+from tests.support.ec2_server import ACCOUNT, REGION
+from tests.support.guarded_account import GuardedAccount
+from tests.support.iam import Document
+
+NAME = f"spotrun-run-{UID}"
+MAKING = ("CreateRole", "AttachRolePolicy", "CreateInstanceProfile", "AddRoleToInstanceProfile")
+REMOVING = ("RemoveRoleFromInstanceProfile", "DeleteInstanceProfile", "DetachRolePolicy", "DeleteRole")
+INTERRUPTED = "Server.SpotInstanceTermination"
+
+
+@pytest.fixture
+def run(account: GuardedAccount) -> Attended:
+    return Attended(account)
+
+
+def roles(clock: ManualClock | None = None) -> RunRoles:
+    """What a runner that has asked nothing yet asks."""
+    clock = clock or ManualClock()
+    return RunRoles(Region(REGION, clock), clock)
+
+
+def made() -> dict[str, Any] | None:
+    """What IAM has of the run's role, and None where it has nothing."""
+    iam = iam_backends[ACCOUNT]["aws"]
+    role = next((each for each in iam.get_roles() if each.name == NAME), None)
+    profile = next((each for each in iam.get_instance_profiles() if each.name == NAME), None)
+    if role is None and profile is None:
+        return None
+    return {
+        "policies": [] if role is None else [each.name for each in role.managed_policies.values()],
+        "inline": {} if role is None else role.policies,
+        "boundary": None if role is None else role.permissions_boundary_arn,
+        "tags": {} if role is None else {each["Key"]: each["Value"] for each in role.tags},
+        "profile": None if profile is None else [each.name for each in profile.roles],
+    }
+
+
+WHOLE = {
+    "policies": [POLICY],
+    "inline": {},
+    "boundary": f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}",
+    "tags": {"spotrun:run": UID, FOLDER: f"runs/r-{UID}"},
+    "profile": [NAME],
+}
+
+
+# -- making ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_gets_a_role_of_its_own_before_its_first_launch_and_asks_once(
+    account: GuardedAccount, run: Attended
+) -> None:
+    runner = run.runner()
+    for _ in range(3):
+        run.look(runner)
+    assert made() == WHOLE
+    (asked,) = launches(account)
+    assert asked["IamInstanceProfile.Name"] == NAME
+    assert [count(account, action) for action in MAKING] == [1, 1, 1, 1]
+    trust = iam_backends[ACCOUNT]["aws"].get_role(NAME).assume_role_policy_document
+    assert '"ec2.amazonaws.com"' in trust
+    assert "AWS" not in trust
+
+
+def test_two_runners_at_once_make_one_role(run: Attended) -> None:
+    first, second = roles(), roles()
+    for each in (first, second, first):
+        each.make(UID, URI)
+    assert made() == WHOLE
+
+
+@pytest.mark.parametrize("action", MAKING)
+def test_what_a_lost_answer_has_made_is_taken_for_made(account: GuardedAccount, action: str) -> None:
+    account.lose_answer(action)
+    roles().make(UID, URI)
+    assert count(account, action) == 2
+    assert made() == WHOLE
+
+
+@pytest.mark.parametrize("action", MAKING)
+def test_a_runner_that_dies_while_it_makes_a_role_is_followed_by_one_that_completes_it(
+    account: GuardedAccount, run: Attended, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the call of that name: the calls before it are done."""
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRoles, "_ask", dying_before(action))
+        with pytest.raises(Killed):
+            run.look(run.runner())
+    assert launches(account) == []
+    assert made() != WHOLE
+    run.look(run.runner())
+    assert made() == WHOLE
+    assert len(launches(account)) == 1
+
+
+def dying_before(action: str) -> Callable[..., Any]:
+    ask = RunRoles._ask
+
+    def dying(self: RunRoles, what: str, operation: str, **parameters: Any) -> Any:
+        if operation.replace("_", "") == action.lower():
+            raise Killed
+        return ask(self, what, operation, **parameters)
+
+    return dying
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"Tags": [{"Key": "spotrun:run", "Value": UID}, {"Key": FOLDER, "Value": f"runs/r-{UID}"}]},
+        {"PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}"},
+    ],
+    ids=["no boundary", "no tags"],
+)
+def test_a_role_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
+    account: GuardedAccount, run: Attended, theirs: dict[str, Any]
+) -> None:
+    with account.as_administrator():
+        boto3.client("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}", **theirs)
+    before = made()
+    run.look(run.runner())
+    assert launches(account) == []
+    closed = [launch.closed for launch in run.state.launches.values()]
+    assert {each.cause for each in closed if each is not None} == {Cause.EXTERNAL}
+    assert f"the role {NAME} has another boundary" in str(closed[0])
+    with pytest.raises(CloudError, match="another boundary"):
+        roles().remove(UID)
+    assert made() == before
+
+
+def test_a_role_that_reaches_another_folder_is_not_used(account: GuardedAccount) -> None:
+    roles().make(UID, "s3://bucket/runs/another")
+    with pytest.raises(CloudError, match="other tags"):
+        roles().make(UID, URI)
+
+
+def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what_to_do(
+    account: GuardedAccount, run: Attended
+) -> None:
+    account.policies = [without(policy, "MakeRolesOfRuns") for policy in account.policies or ()]
+    run.look(run.runner())
+    terminal = run.state.terminal
+    assert terminal is not None
+    assert (terminal.outcome, terminal.cause) == ("failed", Cause.ACCESS)
+    assert "iam:CreateRole" in terminal.detail
+    assert "aws.instance_profile" in terminal.detail
+    assert launches(account) == []
+    assert {each.action for each in account.denied} == {"iam:CreateRole"}
+    account.denied.clear()
+
+
+def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: GuardedAccount, run: Attended) -> None:
+    account.refuse("CreateRole", "LimitExceeded", 409, times=2)
+    with pytest.raises(QuotaExceeded) as raised:
+        roles().make(UID, URI)
+    assert "spotrun reap --cloud aws" in str(raised.value)
+    list(run.runner().look())
+    first, *_ = run.state.launches.values()
+    assert first.closed is not None
+    assert first.closed.cause is Cause.QUOTA
+    assert "spotrun reap --cloud aws" in first.closed.detail
+
+
+def test_an_account_without_the_policy_is_told_to_make_it(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        roles().remove("0123456789")
+        boto3.client("iam").delete_policy(PolicyArn=WHOLE["boundary"])
+    with pytest.raises(CloudError, match=f"no policy {POLICY}") as raised:
+        roles().make(UID, URI)
+    assert "account.yaml" in str(raised.value)
+
+
+# -- until EC2 knows it ----------------------------------------------------------------------------------------------
+
+
+def test_a_role_that_ec2_does_not_know_yet_is_waited_for_with_the_same_token(
+    account: GuardedAccount, run: Attended
+) -> None:
+    account.profiles_are_known = False
+    runner = run.runner()
+    run.look(runner)
+    blind = runner.tick().blind
+    assert blind is not None
+    assert "Invalid IAM Instance Profile name" in blind
+    account.profiles_are_known = True
+    run.look(runner)
+    assert {asked["ClientToken"] for asked in launches(account)} == {f"{UID}-1"}
+    assert len(run.state.launches) == 1
+
+
+def test_another_runner_waits_for_a_role_that_the_first_one_has_just_made(
+    account: GuardedAccount, run: Attended
+) -> None:
+    account.profiles_are_known = False
+    run.look(run.runner())
+    assert "Invalid IAM Instance Profile" in (run.runner().tick().blind or "")
+
+
+def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: GuardedAccount, run: Attended) -> None:
+    account.profiles_are_known = False
+    runner = run.runner()
+    run.look(runner)
+    run.clock.advance(SETTLES_WITHIN.total_seconds())
+    run.look(runner)
+    first, *_ = run.state.launches.values()
+    assert first.closed is not None
+    assert first.closed.cause is Cause.EXTERNAL
+    assert "Invalid IAM Instance Profile name" in first.closed.detail
+
+
+# -- removing --------------------------------------------------------------------------------------------------------
+
+
+def ended(run: Attended) -> None:
+    """The run was told to stop, and has no attempt that could go on."""
+    run.ledger().append(lambda _: ev.StopRequested(by="a test"))
+
+
+def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: GuardedAccount, run: Attended) -> None:
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    (instance_id,) = run.instances()
+    run.ledger().append(lambda _: ev.RunStopped(reason="a test"))
+
+    def cannot_end(call: str) -> None:
+        if call == "terminate":
+            raise CloudUnavailable("503 from EC2")
+
+    run.look(run.runner(cannot_end))
+    assert run.instances() == [instance_id]
+    assert made() == WHOLE
+    for _ in range(2):
+        run.look(run.runner())
+    assert run.instances() == []
+    assert made() is None
+
+
+def test_a_run_that_is_resumed_gets_its_role_again(account: GuardedAccount, run: Attended) -> None:
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    ended(run)
+    for _ in range(3):
+        run.look(runner)
+    assert made() is None
+    run.ledger().append(lambda _: ev.ResumeRequested(by="a test"))
+    for _ in range(2):
+        run.look(runner)
+    assert made() == WHOLE
+    assert len(run.instances()) == 1
+
+
+def test_a_role_that_another_runner_took_away_is_made_again(account: GuardedAccount, run: Attended) -> None:
+    """The other one saw the run ended, and did not see that it was resumed."""
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    account.end(run.instances()[0], INTERRUPTED)
+    roles().remove(UID)
+    for _ in range(2):
+        run.look(runner)
+    assert made() == WHOLE
+    assert len(run.instances()) == 1
+
+
+@pytest.mark.parametrize("action", REMOVING)
+def test_removing_goes_on_where_it_was_cut_off(
+    account: GuardedAccount, action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles().make(UID, URI)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunRoles, "_ask", dying_before(action))
+        with pytest.raises(Killed):
+            roles().remove(UID)
+    assert UID in roles().list()
+    for _ in range(2):
+        roles().remove(UID)
+    assert made() is None
+    assert UID not in roles().list()
+
+
+@pytest.mark.parametrize("action", REMOVING)
+def test_a_lost_answer_to_a_removal_is_no_failure(account: GuardedAccount, action: str) -> None:
+    roles().make(UID, URI)
+    account.lose_answer(action)
+    roles().remove(UID)
+    assert made() is None
+
+
+def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: GuardedAccount, run: Attended) -> None:
+    runner = run.runner()
+    for _ in range(2):
+        run.look(runner)
+    ended(run)
+    account.refuse("DeleteRole", "AccessDenied", 403, times=10)
+    for _ in range(3):
+        run.look(runner)
+    assert runner.tick().done
+    assert run.state.terminal is not None
+    assert run.state.terminal.outcome == "stopped"
+    assert UID in roles().list()
+
+
+def test_half_of_a_role_is_completed_or_removed_whichever_is_asked_for(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        boto3.client("iam").create_instance_profile(InstanceProfileName=NAME)
+    roles().make(UID, URI)
+    assert made() == WHOLE
+    roles().remove(UID)
+    with account.as_administrator():
+        boto3.client("iam").create_instance_profile(InstanceProfileName=NAME)
+    roles().remove(UID)
+    assert made() is None
+
+
+def test_a_profile_that_holds_another_role_is_not_used(account: GuardedAccount) -> None:
+    with account.as_administrator():
+        iam = boto3.client("iam")
+        iam.create_role(RoleName="administrator", AssumeRolePolicyDocument="{}")
+        iam.create_instance_profile(InstanceProfileName=NAME)
+        iam.add_role_to_instance_profile(InstanceProfileName=NAME, RoleName="administrator")
+    with pytest.raises(CloudError, match="administrator"):
+        roles().make(UID, URI)
+
+
+def test_the_policy_denies_what_the_driver_never_asks_for(account: GuardedAccount) -> None:
+    """Through the wire, as a caller who has the runner's policy would try it."""
+    iam = boto3.client("iam")
+    roles().make(UID, URI)
+    trust = '{"Version": "2012-10-17", "Statement": []}'
+    for attempt in (
+        lambda: iam.create_role(RoleName="spotrun-run-mine", AssumeRolePolicyDocument=trust),
+        lambda: iam.attach_role_policy(RoleName=NAME, PolicyArn="arn:aws:iam::aws:policy/AdministratorAccess"),
+        lambda: iam.delete_role(RoleName="spotrun-guard"),
+    ):
+        with pytest.raises(iam.exceptions.ClientError, match="not authorized"):
+            attempt()
+    assert len(account.denied) == 3
+    account.denied.clear()
+
+
+def without(policy: Document, sid: str) -> Document:
+    return {**policy, "Statement": [each for each in policy["Statement"] if each["Sid"] != sid]}

@@ -1,0 +1,140 @@
+"""`spotrun ssh`: the instance that lives, the command that leads there, and what to do where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.cli.ssh import PLUGIN, become, chosen, shell_on
+from spotrun.cli.wiring import OpenRun
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.local.driver import LocalCloud
+from spotrun.errors import CloudError
+from spotrun.instance import Instance, InstanceState
+from spotrun.run import events as ev
+from tests.support.agent_bench import UID, AgentRun
+from tests.support.aws_launches import request
+from tests.support.ec2_server import REGION, Ec2Account
+from tests.support.histories import offering
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> OpenRun:
+    return OpenRun(made(tmp_path).store.uri, "test")
+
+
+def made(folder: Path) -> AgentRun:
+    return AgentRun(folder, scale=1.0, resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
+
+
+def launched(cloud: AwsCloud, launch: int) -> Instance:
+    return cloud.launch(replace(request(cloud), token=f"{UID}-{launch}", run_uid=UID, launch=launch))
+
+
+def train_on(run: OpenRun, instance: Instance) -> None:
+    """Write down that the run trains there."""
+    written = run.ledger.append(
+        lambda _: ev.LaunchIntended(
+            offering=instance.offering,
+            time_to_live_s=86_400,
+            price_ceiling_usd_per_hour=Decimal(1),
+            on_demand_usd_per_hour=Decimal(1),
+            not_after=run.clock.now() + timedelta(minutes=10),
+            reason="test",
+        )
+    )
+    assert written is not None
+    started = ev.AttemptStarted(launch=written.number, instance_id=instance.instance_id, booted_at=run.clock.now())
+    run.ledger.append(lambda _: started)
+
+
+def test_a_session_is_opened_where_the_run_trains(cloud: AwsCloud, run: OpenRun) -> None:
+    first, newest = launched(cloud, 1), launched(cloud, 2)
+    assert chosen(run, None).instance_id == newest.instance_id
+    train_on(run, first)
+    found = chosen(run, None)
+    assert found.instance_id == first.instance_id
+    assert str(shell_on(run, found)) == f"aws ssm start-session --target {first.instance_id} --region {REGION}"
+    assert chosen(run, newest.instance_id).instance_id == newest.instance_id
+    cloud.terminate(first.instance_id)
+    run.cloud._snapshots.clear()  # type: ignore[attr-defined]
+    assert chosen(run, None).instance_id == newest.instance_id
+    with pytest.raises(CloudError, match="no living one") as refused:
+        chosen(run, first.instance_id)
+    assert newest.instance_id in str(refused.value.hint)
+
+
+def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: AwsCloud, run: OpenRun) -> None:
+    account.identify("another")
+    cloud.launch(replace(request(cloud), run_uid="another"))
+    with pytest.raises(CloudError, match="no instance of demo-0123456789 lives") as refused:
+        chosen(run, None)
+    assert "spotrun why" in str(refused.value.hint)
+
+
+def test_the_session_takes_the_place_of_the_command(cloud: AwsCloud, tmp_path: Path) -> None:
+    folder = made(tmp_path).store.uri
+    instance = launched(cloud, 1)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program(programs / "aws", 'echo "called with $*"; exit 5')
+    program(programs / PLUGIN, "true")
+    command = [sys.executable, "-m", "spotrun", "ssh", folder]
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": str(programs)}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 5
+    assert done.stdout == f"called with ssm start-session --target {instance.instance_id} --region {REGION}\n"
+    assert "SessionManager=enabled" in done.stderr
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_program_that_is_missing_is_told_with_where_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shell = shell_on(OpenRun(made(tmp_path).store.uri, "test"), an_instance())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for missing in ("aws", PLUGIN):
+        with pytest.raises(CloudError, match=f"needs {missing}, which is not installed") as refused:
+            become(shell)
+        assert "https://" in str(refused.value.hint)
+        program(tmp_path / missing, "true")
+
+
+def an_instance() -> Instance:
+    return Instance(
+        instance_id="i-0123456789abcdef0",
+        token="t",
+        run_uid=UID,
+        launch=1,
+        offering=offering(),
+        state=InstanceState.RUNNING,
+        launched_at=datetime.now(UTC),
+    )
+
+
+def test_on_the_local_cloud_it_is_a_shell_in_the_work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    program(tmp_path / "shell", "pwd")
+    monkeypatch.setenv("SHELL", str(tmp_path / "shell"))
+    run = OpenRun(AgentRun(tmp_path).store.uri, "test")
+    assert isinstance(run.cloud, LocalCloud)
+    work = run.cloud.folder(an_instance().instance_id) / "work"
+    work.mkdir(parents=True)
+    shell = shell_on(run, an_instance())
+    assert str(shell) == f"cd {work} && {tmp_path}/shell"
+    opened = f"Shell({shell.command!r}, Path({str(work)!r}), {{}})"
+    code = f"from pathlib import Path; from spotrun.cli.ssh import Shell, become; become({opened})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(work)

@@ -1,0 +1,270 @@
+"""What every cloud driver must do. A new driver adds a bench here, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import pytest
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.driver import LocalCloud
+from spotrun.errors import CloudError, LaunchTokenSpent
+from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
+from spotrun.offering import CapacityType, Offering
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.timings import Habits
+from tests.support import ec2_machines, ec2_server, local_clouds
+from tests.support.ec2_server import Ec2Account
+from tests.support.eventually import eventually
+from tests.support.worlds import calm
+
+OTHERS = ("aaaaaaaaaa", "bbbbbbbbbb")
+"""Runs besides the one that most tests launch for."""
+
+
+class Account(Protocol):
+    """An empty account at one cloud."""
+
+    def driver(self) -> CloudDriver:
+        """A new driver object that has seen nothing yet."""
+
+    def close(self) -> None:
+        """Return everything that is still rented."""
+
+
+class LocalAccount:
+    def __init__(self, bench: local_clouds.Bench) -> None:
+        self._bench = bench
+
+    def driver(self) -> CloudDriver:
+        market = MarketConfig(boot_s=3.0)
+        return LocalCloud(self._bench.root, self._bench.clock, market, init=local_clouds.SLEEP)
+
+    def close(self) -> None:
+        self._bench.close()
+
+
+class AwsAccount:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._clock = ScaledClock(datetime.now(UTC), 60.0)
+        self._server = Ec2Account(self._clock)
+        self._server.__enter__()
+        self._server.reach(monkeypatch)
+        self._server.furnish()
+        for run_uid in OTHERS:
+            self._server.identify(run_uid)
+        self._server.image, self._server.tools = {"PATH": os.environ["PATH"]}, {"aws": ec2_machines.NO_STORE}
+
+    def driver(self) -> CloudDriver:
+        types = tuple(ec2_server.TYPES)
+        config = AwsConfig(
+            regions=(ec2_server.REGION,), instance_types=types, image_parameter=ec2_server.IMAGE_PARAMETER
+        )
+        return AwsCloud(config, self._clock)
+
+    def close(self) -> None:
+        self._server.__exit__()
+
+
+class SimulatedAccount:
+    """Its drivers are one object: a cloud without machines is its own account."""
+
+    def __init__(self) -> None:
+        clock = ScaledClock(datetime.now(UTC), 600.0)
+        self._cloud = SimulatedCloud(clock, calm(), Habits(pending_s=(3.0, 3.0)))
+
+    def driver(self) -> CloudDriver:
+        return self._cloud
+
+    def close(self) -> None:
+        """There is nothing."""
+
+
+@pytest.fixture(params=["local", "aws", "simulated"])
+def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    benches: dict[str, Callable[[], Account]] = {
+        "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
+        "aws": lambda: AwsAccount(monkeypatch),
+        "simulated": SimulatedAccount,
+    }
+    bench = benches[request.param]()
+    yield bench
+    bench.close()
+
+
+def offering(driver: CloudDriver, capacity_type: CapacityType = CapacityType.SPOT) -> Offering:
+    return next(each for each in driver.offerings() if each.capacity_type is capacity_type)
+
+
+def request_for(
+    what: Offering,
+    token: str = "token-1",
+    run_uid: str = "0123456789",
+    launch: int = 1,
+    time_to_live: timedelta = timedelta(hours=2),
+) -> LaunchRequest:
+    return LaunchRequest(
+        token=token,
+        run_uid=run_uid,
+        run_uri="/nowhere/run",
+        launch=launch,
+        offering=what,
+        time_to_live=time_to_live,
+    )
+
+
+def seen(driver: CloudDriver, instance: Instance, state: InstanceState) -> Instance:
+    def reached() -> Instance | None:
+        found = driver.describe(instance.instance_id)
+        return found if found is not None and found.state is state else None
+
+    found = eventually(reached)
+    assert found is not None
+    return found
+
+
+def test_offerings_name_their_cloud_and_spot_is_the_cheaper_kind(account: Account) -> None:
+    driver = account.driver()
+    prices = {each.pool: each.price_usd_per_hour for each in driver.offerings()}
+    assert {each.cloud for each in driver.offerings()} == {driver.name}
+    assert {pool.capacity_type for pool in prices} == set(CapacityType)
+    for pool, price in prices.items():
+        on_demand = msgspec.structs.replace(pool, capacity_type=CapacityType.ON_DEMAND)
+        assert 0 < price <= prices[on_demand]
+
+
+@pytest.mark.parametrize("capacity_type", CapacityType)
+def test_a_launched_instance_is_what_was_asked_for_and_comes_to_run(
+    account: Account, capacity_type: CapacityType
+) -> None:
+    driver = account.driver()
+    request = request_for(offering(driver, capacity_type), launch=17)
+    instance = driver.launch(request)
+    assert instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
+    assert (instance.token, instance.run_uid, instance.launch) == (request.token, request.run_uid, 17)
+    assert instance.offering.pool == request.offering.pool
+    running = seen(driver, instance, InstanceState.RUNNING)
+    assert running.alive
+    assert running.launched_at.utcoffset() == timedelta()
+
+
+def test_the_meter_runs_from_the_start_and_stops_at_the_end(account: Account) -> None:
+    driver = account.driver()
+    launched = driver.launch(request_for(offering(driver)))
+    running = seen(driver, launched, InstanceState.RUNNING)
+    assert running.billed_from is not None
+    assert running.billed_from >= running.launched_at
+    assert [segment.since for segment in running.prices] == [running.billed_from]
+    assert running.prices[0].usd_per_hour > 0
+    driver.terminate(launched.instance_id)
+    ended = seen(driver, launched, InstanceState.TERMINATED)
+    assert ended.billed_from == running.billed_from
+    assert ended.ended_at is not None
+    assert ended.ended_at >= running.billed_from
+
+
+def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
+    driver = account.driver()
+    request = request_for(offering(driver))
+    first = driver.launch(request)
+    assert driver.launch(request).instance_id == first.instance_id
+    seen(driver, first, InstanceState.RUNNING)
+    assert account.driver().launch(request).instance_id == first.instance_id
+    assert len(driver.list()) == 1
+
+
+def test_racing_launches_with_one_token_start_one_instance(account: Account) -> None:
+    request = request_for(offering(account.driver()))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: account.driver().launch(request), range(8)))
+    assert len({instance.instance_id for instance in answers}) == 1
+    assert len(account.driver().list()) == 1
+
+
+def test_another_token_is_another_instance(account: Account) -> None:
+    driver = account.driver()
+    first = driver.launch(request_for(offering(driver), token="a"))
+    second = driver.launch(request_for(offering(driver), token="b"))
+    assert first.instance_id != second.instance_id
+    assert {each.instance_id for each in driver.list()} == {first.instance_id, second.instance_id}
+
+
+def test_a_token_used_for_another_request_is_refused(account: Account) -> None:
+    driver = account.driver()
+    driver.launch(request_for(offering(driver, CapacityType.SPOT)))
+    with pytest.raises(CloudError):
+        driver.launch(request_for(offering(driver, CapacityType.ON_DEMAND)))
+    assert len(driver.list()) == 1
+
+
+def test_a_new_driver_ends_what_an_old_one_launched(account: Account) -> None:
+    driver = account.driver()
+    instance = driver.launch(request_for(offering(driver)))
+    account.driver().terminate(instance.instance_id)
+    ended = seen(account.driver(), instance, InstanceState.TERMINATED)
+    assert not ended.alive
+    assert ended.ended_by is EndedBy.USER
+
+
+def test_ending_twice_or_something_unknown_is_harmless(account: Account) -> None:
+    driver = account.driver()
+    instance = driver.launch(request_for(offering(driver)))
+    driver.terminate(instance.instance_id)
+    driver.terminate(instance.instance_id)
+    ended = seen(driver, instance, InstanceState.TERMINATED)
+    driver.terminate(instance.instance_id)
+    driver.terminate("i-00000000000000000")
+    assert driver.describe(instance.instance_id) == ended
+
+
+def test_the_token_of_a_terminated_instance_is_spent(account: Account) -> None:
+    driver = account.driver()
+    request = request_for(offering(driver))
+    instance = driver.launch(request)
+    driver.terminate(instance.instance_id)
+    seen(driver, instance, InstanceState.TERMINATED)
+    with pytest.raises(LaunchTokenSpent):
+        account.driver().launch(request)
+    assert not [each for each in driver.list() if each.alive]
+
+
+def test_an_unknown_instance_is_none(account: Account) -> None:
+    assert account.driver().describe("i-00000000000000000") is None
+    assert account.driver().describe("../../etc") is None
+    assert account.driver().list() == []
+
+
+def test_instances_are_listed_by_run(account: Account) -> None:
+    driver = account.driver()
+    mine = driver.launch(request_for(offering(driver), token="a", run_uid=OTHERS[0]))
+    driver.launch(request_for(offering(driver), token="b", run_uid=OTHERS[1]))
+    assert [each.instance_id for each in account.driver().list(OTHERS[0])] == [mine.instance_id]
+    assert len(account.driver().list()) == 2
+    assert account.driver().list("cccccccccc") == []
+
+
+def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account: Account) -> None:
+    driver = account.driver()
+    unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
+    with pytest.raises(CloudError):
+        driver.launch(request_for(unknown))
+    assert driver.list() == []
+
+
+def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Account) -> None:
+    driver = account.driver()
+    request = request_for(offering(driver), time_to_live=timedelta(seconds=60))
+    ended = seen(driver, driver.launch(request), InstanceState.TERMINATED)
+    assert ended.ended_by is EndedBy.TIME_TO_LIVE
+    assert ended.ended_at is not None
+    assert ended.ended_at - ended.launched_at >= timedelta(seconds=60)

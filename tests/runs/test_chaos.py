@@ -1,0 +1,74 @@
+"""Battery T4 in small: 20 real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make chaos` runs 200."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from spotrun.agent.status import Status, Upload
+from tests.batteries import chaos
+from tests.support.local_runs import Site
+from tests.support.object_stores import RunningServer
+from tests.support.strikes import Uploads
+
+RUNS = 20
+SIDE_BY_SIDE = 2
+"""A training waits for a third of its time: for boots, and for the moments of its kills."""
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> chaos.Straight:
+    """What nothing disturbed."""
+    return chaos.undisturbed(tmp_path_factory.mktemp("calm") / "site")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(chaos.RUN_WITHIN_S)
+@pytest.mark.parametrize("first", range(1, RUNS + 1, SIDE_BY_SIDE))
+def test_trainings_through_kills_are_the_one_without(
+    first: int,
+    wanted: chaos.Straight,
+    servers: Callable[[str], RunningServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = servers("s3")
+    server.reach(monkeypatch)
+    seeds = range(first, first + SIDE_BY_SIDE)
+    trainings = (partial(chaos.one, tmp_path / str(seed), server.new_prefix(), seed, wanted) for seed in seeds)
+    outcomes = chaos.side_by_side(SIDE_BY_SIDE, trainings)
+    assert {outcome.seed: outcome.wrong for outcome in outcomes} == dict.fromkeys(seeds, ())
+
+
+def test_half_of_the_kills_wait_for_an_upload() -> None:
+    plans = [chaos.plan(seed) for seed in range(1, 201)]
+    kills = [kill for plan in plans for kill in plan]
+    assert {len(plan) for plan in plans} == set(range(chaos.KILLS_MIN, chaos.KILLS_MAX + 1))
+    assert 0.5 <= sum(kill.in_upload for kill in kills) / len(kills) < 0.6
+    assert {kill.victim for kill in kills} == set(chaos.VICTIMS)
+
+
+def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:
+    results = chaos.side_by_side(2, (partial(Path.touch, tmp_path / str(number)) for number in range(10)))
+    next(results)
+    results.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
+
+
+def test_what_a_killed_agent_said_last_is_no_upload(site: Site) -> None:
+    uploads = Uploads(site)
+    assert not uploads.under_way()
+    disk = site.folder / "cloud" / "instances" / "i-1"
+    disk.mkdir(parents=True)
+    status = Status(disk)
+    status.change(upload=Upload(1, 2))
+    assert uploads.under_way()
+    uploads.settle()
+    assert not uploads.under_way()
+    status.change(upload=Upload(2, 2))
+    assert uploads.under_way()
+    status.change(upload=None)
+    assert not uploads.under_way()

@@ -1,0 +1,96 @@
+"""The example is what it says it is: a real ResNet-50, which learns, in a script that does not know spotrun."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.support.repository import EXAMPLES
+
+SCRIPT = EXAMPLES / "resnet50.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("resnet50_example", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+def test_the_network_is_resnet_50_in_full(example: ModuleType):
+    """25,557,032 parameters with 1,000 classes, as torchvision counts them; 23,528,522 with 10."""
+    network = example.ResNet50(classes=10)
+    on_the_main_path = [m for name, m in network.named_modules() if "shortcut" not in name]
+    assert sum(isinstance(module, nn.Conv2d | nn.Linear) for module in on_the_main_path) == 50
+    assert sum(p.numel() for p in network.parameters()) == 23_528_522
+    assert sum(p.numel() for p in example.ResNet50(classes=1000).parameters()) == 25_557_032
+
+
+@pytest.mark.parametrize("size", [32, 48])
+def test_images_become_one_logit_for_each_class(example: ModuleType, size: int):
+    network = example.ResNet50(classes=10).eval()
+    with torch.inference_mode():
+        assert network(torch.randn(2, 3, size, size)).shape == (2, 10)
+
+
+def test_a_few_steps_on_one_batch_reduce_its_loss(example: ModuleType):
+    train_loader, _ = example.make_loaders(image_size=32, batch_size=16, workers=0)
+    x_BCHW, label_B = next(iter(train_loader))
+    network = example.ResNet50(classes=10)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    losses = []
+    for _ in range(6):
+        loss = F.cross_entropy(network(x_BCHW), label_B)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_all_digits_are_used_and_none_both_to_learn_and_to_judge(example: ModuleType):
+    train_loader, val_loader = example.make_loaders(image_size=32, batch_size=32, workers=0)
+    train_set, val_set = train_loader.dataset, val_loader.dataset
+    assert (len(train_set), len(val_set)) == (1497, 300)
+    both = torch.cat([train_set.images_NCHW, val_set.images_NCHW])
+    everything, _ = example.load_images(32)
+    assert torch.equal(both.sum(dim=(1, 2, 3)).sort().values, everything.sum(dim=(1, 2, 3)).sort().values)
+
+
+def test_training_images_change_each_time_and_judged_ones_never(example: ModuleType):
+    train_loader, val_loader = example.make_loaders(image_size=32, batch_size=32, workers=0)
+    assert not torch.equal(train_loader.dataset[0][0], train_loader.dataset[0][0])
+    assert torch.equal(val_loader.dataset[0][0], val_loader.dataset[0][0])
+
+
+def test_the_script_knows_nothing_of_spotrun():
+    code = SCRIPT.read_text().split('"""', 2)[2]
+    assert "spotrun" not in code
+
+
+def test_the_script_explains_itself_and_leaves_nothing_behind(tmp_path: Path):
+    shown = subprocess.run(
+        [sys.executable, SCRIPT, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    for flag in ("--epochs", "--batch-size", "--image-size", "--lr", "--precision", "--workers", "--seed", "--save"):
+        assert flag in shown
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,70 @@
+"""SIGKILL of everything at random steps: the result is bit-identical, the books balance, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from fractions import Fraction
+
+import pytest
+
+from tests.support.audit import books, one_attempt_at_a_time, samples_are_whole
+from tests.support.eventually import eventually
+from tests.support.local_runs import Site, final_tensors
+from tests.support.strikes import strike
+
+EPOCHS = 10
+STEPS = EPOCHS * 12
+ARGS = f"--frozen, --epochs, '{EPOCHS}'"
+"""Later checkpoints borrow most of their bytes of earlier ones."""
+VICTIMS = ("trainer", "agent", "instance", "runner", "instance", "trainer", "runner", "agent")
+SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261121"))
+"""Another seed kills at other steps; a failure prints the plan."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(site: Site) -> None:
+    site.call("launch", site.job("calm", args=f"{ARGS}, --step-s, '0'"), "-y")
+    quiet = site.trace_by_step()
+    site.trace.unlink()
+
+    plan = kill_plan(random.Random(SEED))
+    print(f"seed {SEED}: {plan}")
+    job = site.job("killed", args=f"{ARGS}, --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
+    runner = site.start("launch", job, "-y")
+    for step, victim in plan:
+        eventually(lambda at=step: site.last_step() >= at, within_s=120)
+        if victim == "runner":
+            runner.kill()
+            runner = site.start("resume", "killed")
+        else:
+            strike(site, victim)
+    output, _ = runner.communicate(timeout=240)
+    assert runner.returncode == 0, output
+
+    assert site.trace_by_step() == quiet
+    assert samples_are_whole(quiet, epochs=EPOCHS, samples=96)
+    assert final_tensors(site.run("killed")) == final_tensors(site.run("calm"))
+    assert sum(bool(commit.event.borrows) for commit in site.state("killed").commits) >= 3
+    assert one_attempt_at_a_time(site.state("killed"))
+    ours, clouds = books(site, "killed")
+    assert abs(ours - clouds) < Fraction(1, 10**6), (float(ours), float(clouds))
+    assert site.left_running() == []
+
+
+def kill_plan(dice: random.Random) -> list[tuple[int, str]]:
+    """Each victim once, at steps apart enough for its successor to have begun."""
+    steps = sorted(dice.sample(range(4, STEPS - 8, 6), len(VICTIMS)))
+    return list(zip(steps, dice.sample(VICTIMS, len(VICTIMS)), strict=True))
+
+
+def test_no_process_is_left_by_a_killed_launch_that_is_taken_down(site: Site) -> None:
+    launch = site.start("launch", site.job("dropped", args="--epochs, '50'"), "-y")
+    eventually(lambda: site.trace.exists(), within_s=90)
+    launch.send_signal(signal.SIGKILL)
+    launch.communicate()
+    assert site.left_running() != []
+    site.call("down", "dropped", "-y")
+    assert site.left_running() == []

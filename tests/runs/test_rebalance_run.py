@@ -1,0 +1,32 @@
+"""A real training that is recommended to leave, on the local cloud: it commits, trains on, and then hands over."""
+
+from __future__ import annotations
+
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from tests.support.local_runs import Site
+
+MARKET = "{when: epoch 2 at 30%, then: rebalance}\n"
+EPOCHS = 30
+
+
+def test_a_recommended_instance_commits_trains_on_and_is_drained_for_its_standby(site: Site) -> None:
+    """In that order, although the cloud never takes it; the run is exact, and nothing was trained twice."""
+    job = site.job("moved", args=f"--epochs, '{EPOCHS}', --step-s, '0.1'", script=MARKET)
+    site.call("launch", job, "-y")
+    run = site.run("moved")
+    state = run.ledger.refresh()
+    entries = run.ledger.entries
+    heard = next(entry.number for entry in entries if isinstance(entry.event, ev.NoticeSeen))
+    after = [entry.event for entry in entries if entry.number > heard]
+    first, *_ = [event for event in after if isinstance(event, ev.CheckpointCommitted)]
+    assert (first.why, first.final) == ("rebalance", False)
+    told, then = list(state.attempts.values())
+    assert told.drain is not None
+    assert told.end is not None
+    assert told.end.cause is Cause.REPLACED
+    assert state.launch_of(then).intent.standby_for == told.number
+    assert state.terminal is not None
+    assert state.terminal.outcome == "completed"
+    assert all(len(lines) == 1 for lines in site.trace_by_step().values())
+    assert site.left_running() == []

@@ -1,0 +1,445 @@
+"""A set-up is paid once: what it made travels through the store, whole, or it is done again."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import venv
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotrun.agent import diff_archive, environment, side_effects
+from spotrun.agent.node import Node, Place
+from spotrun.agent.setup import prepare
+from spotrun.agent.trainer_process import training_command, user_environment
+from spotrun.checkpoint import pruning
+from spotrun.clouds.local.processes import carrying, kill_all
+from spotrun.errors import SpotrunError
+from spotrun.folder import setup_cache
+from spotrun.run import events as ev
+from spotrun.spec.model import CheckpointSpec, RunSpec
+from spotrun.store.local import LocalStore
+from tests.support.agent_bench import UID, AgentRun
+from tests.support.eventually import eventually
+from tests.support.histories import offering
+
+SETUP = """
+set -e
+echo once >> $COUNTER
+site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+mkdir $site/addon
+echo 'WORD = "from the set-up"' > $site/addon/__init__.py
+printf '#!%s\\nimport addon; print("tool", addon.WORD)\\n' $VIRTUAL_ENV/bin/python > $VIRTUAL_ENV/bin/tool
+chmod +x $VIRTUAL_ENV/bin/tool
+mkdir -p built/empty
+ln -s $PWD/built link
+echo changed > given.txt
+rm superfluous.txt
+"""
+FILES = {"given.txt": "as given", "superfluous.txt": "x"}
+
+
+class Machines:
+    """Instances of one run of which each gets as far as its set-up, in this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **spec: Any) -> None:
+        self.counter = folder / "counter"
+        envs = {"COUNTER": str(self.counter)}
+        self.run = AgentRun(folder, setup=spec.pop("setup", SETUP), envs=envs, files=FILES, **spec)
+        for name, text in self.run.clock.environment().items():
+            monkeypatch.setenv(name, text)
+        self._folder = folder
+        self.nodes: list[Node] = []
+
+    @property
+    def times(self) -> int:
+        """How often the command has run."""
+        return len(self.counter.read_text().splitlines()) if self.counter.exists() else 0
+
+    def another(self, cloud: str = "local", accelerators: str = "") -> Node:
+        launch = self.run.write(
+            ev.LaunchIntended(
+                offering=msgspec.structs.replace(offering(), cloud=cloud, accelerators=accelerators),
+                time_to_live_s=86_400,
+                price_ceiling_usd_per_hour=Decimal(1),
+                on_demand_usd_per_hour=Decimal(1),
+                not_after=self.run.clock.now() + timedelta(minutes=10),
+                reason="test",
+            )
+        )
+        folder = self._folder / f"instance-{launch}"
+        folder.mkdir()
+        place = Place(
+            run_uri=self.run.store.uri,
+            run_uid=UID,
+            launch=launch,
+            instance_id=f"i-{os.getpid()}-{launch}",
+            folder=folder,
+            metadata_endpoint="http://127.0.0.1:9",
+        )
+        self.nodes.append(Node.open(place))
+        self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))
+        return self.nodes[-1]
+
+    def stored(self) -> list[str]:
+        return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]
+
+    def one_that_packs(self, **offered: str) -> Node:
+        """An instance that has set up, once its pack is in the store."""
+        node = self.another(**offered)
+        assert prepare(node).how == "run"
+        eventually(lambda: "is stored" in log(node))
+        return node
+
+
+@pytest.fixture
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machines]:
+    return lambda **spec: Machines(tmp_path, monkeypatch, **spec)
+
+
+def log(node: Node) -> str:
+    return node.console.path.read_text()
+
+
+def said(node: Node, *command: str) -> str:
+    """What a command prints on that instance, as the training would run it."""
+    seen = user_environment(node.spec, node.place.folder, node.place.instance_id, UID)
+    done = subprocess.run(command, cwd=node.place.work, env=seen, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_the_second_instance_unpacks_what_the_first_one_made(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    first = run.one_that_packs()
+    second = run.another()
+    found = prepare(second)
+    assert (found.how, run.times) == ("unpacked", 1)
+    assert found.packed_bytes > 0
+    for node in (first, second):
+        assert said(node, "python", "-c", "import addon, msgspec; print(addon.WORD)") == "from the set-up"
+        assert said(node, "tool") == "tool from the set-up"
+        assert said(node, "cat", "given.txt") == "changed"
+        assert os.listdir(node.place.work / "link") == ["empty"]
+        assert os.path.realpath(node.place.work / "link") == str(node.place.work / "built")
+        assert not (node.place.work / "superfluous.txt").exists()
+        assert training_command(node.spec, node.place.folder)[0] == f"{node.place.folder}/env/bin/python"
+    assert "unpacked in" in log(second)
+    assert [path.name for path in second.place.folder.glob("*.tar")] == []
+
+
+def test_a_machine_without_pip_gets_the_one_that_comes_with_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    class Builder(venv.EnvBuilder):
+        def __init__(self, *, symlinks: bool, with_pip: bool) -> None:
+            asked.append(with_pip)
+            super().__init__(symlinks=symlinks, with_pip=False)  # which takes seconds
+
+    monkeypatch.setattr(environment.venv, "EnvBuilder", Builder)
+    environment.make(tmp_path)
+    monkeypatch.setattr(environment, "find_spec", lambda _: None)
+    environment.make(tmp_path)
+    assert asked == [False, True]
+
+
+def test_a_restarted_agent_sets_nothing_up_again(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    node = run.one_that_packs()
+    (node.place.work / "of-the-training").touch()
+    assert prepare(node) == prepare(node)
+    assert run.times == 1
+    assert (node.place.work / "of-the-training").exists()
+
+
+def test_an_agent_that_died_in_the_set_up_begins_it_from_clean_folders(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    node = run.another()
+    for half_done in ("work/half-done", "env/half-done"):
+        path = node.place.folder / half_done
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert prepare(node).how == "run"
+    assert not list(node.place.folder.glob("*/half-done"))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("which", ["json", "000000"])
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink], ids=["truncated", "flipped", "missing"])
+def test_a_damaged_pack_is_told_and_replaced_and_never_half_used(
+    machines: Callable[..., Machines], which: str, damage: Callable[[Path], None]
+) -> None:
+    run = machines()
+    run.one_that_packs()
+    (key,) = [key for key in run.stored() if key.endswith(which)]
+    damage(Path(run.run.store.uri) / key)
+    second = run.another()
+    found = prepare(second)
+    assert (found.how, run.times) == ("run", 2)
+    assert said(second, "tool") == "tool from the set-up"
+    assert (which == "json" and damage is Path.unlink) or "it is done again" in log(second)
+    eventually(lambda: "is stored" in log(second))
+    assert prepare(run.another()).how == "unpacked"
+
+
+def test_a_pack_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    run.one_that_packs()
+    second = run.another()
+    forged = [("pack.json", b'{"made_in": "/x"}'), ("work/left-behind", b"x"), ("work/../../escaped", b"x")]
+    key = environment.key_of(second.spec, second.created.workdir_sha256, "")
+    setup_cache.discard(second.store, key)
+    archive = second.place.folder.parent / "forged.tar"
+    archive.write_bytes(tar_of(forged))
+    assert setup_cache.upload(second.store, key, 99, archive) is not None
+    assert prepare(second).how == "run"
+    assert "none of the run's own" in log(second)
+    assert not (second.place.work / "left-behind").exists()
+    assert not (second.place.folder.parent / "escaped").exists()
+
+
+def tar_of(members: list[tuple[str, bytes]]) -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return raw.getvalue()
+
+
+# -- what is not packed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"setup": "echo once >> $COUNTER"}, "it has changed nothing"),
+        ({"setup": "echo once >> $COUNTER; touch x; sleep 100 & disown"}, "it has left processes behind"),
+        ({"setup": "echo once >> $COUNTER; touch x; mkdir $HOME/data"}, "/data"),
+        ({"pack_setup": False}, ""),
+    ],
+    ids=lambda value: str(value)[-40:],
+)
+def test_what_a_pack_cannot_hold_is_done_on_each_instance(
+    machines: Callable[..., Machines], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], why: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    run = machines(**spec)
+    for times in (1, 2):
+        node = run.another(cloud="aws")
+        assert prepare(node) == ev.SetUp(seconds=prepare(node).seconds, how="run")
+        assert (run.times, run.stored()) == (times, [])
+        assert why in log(node)
+        kill_all(lambda node=node: carrying("SPOTRUN_TRAINER", node.place.instance_id))
+        for left in home.iterdir():
+            left.rmdir()
+
+
+def test_caches_may_be_left_outside(tmp_path: Path) -> None:
+    surroundings = side_effects.Outside(tmp_path, [str(tmp_path / "usr"), str(tmp_path / "nowhere")])
+    (tmp_path / ".cache").mkdir()
+    assert surroundings.since() == []
+    (tmp_path / "usr").mkdir()
+    (tmp_path / "usr/new").touch()
+    assert surroundings.since() == [str(tmp_path / "usr"), str(tmp_path / "usr/new")]
+
+
+def test_what_is_mounted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("overlay / overlay rw 0 0\n")
+    monkeypatch.setattr(side_effects, "MOUNTS", mounts)
+    surroundings = side_effects.Outside(tmp_path, [])
+    mounts.write_text("overlay / overlay rw 0 0\n/dev/nvme1n1 /scratch ext4 rw 0 0\n")
+    assert surroundings.since() == ["/scratch"]
+
+
+# -- which pack ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"setup": "pip install y"},
+        {"envs": {"A": "2"}},
+        {"workdir": "another"},
+        {"accelerators": "T4:1"},
+        {"packages": []},
+    ],
+    ids=str,
+)
+def test_another_input_is_another_pack(monkeypatch: pytest.MonkeyPatch, other: Mapping[str, Any]) -> None:
+    facts = {"setup": "pip install x", "envs": {"A": "1"}, "workdir": "0" * 64, "accelerators": "A10G:1"}
+    assert key_of(facts) == key_of(dict(facts))
+    if "packages" in other:
+        before = key_of(facts)
+        monkeypatch.setattr(environment, "_packages", lambda: ["torch-0.dist-info"])
+        assert key_of(facts) != before
+    else:
+        assert key_of(facts) != key_of(facts | dict(other))
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    keys = {"name": "n", "workdir": "/w", "train": {"run": "x"}, "setup": facts["setup"], "envs": facts["envs"]}
+    return environment.key_of(RunSpec.from_dict(keys), facts["workdir"], facts["accelerators"])
+
+
+def test_another_accelerator_sets_up_anew(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    run.one_that_packs(accelerators="A10G:1")
+    assert prepare(run.another(accelerators="T4:1")).how == "run"
+    assert prepare(run.another(accelerators="A10G:1")).how == "unpacked"
+
+
+# -- in the store ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_cache, "PART_BYTES", 1000)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("size_bytes", [1, 999, 1000, 1001, 12_345])
+def test_an_archive_comes_back_as_it_was(tmp_path: Path, size_bytes: int) -> None:
+    store = LocalStore(tmp_path / "store")
+    archive, back = tmp_path / "archive", tmp_path / "back"
+    archive.write_bytes(os.urandom(size_bytes))
+    pack = setup_cache.upload(store, "key", 7, archive)
+    assert pack == setup_cache.find(store, "key")
+    assert pack is not None
+    assert pack.size_bytes == size_bytes
+    setup_cache.fetch(store, "key", pack, back)
+    assert back.read_bytes() == archive.read_bytes()
+
+
+def test_of_two_that_pack_the_same_the_first_counts_and_the_other_leaves_nothing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    archive = tmp_path / "archive"
+    archive.write_bytes(b"one")
+    first = setup_cache.upload(store, "key", 1, archive)
+    archive.write_bytes(b"other")
+    assert setup_cache.upload(store, "key", 2, archive) is None
+    assert setup_cache.find(store, "key") == first
+    assert [found.key for found in store.list("")] == ["environments/key.json", "environments/key/1/000000"]
+
+
+def test_packs_go_when_an_ended_run_is_pruned(machines: Callable[..., Machines]) -> None:
+    run = machines()
+    run.one_that_packs()
+    assert pruning.prune(run.run.ledger, run.run.store, CheckpointSpec()).objects == ()
+    run.run.write(ev.RunStopped(reason="test"))
+    gone = pruning.prune(run.run.ledger, run.run.store, CheckpointSpec())
+    assert {found.key for found in gone.objects} == {f"environments/{key}" for key in map(tail, gone.objects)}
+    assert run.stored() == []
+
+
+def tail(found: Any) -> str:
+    return str(found.key.partition("/")[2])
+
+
+# -- the archive -----------------------------------------------------------------------------------------------------
+
+NAMES = st.text("ab", min_size=1, max_size=2)
+TREES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.binary(max_size=3), st.sampled_from(["->x", "->../b"])),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(before=st.dictionaries(NAMES, TREES, max_size=3), after=st.dictionaries(NAMES, TREES, max_size=3))
+def test_any_change_is_done_again_elsewhere(tmp_path_factory: Any, before: Any, after: Any) -> None:
+    folder = tmp_path_factory.mktemp("trees")
+    one, other = folder / "one", folder / "other"
+    for root in (one, other):
+        write_tree(root / "work", before)
+    seen = diff_archive.survey(one, ["work"])
+    rewrite(one / "work", after)
+    changed = diff_archive.between(one, seen, diff_archive.survey(one, ["work"]))
+    diff_archive.pack(changed, folder / "archive")
+    diff_archive.unpack(folder / "archive", other, ["work"])
+    assert read_tree(other / "work") == read_tree(one / "work") == after
+
+
+def write_tree(path: Path, tree: Any) -> None:
+    if isinstance(tree, bytes):
+        path.write_bytes(tree)
+    elif isinstance(tree, str):
+        path.symlink_to(tree.removeprefix("->"))
+    else:
+        path.mkdir(parents=True)
+        for name, inner in tree.items():
+            write_tree(path / name, inner)
+
+
+def rewrite(path: Path, tree: dict[str, Any]) -> None:
+    for found in path.iterdir():
+        diff_archive._remove(found)
+    for name, inner in tree.items():
+        write_tree(path / name, inner)
+
+
+def read_tree(path: Path) -> Any:
+    if path.is_symlink():
+        return f"->{os.readlink(path)}"
+    return {found.name: read_tree(found) for found in path.iterdir()} if path.is_dir() else path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [],
+        [("work/x", b"x")],
+        [("pack.json", b"{")],
+        [("pack.json", b'{"made_in": "/x"}'), ("elsewhere/x", b"x")],
+        [("pack.json", b'{"made_in": "/x"}'), ("/work/x", b"x")],
+        [("pack.json", b'{"made_in": "/x", "removed": ["work/../../x"]}')],
+        [("pack.json", b'{"made_in": "/x", "removed": ["work"]}')],
+        [("pack.json", b'{"made_in": "/x"}'), ("work/away/x", b"x")],
+    ],
+    ids=str,
+)
+def test_an_archive_that_leads_elsewhere_is_refused(tmp_path: Path, members: list[tuple[str, bytes]]) -> None:
+    root, victim = tmp_path / "root", tmp_path / "x"
+    (root / "work").mkdir(parents=True)
+    (root / "work/away").symlink_to(tmp_path)
+    victim.write_text("still here")
+    archive = tmp_path / "archive"
+    archive.write_bytes(tar_of(members))
+    with pytest.raises(setup_cache.PackUnusable):
+        diff_archive.unpack(archive, root, ["work"])
+    assert victim.read_text() == "still here"
+
+
+def test_a_disk_that_cannot_take_a_pack_is_no_damage_of_the_pack(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.write_bytes(tar_of([("pack.json", b'{"made_in": "/x"}'), ("work/file/x", b"x")]))
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/file").touch()
+    with pytest.raises(SpotrunError) as refused:
+        diff_archive.unpack(archive, tmp_path, ["work"])
+    assert not isinstance(refused.value, setup_cache.PackUnusable)

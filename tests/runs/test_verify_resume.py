@@ -1,0 +1,233 @@
+"""`spotrun verify-resume`: what it says of an exact script, and of scripts that no resume can make exact."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotrun.errors import SpecInvalid
+from spotrun.exactness.comparison import Difference, Kind
+from spotrun.exactness.trace_file import TraceFile
+from spotrun.report.verification import describe, progress_line
+from spotrun.verify.rehearsal import Progress
+from spotrun.verify.verification import Plan, checkpoint_every, kill_steps
+from tests.support.eventually import eventually
+from tests.support.local_runs import environment_of, processes_now
+from tests.support.repository import JOBS
+
+NOT_IDENTICAL = 9
+JSON_KEYS = {
+    "identical",
+    "steps",
+    "kills",
+    "batches_redone",
+    "resumes_from_checkpoint",
+    "first_difference",
+    "straight",
+    "interrupted",
+    "straight_s",
+    "interrupted_s",
+    "seed",
+    "folder",
+}
+DIFFERENCE_KEYS = {"kind", "straight", "interrupted", "likely_cause", "resumed", "epoch", "batch", "step", "name"}
+"""What programs may rely on."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def verify(job: Path, *words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """`spotrun verify-resume JOB …`, which must end with `code`."""
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(job), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def verify_json(job: Path, *words: object, code: int = 0) -> dict[str, Any]:
+    seen = json.loads(verify(job, "--json", *words, code=code).stdout)
+    assert isinstance(seen, dict)
+    return seen
+
+
+def left_over(folder: Path) -> list[object]:
+    """Folders of verifications, and processes that trace into them."""
+    return [*folder.glob("spotrun-verify-*"), *left_running(folder)]
+
+
+def left_running(folder: Path) -> list[int]:
+    return [pid for pid in processes_now() if str(folder) in environment_of(pid).get("SPOTRUN_TRACE", "")]
+
+
+def test_an_exact_script_is_bit_identical_whatever_is_killed(tmp_path: Path) -> None:
+    seen = verify_json(JOBS / "quick.py", "--at", "14,30", "--", "--epochs", 3, "--step-s", 0)
+    assert seen.keys() == JSON_KEYS
+    assert seen["identical"] is True
+    assert seen["first_difference"] is None
+    assert seen["straight"] == seen["interrupted"]
+    assert {len(digest) for digest in seen["straight"].values()} == {64}
+    assert seen["steps"] == 36
+    assert [(kill["step"], kill["victim"]) for kill in seen["kills"]] == [(14, "instance"), (30, "trainer")]
+    assert all(0 < kill["resumed_from"] < kill["step"] for kill in seen["kills"])
+    assert seen["resumes_from_checkpoint"] == 2
+    assert seen["batches_redone"] == sum(kill["step"] - kill["resumed_from"] for kill in seen["kills"])
+    assert seen["straight_s"] > 0
+    assert seen["interrupted_s"] > 0
+    assert left_over(tmp_path) == []
+
+
+def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"workdir: {JOBS}\ntrain: {{script: quick.py, args: [--epochs, '1', --step-s, '0']}}\n"
+        "resources: {accelerators: 'H100:8'}\nbudget: {max_usd: 0.01}\nlocal: {time_scale: 5}\n"
+    )
+    told = verify(job, "--kills", 0, "--keep").stdout
+    assert told.startswith("bit-identical: 12 steps, killed 0 times")
+    (kept,) = (Path(line.removeprefix("kept: ")) for line in told.splitlines() if line.startswith("kept: "))
+    assert TraceFile(kept / "straight.trace").read().steps == 12
+    assert len(list((kept / "runs").iterdir())) == 2
+    assert left_running(tmp_path) == []
+
+
+def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
+    seen = verify_json(JOBS / "wayward.py", "--kills", 0, "--", "--how", "entropy", code=NOT_IDENTICAL)
+    found = seen["first_difference"]
+    assert seen.keys() == JSON_KEYS
+    assert found.keys() == DIFFERENCE_KEYS
+    assert seen["identical"] is False
+    assert (found["kind"], found["step"], found["resumed"]) == ("loss", 1, False)
+    assert found["straight"] != found["interrupted"]
+    assert "random.SystemRandom" in found["likely_cause"]
+    assert "before any interruption" in found["likely_cause"]
+
+
+def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
+    done = verify(JOBS / "wayward.py", "--kills", 0, "--", "--how", "order", code=NOT_IDENTICAL)
+    assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
+    assert "likely cause: the data order is not a function of seed and epoch" in done.stdout
+    assert "error: the two trainings are not the same" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_no_checkpoint_holds_differs_only_after_a_resume() -> None:
+    seen = verify_json(JOBS / "wayward.py", "--at", 16, "--", "--how", "counter", code=NOT_IDENTICAL)
+    found = seen["first_difference"]
+    assert (found["kind"], found["resumed"]) == ("loss", True)
+    assert found["step"] == seen["kills"][0]["resumed_from"] + 1
+    assert "state of the script that no checkpoint holds" in found["likely_cause"]
+
+
+def test_a_step_that_the_training_does_not_have_is_refused() -> None:
+    assert "has the steps 1 to 24" in verify(JOBS / "wayward.py", "--at", 25, "--", "--how", "counter", code=2).stderr
+
+
+def test_a_script_that_fails_is_no_difference(tmp_path: Path) -> None:
+    assert "planted failure" in verify(JOBS / "wayward.py", "--", "--how", "crash", code=4).stderr
+    assert left_over(tmp_path) == []
+
+
+def test_what_is_no_training_of_lightnings_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello')")
+    assert "no Trainer.fit()" in verify(script, code=1).stderr
+
+
+def test_a_training_that_lasts_too_long_ends_with_a_letter_and_leaves_nothing(tmp_path: Path) -> None:
+    done = verify(JOBS / "quick.py", "--within", "4s", "--", "--epochs", 1000, code=1)
+    assert "the straight training was not done after 4s" in done.stderr
+    assert "--within" in done.stderr
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_interrupted_leaves_nothing_running_and_nothing_on_disk(tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "quick.py"), "--", "--epochs", "1000"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    eventually(lambda: any(tmp_path.glob("*/straight.trace")), within_s=60)
+    child.send_signal(number)
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 128 + number, output
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("words", [("--at", "3,x"), ("--within", "soon")])
+def test_flags_that_cannot_be_read_are_refused_before_anything_starts(words: tuple[str, str]) -> None:
+    assert words[0] in verify(JOBS / "quick.py", *words, code=2).stderr
+
+
+def test_kills_are_drawn_from_the_seed_within_the_training() -> None:
+    drawn = [kill_steps(120, plan(seed=seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(len(set(steps)) == 4 and min(steps) >= 14 and max(steps) <= 120 for steps in drawn)
+
+
+def test_a_short_training_is_killed_as_often_as_it_has_steps() -> None:
+    assert kill_steps(3, plan(kills=10)) == [2, 3]
+    assert kill_steps(1, plan(kills=10)) == [1]
+
+
+def test_named_steps_are_taken_in_order_and_once() -> None:
+    assert kill_steps(50, plan(at=(40, 7, 40))) == [7, 40]
+    with pytest.raises(SpecInvalid, match="0,51"):
+        kill_steps(50, plan(at=(0, 51, 3)))
+
+
+def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_few() -> None:
+    dice = random.Random(5)
+    for steps in (1, 2, 40, 41, *(dice.randrange(1, 10**6) for _ in range(50))):
+        assert 2 <= checkpoint_every(steps).count <= max(2, min(25, steps / 20))
+
+
+@pytest.mark.parametrize(
+    ("kind", "straight", "interrupted", "told"),
+    [
+        (
+            Kind.LOSS,
+            (0.5).hex(),
+            (0.25).hex(),
+            "the loss at epoch 2, batch 1 (step 13): 0.5 straight, 0.25 interrupted",
+        ),
+        (Kind.LOSS, "None", (0.25).hex(), "None straight, 0.25 interrupted"),
+        (Kind.LR, (0.1).hex(), f"{(0.2).hex()}, {(0.3).hex()}; ", "0.1 straight, 0.2, 0.3; "),
+        (
+            Kind.SAMPLES,
+            "[1, 2]",
+            "[2, 1]",
+            "the sample ids at epoch 2, batch 1 (step 13): [1, 2] straight, [2, 1] inter",
+        ),
+        (Kind.DATA, "a" * 64, "b" * 64, "sha256 aaaaaaaaaaaa… straight, sha256 bbbbbbbbbbbb… interrupted"),
+        (Kind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
+    ],
+)
+def test_a_difference_is_told_in_numbers_that_people_read(
+    kind: Kind, straight: str, interrupted: str, told: str
+) -> None:
+    found = Difference(
+        kind=kind, straight=straight, interrupted=interrupted, likely_cause="", resumed=True, epoch=1, batch=0, step=13
+    )
+    assert told in describe(found)
+
+
+def test_progress_is_told_in_a_line() -> None:
+    begun = Progress(name="straight", step=0, kills=0, kills_planned=0, elapsed_s=0.2)
+    assert progress_line(begun) == "straight training, step 0"
+    later = Progress(name="interrupted", step=1200, kills=1, kills_planned=4, elapsed_s=61, held_up="no\x1b[2J spot")
+    assert progress_line(later).startswith("interrupted training, step 1,200, 1 of 4 kills, 1m01s, no")
+    assert "\x1b" not in progress_line(later), "what others wrote moves no cursor"
+
+
+def plan(*, kills: int = 4, at: tuple[int, ...] = (), seed: int = 0) -> Plan:
+    return Plan(kills=kills, at=at, seed=seed, within=timedelta(minutes=1))

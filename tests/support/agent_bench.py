@@ -1,0 +1,215 @@
+"""A run with a hand-written ledger, and real agents on instances that are a folder and a metadata server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local.metadata import MetadataService
+from spotrun.clouds.local.processes import carrying, kill_all
+from spotrun.folder import workdir
+from spotrun.folder.ledger import Ledger
+from spotrun.instance import Instance, InstanceState
+from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from tests.support.eventually import eventually
+from tests.support.histories import FREE_STORAGE, offering
+
+UID = "0123456789"
+SCALE = 60.0
+E = TypeVar("E", bound=ev.Event)
+
+
+class AgentRun:
+    """
+    One run. `job` goes to agent_trainer.py; `spec` are more keys of the spec. Time passes `scale` times as fast.
+
+    The run is below `runs_uri`; below `folder` unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        job: dict[str, Any] | None = None,
+        *,
+        runs_uri: str | None = None,
+        scale: float = SCALE,
+        billing: ev.BillingRule = LOCAL_RULE,
+        **spec: Any,
+    ) -> None:
+        self.folder = folder
+        self.trace = folder / "trace"
+        self.clock = ScaledClock(datetime.now(UTC), scale)
+        self.store = open_store(f"{runs_uri or folder / 'runs'}/demo-{UID}")
+        self.ledger = Ledger(self.store, UID, "test", self.clock)
+        self.nodes: list[Node] = []
+        work = folder / "source"
+        work.mkdir()
+        shutil.copy(Path(__file__).parent / "agent_trainer.py", work)
+        text = json.dumps({"steps": 60, "epoch_steps": 30, "trace": str(self.trace)} | (job or {}))
+        train = {"script": "agent_trainer.py", "args": [text]}
+        keys = {"name": "demo", "workdir": str(work), "train": train, "checkpoint": {"every": "30s"}} | spec
+        for name, script in keys.pop("files", {}).items():
+            (work / name).write_text(script)
+        resolved = RunSpec.from_dict(keys)
+        self.write(
+            ev.RunCreated(
+                uid=UID,
+                name="demo",
+                ledger_version=ev.LEDGER_VERSION,
+                spec=resolved.to_dict(),
+                spec_sha256=resolved.spec_sha256,
+                workdir_sha256=workdir.upload(self.store, work),
+                clock_epoch=self.clock.epoch,
+                time_scale=scale,
+                price_cap_usd_per_hour=None,
+                budget_usd=None,
+                storage=FREE_STORAGE,
+                billing=billing,
+                simulated=True,
+            )
+        )
+
+    def write(self, event: ev.AnyEvent) -> int:
+        entry = self.ledger.append(lambda _: event)
+        assert entry is not None
+        return entry.number
+
+    def launch(self) -> Node:
+        """Intend a launch, a standby where an attempt is current, and boot its instance."""
+        number = self.write(
+            ev.LaunchIntended(
+                offering=offering(),
+                time_to_live_s=86_400,
+                price_ceiling_usd_per_hour=Decimal(1),
+                on_demand_usd_per_hour=Decimal(1),
+                not_after=self.clock.now() + timedelta(minutes=10),
+                reason="test",
+                standby_for=self.state.current_attempt,
+            )
+        )
+        node = Node(self, number)
+        self.nodes.append(node)
+        return node
+
+    @property
+    def state(self) -> RunState:
+        return self.ledger.refresh()
+
+    def seen(self, kind: type[E]) -> list[E]:
+        """The accepted events of that kind."""
+        state = self.state
+        voids = {void.number for void in state.voids}
+        return [e.event for e in self.ledger.entries if isinstance(e.event, kind) and e.number not in voids]
+
+    def wait_for(self, kind: type[E], count: int = 1, within_s: float = 60.0) -> E:
+        def found() -> E | None:
+            seen = self.seen(kind)
+            return seen[count - 1] if len(seen) >= count else None
+
+        event = eventually(found, within_s)
+        assert event is not None
+        return event
+
+    def steps_done(self) -> list[tuple[int, int]]:
+        """(process, step) of every step, in the order in which they were done."""
+        if not self.trace.exists():
+            return []
+        return [(int(pid), int(step)) for pid, step in map(str.split, self.trace.read_text().splitlines())]
+
+    def log(self, node: Node) -> str:
+        chunks = self.store.list(f"logs/{node.launch}/")
+        return b"".join(self.store.get(chunk.key) for chunk in chunks).decode()
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+
+class Node:
+    """An instance: its folder, its metadata, and a bootstrap that runs."""
+
+    def __init__(self, run: AgentRun, launch: int) -> None:
+        self.run = run
+        self.launch = launch
+        self.instance_id = f"i-{os.getpid()}-{id(run)}-{launch}"
+        self.folder = run.folder / f"instance-{launch}"
+        self.folder.mkdir()
+        instance = Instance(
+            instance_id=self.instance_id,
+            token="t",
+            run_uid=UID,
+            launch=launch,
+            offering=offering(),
+            state=InstanceState.RUNNING,
+            launched_at=run.clock.now(),
+        )
+        self.metadata = MetadataService(instance, run.clock)
+        self.metadata.start()
+        self.console = self.folder / "console.log"
+        self.boot()
+
+    def boot(self) -> None:
+        environment = {
+            **os.environ,
+            **self.run.clock.environment(),
+            "SPOTRUN_RUN": self.run.store.uri,
+            "SPOTRUN_RUN_UID": UID,
+            "SPOTRUN_LAUNCH": str(self.launch),
+            "SPOTRUN_INSTANCE_ID": self.instance_id,
+            "SPOTRUN_INSTANCE_DIR": str(self.folder),
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata.endpoint,
+            "OMP_NUM_THREADS": "1",
+        }
+        with self.console.open("ab") as console:
+            self.bootstrap = subprocess.Popen(
+                [sys.executable, "-P", "-m", "spotrun.agent.bootstrap"],
+                env=environment,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+            )
+
+    def powers_off(self, within_s: float = 60.0) -> None:
+        try:
+            assert self.bootstrap.wait(within_s) == 0, self.console.read_text()
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still on:\n{self.console.read_text()}") from None
+        assert not carrying("SPOTRUN_INSTANCE_ID", self.instance_id), "processes are left"
+
+    def agent_pid(self) -> int | None:
+        children = Path(f"/proc/{self.bootstrap.pid}/task/{self.bootstrap.pid}/children").read_text().split()
+        return int(children[0]) if children else None
+
+    def trainer_pid(self) -> int:
+        return json.loads((self.folder / "trainer.json").read_text())["pid"]
+
+    def status(self) -> dict[str, Any]:
+        path = self.folder / "status.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def notice(self, seconds: float) -> None:
+        """The cloud takes the instance after so much run time."""
+        self.metadata.give_notice(self.run.clock.now() + timedelta(seconds=seconds))
+
+    def close(self) -> None:
+        if self.bootstrap.poll() is None:
+            self.bootstrap.send_signal(signal.SIGKILL)
+            self.bootstrap.wait(10)
+        kill_all(lambda: carrying("SPOTRUN_INSTANCE_ID", self.instance_id))
+        self.metadata._server.shutdown()
+        self.metadata._server.server_close()

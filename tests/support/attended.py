@@ -1,0 +1,123 @@
+"""A run on EC2 that has no agents but a test, and as many runners as one likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import boto3
+
+from spotrun.clock import ManualClock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.guard import AwsGuards
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.errors import StoreError
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
+from spotrun.runner import Runner
+from spotrun.simulation.world.faults import Watched
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store
+from tests.support.aws_launches import CONFIG
+from tests.support.commits import committed
+from tests.support.decisions import spec
+from tests.support.ec2_server import REGION
+from tests.support.guarded_account import GuardedAccount
+from tests.support.histories import AWS_RULE, History
+
+UID = "fedcba9876"
+URI = f"s3://bucket/runs/r-{UID}"
+
+
+class Attended:
+    """A run on EC2, without agents, and as many runners as one likes."""
+
+    def __init__(self, account: GuardedAccount) -> None:
+        self._account = account
+        self.clock = ManualClock(datetime.now(UTC))
+        self._store = MemoryStore(self.clock)
+        created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
+        self._store.put(key_of(0), ev.encode_entry(created))
+        assert isinstance(created.event, ev.RunCreated)
+        self._uid = created.event.uid
+        self.store_says: StoreError | None = None
+
+    def runner(self, before: Callable[[str], None] = lambda _: None) -> Runner:
+        """
+        A new one; `before` is told of each call that it makes to its cloud, its guards and its identities. What it asks
+        of its store is refused with `store_says`.
+        """
+        store = Watched(self._store, self._answer, lambda _: None)
+        cloud = Watched(AwsCloud(CONFIG, self.clock), before, lambda _: None)
+        guards = Watched(AwsGuards([REGION], self.clock), before, lambda _: None)
+        roles = Watched(RunRoles(Region(REGION, self.clock), self.clock), before, lambda _: None)
+        wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
+        ledger = self.ledger(store)
+        return Runner(ledger, store, cloud, self.clock, wanted, URI, guards=guards, identities=roles)
+
+    def look(self, runner: Runner) -> None:
+        list(runner.look())
+        self.clock.advance(5)
+
+    def _answer(self, _: str) -> None:
+        if self.store_says is not None:
+            raise self.store_says
+
+    def agent(self) -> Agent:
+        """It takes over on the newest instance that was recorded."""
+        return Agent(self.ledger(), self._store, self.clock)
+
+    def ledger(self, store: Store | None = None) -> Ledger:
+        return Ledger(store or self._store, self._uid, "test", self.clock, retry_for_s=0)
+
+    @property
+    def state(self) -> RunState:
+        return self.ledger().refresh()
+
+    def entries(self) -> list[ev.Entry]:
+        ledger = self.ledger()
+        ledger.refresh()
+        return ledger.entries
+
+    def instances(self) -> list[str]:
+        """Those that live, by their ids."""
+        with self._account.as_administrator():
+            return [each.instance_id for each in AwsCloud(CONFIG, self.clock).list(UID) if each.alive]
+
+    def schedules(self) -> list[str]:
+        with self._account.as_administrator():
+            found = boto3.client("scheduler", region_name=REGION).list_schedules(GroupName="spotrun")
+        return [each["Name"] for each in found["Schedules"]]
+
+
+class Agent:
+    """What is on an instance, as far as a ledger and a store can tell."""
+
+    def __init__(self, ledger: Ledger, store: Store, clock: ManualClock) -> None:
+        self._ledger, self._store, self._clock = ledger, store, clock
+        self._step = 0
+        state = ledger.refresh()
+        self._launch = next(launch for launch in reversed(state.launches.values()) if launch.recorded is not None)
+        assert self._launch.recorded is not None
+        instance_id = self._launch.recorded.instance_id
+        self.attempt = self._write(
+            ev.AttemptStarted(launch=self._launch.number, instance_id=instance_id, booted_at=clock.now())
+        )
+        self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=None, epoch=0, step=0))
+        self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=1))
+
+    def trains_on(self) -> None:
+        """One step, one commit, one heartbeat."""
+        self._step += 1
+        now = self._clock.now()
+        self._write(committed(self.attempt, f"checkpoints/{self.attempt}-{self._step}", self._step, now))
+        hint = AgentHint(launch=self._launch.number, phase="train", at=now, sequence=self._step, step=self._step)
+        write_hint(self._store, agent_key(self._launch.number), hint)
+
+    def _write(self, event: ev.AnyEvent) -> int:
+        entry = self._ledger.append(lambda _: event)
+        assert entry is not None
+        return entry.number

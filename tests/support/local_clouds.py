@@ -1,0 +1,81 @@
+"""Local clouds for tests: each in a folder of its own, and nothing of it may be left when the test is over."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local import processes
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.processes import ProcessMark
+from spotrun.instance import Instance, InstanceState, LaunchRequest
+from spotrun.offering import CapacityType
+from tests.support.eventually import eventually
+
+MARK_VARIABLE = "SPOTRUN_TEST_MARK"
+SLEEP = ("sleep", "1000")
+RUN = "0123456789"
+
+
+class Bench:
+    """A root folder, a clock, and drivers over them. `mark` is in the environment of every process that they start."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, scale: float = 60.0) -> None:
+        self.root = root
+        self.clock = ScaledClock(datetime.now(UTC), scale)
+        self.mark = uuid.uuid4().hex
+        monkeypatch.setenv(MARK_VARIABLE, self.mark)
+        self._tokens = 0
+
+    def cloud(self, *, init: Sequence[str] = SLEEP, boot_s: float = 3.0, **market: object) -> LocalCloud:
+        return LocalCloud(self.root, self.clock, MarketConfig(boot_s=boot_s, **market), init=init)
+
+    def request(
+        self,
+        cloud: LocalCloud,
+        capacity_type: CapacityType = CapacityType.SPOT,
+        time_to_live: timedelta = timedelta(hours=5),
+        token: str | None = None,
+    ) -> LaunchRequest:
+        self._tokens += 1
+        offering = next(each for each in cloud.offerings() if each.capacity_type is capacity_type)
+        return LaunchRequest(
+            token=token or f"{RUN}-{self._tokens}",
+            run_uid=RUN,
+            run_uri=f"{self.root}/run",
+            launch=self._tokens,
+            offering=offering,
+            time_to_live=time_to_live,
+        )
+
+    def running(
+        self, cloud: LocalCloud, capacity_type: CapacityType = CapacityType.SPOT, **request: object
+    ) -> Instance:
+        """A launched instance whose init process has been started."""
+        instance = cloud.launch(self.request(cloud, capacity_type, **request))
+        return until(cloud, instance, InstanceState.RUNNING)
+
+    def processes(self) -> list[ProcessMark]:
+        return processes.carrying(MARK_VARIABLE, self.mark)
+
+    def close(self) -> None:
+        cloud = self.cloud()
+        for instance in cloud.list():
+            cloud.terminate(instance.instance_id)
+        eventually(lambda: not self.processes())
+
+
+def until(cloud: LocalCloud, instance: Instance, state: InstanceState, within_s: float = 15.0) -> Instance:
+    def reached() -> Instance | None:
+        seen = cloud.describe(instance.instance_id)
+        return seen if seen is not None and seen.state is state else None
+
+    found = eventually(reached, within_s)
+    assert found is not None
+    return found

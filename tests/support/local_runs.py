@@ -1,0 +1,153 @@
+"""Runs of real jobs on the local cloud, each test with a store and a cloud of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotrun.cli.wiring import OpenRun, open_run
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
+from spotrun.store.opening import open_store
+from tests.support.repository import JOBS
+
+WITHIN_S = 240
+
+
+class Site:
+    """A store (the folder `store`, unless `uri` names a bucket), a local cloud and a shell to call spotrun from."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, uri: str = "") -> None:
+        self.folder = folder
+        self.store = folder / "runs"
+        self.uri = uri or str(self.store)
+        self.trace = folder / "trace.txt"
+        self._children: list[subprocess.Popen[str]] = []
+        monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(folder / "cloud"))
+        monkeypatch.setenv("SPOTRUN_STORE", self.uri)
+        monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def job(
+        self,
+        name: str,
+        *,
+        args: str = "",
+        extra: str = "",
+        script: str = "",
+        scale: float = 30,
+        program: str = "quick.py",
+    ) -> Path:
+        """A YAML file for `program` of tests/support/jobs. `script` holds the market's steps, a line each."""
+        steps = "".join(f"\n    - {line}" for line in script.strip().splitlines())
+        text = (
+            f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{args}]}}\n"
+            f"envs: {{TRACE: '{self.trace}'}}\n"
+            f"checkpoint: {{uri: '{self.uri}', every: 30s}}\n"
+            f"resources: {{cloud: local, accelerators: 'V100:1'}}\n"
+            f"local:\n  time_scale: {scale}\n  boot: 20s\n" + (f"  script:{steps}\n" if steps else "") + extra
+        )
+        path = self.folder / f"{name}.yaml"
+        path.write_text(text)
+        return path
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        """`spotrun …` in a process of its own."""
+        command = [sys.executable, "-m", "spotrun", *map(str, words)]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+        self._children.append(child)
+        return child
+
+    def call(self, *words: object, code: int = 0, within_s: float = WITHIN_S) -> str:
+        """What `spotrun …` printed; it must end with `code`."""
+        child = self.start(*words)
+        output, _ = child.communicate(timeout=within_s)
+        assert child.returncode == code, f"spotrun {words} gave {child.returncode}:\n{output}"
+        return output
+
+    def call_json(self, *words: object) -> Any:
+        return json.loads(self.call(*words, "--json"))
+
+    def run(self, name: str) -> OpenRun:
+        return open_run(name, self.uri)
+
+    def state(self, name: str) -> RunState:
+        return self.run(name).ledger.refresh()
+
+    def trace_by_step(self) -> dict[int, set[str]]:
+        """Every line that any trainer wrote, by its step: redone steps have several, which must be equal."""
+        lines: dict[int, set[str]] = {}
+        for line in self.trace.read_text().splitlines():
+            lines.setdefault(int(line.split()[0]), set()).add(line)
+        return lines
+
+    def last_step(self) -> int:
+        """The newest step any trainer wrote down; -1 before the first, also while its file is there and still empty."""
+        return max(self.trace_by_step(), default=-1) if self.trace.exists() else -1
+
+    def left_running(self) -> list[int]:
+        """Processes of this site's instances that are still there."""
+        folder = str(self.folder)
+        return [
+            process for process in processes_now() if folder in environment_of(process).get("SPOTRUN_INSTANCE_DIR", "")
+        ]
+
+    def close(self) -> None:
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGKILL)
+            if child.stdout is not None and not child.stdout.closed:
+                child.communicate()
+        for name in self._runs():
+            run = self.run(name)
+            for instance in run.cloud.list(run.created.uid):
+                run.cloud.terminate(instance.instance_id)
+
+    def _runs(self) -> list[str]:
+        if self.uri != str(self.store):
+            return [name for name in open_store(self.uri).folders() if "-" in name]
+        return [path.name for path in self.store.glob("*-*") if path.is_dir()]
+
+
+def processes_now() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def environment_of(pid: int) -> Mapping[str, str]:
+    try:
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+def final_tensors(run: OpenRun) -> dict[int, bytes]:
+    """The bytes of every tensor in a completed run's final checkpoint: weights, optimizer, counters."""
+    from spotrun.checkpoint import layout
+    from tests.support.commits import restored
+
+    state = run.ledger.refresh()
+    assert state.terminal is not None
+    assert state.terminal.final_commit is not None
+    commit = state.commit(state.terminal.final_commit)
+    assert commit is not None
+    image = restored(run.store, commit)
+    header = layout.decode_header(image)
+    tensors = {}
+    for number, tensor in enumerate(header.tensors):
+        start = header.data_start + tensor.offset
+        tensors[number] = np.frombuffer(image[start : start + tensor.size_bytes], np.uint8).tobytes()
+    return tensors
+
+
+def kinds(state_or_run: OpenRun) -> list[str]:
+    return [ev.kind(entry.event) for entry in state_or_run.ledger.entries]

@@ -1,0 +1,100 @@
+"""Signals to the processes of runs on the local cloud: to a trainer, to an agent, to a whole instance."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun.cli.wiring import any_cloud
+from spotrun.clouds.local.driver import LocalCloud
+from spotrun.instance import InstanceState
+from tests.support.eventually import eventually
+from tests.support.local_runs import Site, environment_of, processes_now
+
+FOUND_WITHIN_S = 60
+PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py")}
+"""Of each victim, words of which its command line has one."""
+
+
+def strike(site: Site, victim: str, number: signal.Signals = signal.SIGKILL) -> None:
+    """
+    Signal the trainer or the agent of this site, or have the cloud take the "instance", until it is gone.
+
+    Asks nobody but this machine, for it has to hit within an upload.
+    """
+    if victim == "instance":
+        _take_instance()
+        return
+    pid = eventually(lambda: next(processes_of(site, victim), None), within_s=FOUND_WITHIN_S)
+    with contextlib.suppress(ProcessLookupError):  # one that has just gone by itself will do
+        os.kill(pid, number)
+
+
+def _take_instance() -> None:
+    cloud = any_cloud()
+    instance_id = eventually(lambda: _oldest_running(cloud), within_s=FOUND_WITHIN_S)
+    assert instance_id is not None
+    cloud.interrupt(instance_id, None)
+    eventually(lambda: cloud.describe(instance_id).state is InstanceState.TERMINATED, within_s=FOUND_WITHIN_S)
+
+
+def _oldest_running(cloud: LocalCloud) -> str | None:
+    running = [instance for instance in cloud.list() if instance.state is InstanceState.RUNNING]
+    return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
+
+
+def processes_of(site: Site, victim: str) -> Iterator[int]:
+    """The "agent" or "trainer" processes on the instances of this site."""
+    for pid in processes_now():
+        if str(site.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
+            continue
+        if any(word.endswith(PROGRAMS[victim]) for word in _command_line(pid)):
+            yield pid
+
+
+class Uploads:
+    """
+    Whether an agent of this site is sending a checkpoint.
+
+    An agent says so in its status file, and one that is killed then says so for ever: `settle` after each kill, and
+    what is written there no longer counts.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._folder = site.folder / "cloud" / "instances"
+        self._old: dict[Path, int] = {}
+
+    def under_way(self) -> bool:
+        written = self._written()
+        return any(_status(path).get("upload") for path, at in written.items() if self._old.get(path) != at)
+
+    def settle(self) -> None:
+        self._old = self._written()
+
+    def _written(self) -> dict[Path, int]:
+        """When each was written last."""
+        found = {}
+        for path in self._folder.glob("*/status.json"):
+            with contextlib.suppress(FileNotFoundError):
+                found[path] = path.stat().st_mtime_ns
+        return found
+
+
+def _status(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError):
+        return {}
+    assert isinstance(found, dict)
+    return found
+
+
+def _command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return []

@@ -1,0 +1,159 @@
+"""A run, its cloud and its agents as objects, for tests of the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spotrun.clock import ManualClock
+from spotrun.folder.ledger import EntryRefused, Ledger, key_of
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.run import events as ev
+from spotrun.run.state import Attempt, RunState
+from spotrun.runner import Pass, Runner
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.faults import Watched
+from spotrun.simulation.world.market import CalmMarket
+from spotrun.simulation.world.timings import Habits
+from spotrun.store.memory import MemoryStore
+from spotrun.store.port import Store
+from tests.support.commits import committed
+from tests.support.decisions import spec
+from tests.support.histories import START, History
+from tests.support.worlds import MARKET
+
+STEPS = 60
+
+
+def nothing(_: str) -> None:
+    """Let a call pass."""
+
+
+class Agent:
+    """What runs on one instance, as a simple function of the ledger: ten steps and a commit at each turn."""
+
+    def __init__(self, town: Town, instance: Instance) -> None:
+        self._town = town
+        self._instance = instance
+        self._ledger = town.ledger(f"agent:{instance.launch}")
+        self._step = 0
+        self._turns = 0
+
+    def act(self) -> None:
+        state = self._ledger.refresh()
+        launch = state.launches[self._instance.launch]
+        self._leave_hint("standby" if launch.attempt is None else "train")
+        try:
+            if launch.attempt is not None and launch.attempt == state.current_attempt:
+                self._train(state, state.attempts[launch.attempt])
+            elif not launch.pending or state.terminal is not None:
+                self._power_off()
+            elif state.current is None:
+                instance_id, booted_at = self._instance.instance_id, self._instance.launched_at
+                self._write(ev.AttemptStarted(launch=launch.number, instance_id=instance_id, booted_at=booted_at))
+        except EntryRefused:
+            self._power_off()
+
+    def _train(self, state: RunState, attempt: Attempt) -> None:
+        number = attempt.number
+        seen = self._town.cloud.describe(self._instance.instance_id)
+        if not attempt.trainers:
+            newest = state.latest_commit()
+            self._step = 0 if newest is None else newest.event.step
+            commit = None if newest is None else newest.number
+            self._write(ev.ResumedFrom(attempt=number, incarnation=0, commit=commit, epoch=0, step=self._step))
+        elif seen.notice_deadline is not None and attempt.notice is None:
+            self._write(ev.NoticeSeen(attempt=number, kind="termination", deadline_at=seen.notice_deadline))
+        elif attempt.leaving or state.stop_requested:
+            final = self._commit(number)
+            now = self._town.clock.now()
+            self._write(ev.AttemptDrained(attempt=number, final_commit=final, stopped_at=now, reason="told to go"))
+            self._power_off()
+        elif self._step >= self._town.steps:
+            self._write(ev.RunCompleted(attempt=number, final_commit=self._commit(number), step=self._step))
+            self._power_off()
+        else:
+            self._step += 10
+            self._commit(number)
+
+    def _commit(self, attempt: int) -> int:
+        self._turns += 1
+        return self._write(
+            committed(attempt, f"checkpoints/{attempt}-{self._turns}", self._step, self._town.clock.now())
+        )
+
+    def _write(self, event: ev.AnyEvent) -> int:
+        entry = self._ledger.append(lambda _: event)
+        assert entry is not None
+        return entry.number
+
+    def _leave_hint(self, phase: str) -> None:
+        launch, now = self._instance.launch, self._town.clock.now()
+        hint = AgentHint(launch=launch, phase=phase, at=now, sequence=self._turns, step=self._step)
+        write_hint(self._town.store, agent_key(launch), hint)
+
+    def _power_off(self) -> None:
+        self._town.cloud.end(self._instance.instance_id, EndedBy.ITSELF)
+
+
+class Town:
+    """
+    A run, its store, its cloud and the agents on its instances; and as many runners as one likes.
+
+    `before` is a town whose run was there earlier: on the same cloud, with the same `beside`, the store of all runs.
+    """
+
+    def __init__(self, before: Town | None = None, steps: int = STEPS, **created: object) -> None:
+        self.clock = ManualClock(START) if before is None else before.clock
+        self.market = CalmMarket(MARKET) if before is None else before.market
+        habits = Habits(pending_s=(30.0, 30.0))
+        self.cloud = SimulatedCloud(self.clock, self.market, habits) if before is None else before.cloud
+        self.beside: Store = MemoryStore(self.clock) if before is None else before.beside
+        self.store = MemoryStore(self.clock)
+        self.steps = steps
+        history = History(**created)
+        self.uid = history.uid
+        self.store.put(key_of(0), ev.encode_entry(history.entries[0]))
+        self.calls = 0
+        self.most_alive = 0
+        self._agents: dict[str, Agent] = {}
+        self._watching = self.ledger()
+
+    def ledger(self, writer: str = "test", store: object = None) -> Ledger:
+        return Ledger(store or self.store, self.uid, writer, self.clock, retry_for_s=0)
+
+    def runner(
+        self, before: Callable[[str], None] = nothing, after: Callable[[str], None] = nothing, **wanted: object
+    ) -> Runner:
+        """A new runner; `before` and `after` are told of each call that it makes to its cloud or its store."""
+        store, cloud = Watched(self.store, before, after), Watched(self.cloud, before, after)
+        wanted.setdefault("policy", {"on_demand_after": "1m"})
+        market = MarketRecord(self.beside)
+        return Runner(self.ledger("runner", store), store, cloud, self.clock, spec(**wanted), "memory", market)
+
+    def state(self) -> RunState:
+        return self._watching.refresh()
+
+    def kinds(self) -> list[str]:
+        ledger = self.ledger()
+        ledger.refresh()
+        return [ev.kind(entry.event) for entry in ledger.entries]
+
+    def settle(self, runner: Runner, passes: int = 3) -> Pass:
+        """Passes in which the clock stands still and no agent acts."""
+        return [runner.tick() for _ in range(passes)][-1]
+
+    def turn(self) -> None:
+        """Ten seconds of the world: the cloud takes what it announced, then each agent acts."""
+        self.clock.advance(10)
+        for instance in self.cloud.alive:
+            if instance.state is InstanceState.RUNNING and instance.run_uid == self.uid:
+                agent = self._agents.setdefault(instance.instance_id, Agent(self, instance))
+                agent.act()
+        self.most_alive = max(self.most_alive, len(self.cloud.alive))
+
+    def training_on(self) -> Instance | None:
+        state = self.state()
+        launch = None if state.current is None else state.current.launch
+        return next((found for found in self.cloud.alive if found.launch == launch), None)

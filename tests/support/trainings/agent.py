@@ -1,0 +1,180 @@
+"""The agent of one training, as the tests play it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import threading
+from pathlib import Path
+
+from spotrun import trainer_link
+from spotrun.checkpoint import layout
+from spotrun.trainer_link import (
+    ArenaFree,
+    Arenas,
+    ArenasWanted,
+    Arrived,
+    DrainWanted,
+    EpochEnded,
+    Finished,
+    Hello,
+    LinkClosed,
+    Refused,
+    Resume,
+    SnapshotTaken,
+    SnapshotWanted,
+)
+from tests.support.trainings.trainers import Spawner, Zygote
+
+NOT_A_NUMBER = b"\xff"
+"""What is in the memory of a checkpoint before the checkpoint: whoever computes with it has NaN for a result."""
+REST_COMES_AFTER_S = 0.05
+"""Most trainers have begun by then."""
+
+
+class Agent:
+    """
+    One training's agent: it starts trainers until the training is finished, each from the newest snapshot.
+
+    `on_message(agent, message)` is called for every message; what it sends (`agent.link.send`) the trainer gets. Of a
+    checkpoint, what optimizers keep comes when `await_rest` returns.
+    """
+
+    def __init__(
+        self, zygote: Zygote | Spawner, job: dict, folder: Path, *, every_steps=None, on_message=None, arenas=2
+    ):
+        self.zygote, self.job, self.folder = zygote, job, folder
+        self.every_steps, self.on_message, self.arenas = every_steps, on_message, arenas
+        self.image = b""
+        self.snapshot: SnapshotTaken | None = None
+        self.messages: list[object] = []
+        self.attempts = 0
+        self.link: trainer_link.TrainerLink
+        self.pid = 0
+        folder.mkdir(parents=True, exist_ok=True)
+        self.trace = folder / "trace"
+        self.log = folder / "log"
+
+    def attempt(self, *, kill: str | None = None, resume: bool = True) -> str:
+        """One trainer process, until it ended: "finished", "refused", "killed", or "failed"."""
+        self.attempts += 1
+        if not resume:
+            self.image, self.snapshot = b"", None
+        if not self.image:
+            for trace in self.folder.glob("trace*"):
+                trace.unlink()
+        self.link, theirs = trainer_link.pair()
+        job = self.job | {"trace": str(self.trace), "result": str(self.folder / "result.json"), "kill": kill}
+        self.pid = self.zygote.start(job, theirs, self.log)
+        theirs.close()
+        held: dict[int, tuple[int, int, int]] = {}
+        last: object = None
+        try:
+            while True:
+                received = self.link.receive(60)
+                assert received, f"the trainer is silent\n{self.log.read_text()}"
+                last = received[0] if isinstance(received[0], Finished | Refused) else last
+                self._answer(received[0], held)
+        except LinkClosed:
+            pass
+        finally:
+            for fd, _, _ in held.values():
+                os.close(fd)
+            self.link.close()
+        code = self.zygote.end(self.pid)
+        if code == -signal.SIGKILL:
+            return "killed"
+        if isinstance(last, Refused):
+            return "refused"
+        return "finished" if isinstance(last, Finished) and code == 0 else "failed"
+
+    def _answer(self, message: object, held: dict[int, tuple[int, int]]) -> None:
+        self.messages.append(message)
+        with contextlib.suppress(LinkClosed):
+            match message:
+                case Hello():
+                    self._send_resume()
+                case ArenasWanted(size_bytes=size):
+                    self._grant(size, held)
+                case SnapshotTaken(arena=arena, size_bytes=size):
+                    fd, start, arena_bytes = held[arena]
+                    assert size <= arena_bytes
+                    self.image, self.snapshot = os.pread(fd, size, start), message
+                    self.link.send(ArenaFree(arena=arena))
+            if self.on_message:
+                self.on_message(self, message)
+
+    def _grant(self, size: int, held: dict[int, tuple[int, int, int]]) -> None:
+        """Arenas that have nothing in common."""
+        first, stride = max(held, default=-1) + 1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        fd, starts = os.memfd_create("arenas"), tuple(n * stride for n in range(self.arenas))
+        os.ftruncate(fd, starts[-1] + size)
+        held |= {first + n: (os.dup(fd), start, size) for n, start in enumerate(starts)}
+        self.link.send(Arenas(size_bytes=size, starts=starts, first=first), [fd])
+        os.close(fd)
+        for number in range(first + 1, first + self.arenas):
+            self.link.send(ArenaFree(arena=number))
+
+    def _send_resume(self) -> None:
+        at = self.snapshot
+        message = Resume(
+            size_bytes=len(self.image),
+            epoch=at.epoch if at else 0,
+            step=at.step if at else 0,
+            every_steps=self.every_steps,
+            seed=7,
+            fresh=not self.image,
+            here_bytes=0 if self.image else None,
+        )
+        if not self.image:
+            return self.link.send(message)
+        fd = os.memfd_create("checkpoint")
+        os.write(fd, NOT_A_NUMBER * len(self.image))
+        self.link.send(message, [fd])
+        here_bytes = layout.begin_bytes(layout.decode_header(self.image))
+        os.pwrite(fd, self.image[:here_bytes], 0)
+        self.link.send(Arrived(size_bytes=here_bytes))
+        rest = (self.link, fd, self.image, here_bytes)
+        return threading.Thread(target=self._send_rest, args=rest).start()
+
+    def await_rest(self) -> None:
+        threading.Event().wait(REST_COMES_AFTER_S)
+
+    def _send_rest(self, link: trainer_link.TrainerLink, fd: int, image: bytes, here_bytes: int) -> None:
+        self.await_rest()
+        os.pwrite(fd, image[here_bytes:], here_bytes)
+        os.close(fd)
+        with contextlib.suppress(LinkClosed):
+            link.send(Arrived(size_bytes=len(image)))
+
+    def run(self, kills: list[str] = ()) -> dict:
+        """Train to the end, with a SIGKILL at each of these places, and return the result with its trace."""
+        for kill in kills:
+            assert self.attempt(kill=kill) == "killed", f"no such place: {kill}\n{self.log.read_text()[-3000:]}"
+        how = self.attempt()
+        assert how == "finished", f"{how}\n{self.log.read_text()[-6000:]}"
+        return self.result()
+
+    def result(self) -> dict:
+        result = json.loads((self.folder / "result.json").read_text())
+        traces = [path.read_text().splitlines() for path in sorted(self.folder.glob("trace*"))]
+        return result | {"trace": [line for trace in traces for line in trace]}
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if self.job.get("ranks") else os.kill)(self.pid, signal.SIGKILL)
+
+    def want_snapshot(self) -> None:
+        self.link.send(SnapshotWanted(why="interval"))
+
+    def drain(self) -> None:
+        self.link.send(DrainWanted(reason="a test"))
+
+    def told(self, kind: type) -> list:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def epochs_told(self) -> list[int]:
+        return [message.epoch for message in self.told(EpochEnded)]

@@ -1,0 +1,138 @@
+"""`python -m tests.support.trainings.zygote FD` imports everything once, and forks a trainer for each job."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+from spotrun import trainer_link
+from tests.support.trainings.loggers import slow_down
+
+IMPORTED = (
+    "torch",
+    "pytorch_lightning",
+    "pytorch_lightning.demos",
+    "lightning.pytorch",
+    "numpy",
+    "torchmetrics",
+    "spotrun.lightning.callback",
+    "tests.support.trainings.training",
+)
+
+
+def _serve(sock: socket.socket) -> None:
+    for module in IMPORTED:
+        importlib.import_module(module)
+    importlib.import_module("torch").set_num_threads(1)  # threads would not survive the fork
+    sock.sendall(b"ready\n")
+    unread = b""
+    fds: list[int] = []
+    while True:
+        data, new, _, _ = socket.recv_fds(sock, 1 << 16, 4)
+        fds += new
+        if not data:
+            return
+        unread += data
+        while b"\n" in unread:
+            line, unread = unread.split(b"\n", 1)
+            request = json.loads(line)
+            answer = _wait(request["wait"]) if "wait" in request else _fork(request, fds, sock)
+            sock.sendall(f"{answer}\n".encode())
+
+
+def _fork(request: dict, fds: list[int], sock: socket.socket) -> int:
+    pid = os.fork()
+    if pid == 0:
+        sock.close()
+        _be_trainer(request, fds[0] if request["link"] else -1)
+    while fds:
+        os.close(fds.pop())
+    return pid
+
+
+def _be_trainer(request: dict, link: int) -> NoReturn:
+    """What is left of a forked process: the job, its output in the job's log, its exit code."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if link >= 0:
+            os.environ[trainer_link.AGENT_FD] = str(link)
+        os.environ["SPOTRUN_RUN_UID"] = "of-these-tests"
+        os.environ.pop("PL_GLOBAL_SEED", None)
+        if request["job"].get("ranks"):
+            run_ranks(request["job"], link)
+        else:
+            run(request["job"])
+        code = 0
+    except BaseException:  # noqa: BLE001
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pid: int) -> int:
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(status)
+
+
+def run_ranks(job: dict, link: int) -> None:
+    """A training on two processes, with what Lightning's launcher sets for each. The first ends after the second."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    second = os.fork()
+    os.environ["LOCAL_RANK"] = str(int(not second))
+    if second:
+        run(job)
+        os.waitpid(second, 0)
+        return
+    os.close(link)  # only a program's first process inherits it
+    run(job | {"trace": f"{job['trace']}-1", "result": f"{job['result']}-1"})
+
+
+def run(job: dict) -> None:
+    """The training of a job; or a script of its own, or a question about the packages."""
+    if "call" in job:
+        questions = importlib.import_module("tests.support.trainings.questions")
+        getattr(questions, job["call"])(job)
+        return
+    change_constants(job)
+    if "script" in job:
+        sys.argv = [job["script"], *job.get("args", [])]
+        runpy.run_path(job["script"], run_name="__main__")
+    else:
+        training = importlib.import_module("tests.support.trainings.training")
+        training.train(importlib.import_module(job.get("package", "pytorch_lightning")), job)
+
+
+def change_constants(job: dict) -> None:
+    """Sizes and waits of spotrun's, and a writer's pace, by which these small models meet what large ones do."""
+    overlap = importlib.import_module("spotrun.training.overlap")
+    overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # of these models all is small
+    if "agent_gone_s" in job:
+        importlib.import_module("spotrun.training.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
+    if "logs_max_bytes" in job:
+        importlib.import_module("spotrun.training.log_files.text_logs").CARRIED_MAX_BYTES = job["logs_max_bytes"]
+    if job.get("mlflow_by_client"):  # as if its folder were a server: by MLflow's client alone
+        importlib.import_module("spotrun.training.log_files.mlflow_files").store_folder = lambda logger: None
+    if "slow_events_s" in job:
+        slow_down(importlib.import_module("tensorboardX.event_file_writer").EventsWriter, job["slow_events_s"])
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,73 @@
+"""`report.baseline`: what savings are told against, where it is not the type that trained."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from spotrun.account.summary import summarise
+from spotrun.cli.wiring import with_baseline_price
+from spotrun.errors import SpecInvalid
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from tests.support.ec2_server import IMAGE_PARAMETER, Ec2Account
+from tests.support.histories import FREE_STORAGE, History
+
+
+def job(baseline: str, **resources: str) -> RunSpec:
+    return RunSpec.model_validate(
+        {
+            "name": "demo",
+            "workdir": "/tmp",
+            "train": {"run": "true"},
+            "resources": {"cloud": "local", **resources},
+            "report": {"baseline": baseline},
+            "checkpoint": {"uri": "s3://bucket/runs"},
+        }
+    )
+
+
+def trained(spec: RunSpec) -> History:
+    """360 s are compared: a start of 100 s, and 260 s of training."""
+    history = History(FREE_STORAGE, spec=spec.to_dict())
+    history.running(price="0.36")
+    return history.after(260)
+
+
+def test_a_type_is_compared_at_the_price_that_launch_finds() -> None:
+    spec = with_baseline_price(job("a2-highgpu-1g", accelerators="V100:1"))
+    history = trained(spec)
+    summary = summarise(history.state, history.now)
+    assert summary.total.counterfactual_usd == Decimal("3.6734") * 360 / 3600
+    assert "at $3.6734 an hour, a2-highgpu-1g on demand (report.baseline)" in summary.assumptions
+    assert with_baseline_price(spec) == spec, "a run that is resumed or launched from its ledger keeps its price"
+
+
+def test_a_type_whose_price_nobody_looked_up_changes_nothing_and_is_said() -> None:
+    history = trained(job("a2-highgpu-1g"))
+    summary = summarise(history.state, history.now)
+    assert summary.total.counterfactual_usd == Decimal("3.60") * 360 / 3600
+    assert "the same type (that of a2-highgpu-1g, report.baseline, was not looked up)" in summary.assumptions
+
+
+def test_a_type_that_nobody_rents_out_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SpecInvalid, match=r"local does not rent out p3\.3xlarge there") as caught:
+        with_baseline_price(job("p3.3xlarge"))
+    assert caught.value.hint == "did you mean p3.2xlarge?"
+
+
+def test_on_aws_the_price_is_the_lists(account: Ec2Account) -> None:
+    elsewhere = job("g5.xlarge", cloud="aws", region="us-east-1", accelerators="T4:1")
+    image = elsewhere.aws.model_copy(update={"image_parameter": IMAGE_PARAMETER})
+    spec = with_baseline_price(elsewhere.model_copy(update={"aws": image}))
+    assert spec.report.baseline_usd_per_hour == Decimal("1.006")
+
+
+@pytest.mark.parametrize("baseline", ["on-demand", "2.50", "g5.xlarge"])
+def test_a_baseline_survives_the_ledger(baseline: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"name: demo\nworkdir: .\ntrain: {{run: 'true'}}\nreport: {{baseline: {baseline}}}\n")
+    spec = with_baseline_price(load_spec(path))
+    assert RunSpec.from_dict(spec.to_dict()).report == spec.report

@@ -1,0 +1,352 @@
+"""A budget is never passed, whatever happens; and whoever comes near it is told, once, and where it leads."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.account.spending import Outlook, outlook
+from spotrun.account.summary import summarise
+from spotrun.clock import ManualClock
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.instance import EndedBy
+from spotrun.policy import Wait
+from spotrun.policy.money import ONE_AT_A_TIME
+from spotrun.report.budget import budget_line
+from spotrun.report.describe import describe
+from spotrun.report.live import PlainView
+from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE, Meter
+from spotrun.runner import Pass
+from spotrun.simulation.generator import generate
+from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world.cloud import SimulatedCloud
+from spotrun.simulation.world.timings import Habits
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from tests.support.decisions import ask, decided, events_of, spec
+from tests.support.decisions import instance as seen
+from tests.support.histories import START, History, refused
+from tests.support.local_runs import Site
+from tests.support.town import Town
+from tests.support.worlds import ON_DEMAND, SPOT, offer
+
+BUDGET = Decimal(40)
+
+
+def trained(epochs: int, hours_each: float = 2 / 3, **created: object) -> History:
+    """Epochs that take so long and are durable at once, on an instance at $1.50 an hour."""
+    history = History(**{"budget_usd": BUDGET, **created})
+    launch = history.launch(price="1.5", on_demand="1.5")
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    for epoch in range(epochs):
+        history.step += 100
+        history.after(hours_each * 3600).epoch(epoch)
+        history.commit(size_bytes=1)
+    return history
+
+
+# -- never above the cap ---------------------------------------------------------------------------------------------
+
+
+def billed(town: Town) -> Decimal:
+    return billed_by(town.cloud, town.clock)
+
+
+def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
+    """Recomputed from the cloud's own records, apart from our account."""
+    meters = [Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by) for each in cloud.all]
+    return sum((meter.cost_until(clock.now()) for meter in meters), Decimal(0))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budget(seed: int) -> None:
+    """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
+    dice = Random(seed)
+    budget = Decimal(dice.choice(["0.6", "1.5", "4", "9"]))
+    town = Town(steps=10**9, budget_usd=budget)
+    wanted = {"budget": {"max_usd": str(budget)}, "policy": {"on_demand_after": "1m"}}
+    runner, asleep = town.runner(**wanted), 0
+    for _ in range(700):
+        if dice.random() < 0.02:
+            pool = dice.choice([found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT])
+            town.market.reprice(pool, Decimal(dice.choice(["0.5", "2", "3"])))
+            town.cloud.repriced(pool)
+        for instance in town.cloud.alive:
+            if instance.offering.capacity_type is SPOT and dice.random() < 0.01:
+                town.cloud.notice(instance.instance_id, 120)
+            elif dice.random() < 0.003:
+                town.cloud.end(instance.instance_id, dice.choice([EndedBy.CLOUD, EndedBy.FAULT]))
+        town.turn()
+        if asleep > 0:
+            asleep -= 1
+        elif dice.random() < 0.01:
+            runner, asleep = town.runner(**wanted), dice.choice([5, 60, 10**6])
+        elif not runner.tick().done:
+            assert town.state().reserved_usd() <= budget
+        assert billed(town) <= budget
+    town.clock.advance(timedelta(days=2).total_seconds())  # nobody looks; what is armed ends by itself
+    assert not town.cloud.alive
+    assert billed(town) <= budget
+    town.settle(town.runner(**wanted), 8)
+    total = summarise(town.state(), town.clock.now()).total.cost_usd
+    assert billed(town) <= total <= budget
+
+
+def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_room_for_storage_and_requests() -> None:
+    """The runner dies at once, the machine boots in no time, and the agent commits as often as it may."""
+    budget = Decimal("0.6")
+    town = Town(steps=10**9, budget_usd=budget)
+    town.cloud = SimulatedCloud(town.clock, town.market, Habits(pending_s=(0.0, 0.0)))
+    wanted = {"budget": {"max_usd": str(budget)}, "resources": {"spot_policy": "on-demand"}}
+    town.settle(town.runner(**wanted))
+    while town.cloud.alive:
+        town.turn()
+    town.settle(town.runner(**wanted), 8)
+    total = summarise(town.state(), town.clock.now()).total
+    assert total.on_demand_usd > budget * Decimal("0.9")
+    assert total.requests_usd > 0
+    assert total.cost_usd <= budget
+
+
+# -- the work is finished where the money suffices --------------------------------------------------------------------
+
+SIX = {zone: offer(zone, SPOT, f"0.9{number}") for number, zone in enumerate("abcdef")}
+EAST_AND_WEST = ("east",) * 3 + ("west",) * 3
+WORK_S = 4 * 3600
+
+
+class BudgetWorld(SimulatedWorld):
+    """Four hours of work in six zones whose spot comes and goes, at a third of what on-demand costs."""
+
+    def __init__(self, seed: int, budget: Decimal | None = None, **policy: str) -> None:
+        up = generate(EAST_AND_WEST, 1440, 60.0, seed)
+        prices = {zone: float(found.price_usd_per_hour) for zone, found in SIX.items()}
+        ticks = [{zone: prices[zone] for zone, has in zip(SIX, row, strict=True) if has} for row in up]
+        wanted = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
+        wanted |= {"budget": {} if budget is None else {"max_usd": str(budget)}}
+        wanted |= {"policy": policy}
+        super().__init__(
+            RunSpec.model_validate(wanted),
+            Training(steps=WORK_S),
+            TickMarket(ticks, 60.0, SIX, [offer("a", ON_DEMAND, "3.00")]),
+            seed=seed,
+            idle_s=30.0,
+        )
+
+    def billed(self) -> Decimal:
+        """By the cloud's own records."""
+        return sum(
+            (
+                Meter(LOCAL_RULE, each.prices, each.billed_from, each.ended_at, each.ended_by).cost_until(
+                    self.clock.now()
+                )
+                for each in self.cloud.all
+            ),
+            Decimal(0),
+        )
+
+
+KNOWN, DUE = {"expected_work": "4h"}, {"expected_work": "4h", "deadline": "5h"}
+
+
+@pytest.mark.parametrize("policy", [KNOWN, {}, DUE], ids=["known work", "unknown work", "a deadline"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy: dict[str, str]) -> None:
+    """What is reserved is three times what is spent, so each instance lives shorter than the one before it."""
+    free = BudgetWorld(seed, **policy).run(1e5)
+    budget = (free.cost_usd * Decimal("1.25")).quantize(Decimal("0.01"))
+    world = BudgetWorld(seed, budget, **policy)
+    course = world.run(1e5)
+    assert course.outcome == "completed", world.state.terminal
+    assert world.billed() <= course.cost_usd <= budget
+    assert not course.missed
+
+
+def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:
+    """An hour of two is done; of $10 all but `ceiling_hours` of an on-demand hour at $1 is reserved for what trains."""
+    budget = Decimal(10) + Decimal(ceiling_hours)
+    history = History(budget_usd=budget)
+    launch = history.write(replace(_intent(history, budget), time_to_live_s=36_000.0))
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    for _ in range(6):
+        history.step += 100
+        history.after(600).commit(size_bytes=1)
+    return history, _two_hours(budget)
+
+
+def _two_hours(budget: Decimal) -> RunSpec:
+    return spec(budget={"max_usd": str(budget)}, policy={"expected_work": "2h", "on_demand_after": "10m"})
+
+
+def _intent(history: History, budget: Decimal) -> ev.LaunchIntended:
+    (intent,) = events_of(decided(history, _two_hours(budget)))
+    assert isinstance(intent, ev.LaunchIntended)
+    return intent
+
+
+def test_a_replacement_waits_for_the_money_of_what_is_leaving_where_the_rest_would_not_do() -> None:
+    history, wanted = short_of_money("0.5")
+    history.notice()
+    old = history.state.current
+    assert old is not None
+    here = seen(history, old.launch)
+    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    history.drained(history.commit(size_bytes=1, final=True))
+    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    history.gone(old.launch, EndedBy.ITSELF)
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert intent.time_to_live_s > 4 * 3600
+
+
+def test_spot_makes_way_for_on_demand_where_the_deadline_wants_it_and_the_money_is_enough_for_one_of_them() -> None:
+    """Half an hour of work and 40 minutes: what is reserved for spot pays for it on demand, beside spot it does not."""
+    budget = Decimal(10)
+    wanted = spec(budget={"max_usd": "10"}, policy={"expected_work": "30m", "deadline": "40m"})
+    history = History(budget_usd=budget, deadline_at=START + timedelta(minutes=40))
+    launch = history.write(replace(_intent(History(budget_usd=budget), budget), time_to_live_s=35_000.0))
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    history.after(60)
+    (drain,) = events_of(decided(history, wanted, [seen(history, launch)]))
+    assert isinstance(drain, ev.DrainRequested)
+    assert drain.reason == ONE_AT_A_TIME
+
+
+def test_a_replacement_is_ready_at_the_notice_where_the_rest_will_do() -> None:
+    history, wanted = short_of_money("2")
+    history.notice()
+    (intent,) = events_of(decided(history, wanted))
+    assert isinstance(intent, ev.LaunchIntended)
+    assert intent.standby_for == history.attempt
+    assert 3600 < intent.time_to_live_s <= 2 * 3600
+
+
+def test_on_demand_that_would_eat_up_the_budget_before_the_work_is_done_is_not_taken_while_there_may_be_spot() -> None:
+    """Half an hour without spot: with $1.50 two hours are not to be had on demand, and with $3 they are."""
+    for usd, pays in (("1.50", False), ("3", True)):
+        history, wanted = History(budget_usd=Decimal(usd)), _two_hours(Decimal(usd))
+        for _ in range(3):
+            ask(history, wanted)
+        history.after(1800)
+        taken = [choice[1] for choice in [ask(history, wanted) for _ in range(6)] if choice is not None]
+        assert (ON_DEMAND in taken) is pays
+        assert SPOT in taken
+
+
+# -- the forecast ----------------------------------------------------------------------------------------------------
+
+
+def test_the_forecast_names_the_epoch_and_the_time_at_which_the_budget_is_passed() -> None:
+    history = trained(30)
+    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    assert found.spent_usd == pytest.approx(Decimal(30), abs=Decimal("0.1"))
+    assert found.epoch == 39
+    assert found.passes_at is not None
+    assert (found.passes_at - history.now).total_seconds() == pytest.approx(10 * 2400, rel=0.02)
+
+
+def test_the_forecast_follows_the_newest_epochs() -> None:
+    steady, slower = trained(20, 1 / 3), trained(20, 1 / 3)
+    for epoch in range(20, 25):
+        slower.step += 100
+        slower.after(4 / 3 * 3600).epoch(epoch)
+        slower.commit(size_bytes=1)
+    early, late = (outlook(summarise(each.state, each.now), BUDGET, each.now) for each in (steady, slower))
+    assert early.epoch == 79
+    assert late.epoch == 34
+
+
+def test_a_run_that_will_be_done_before_is_not_said_to_pass_its_budget() -> None:
+    history = trained(30)
+    summary = summarise(history.state, history.now)
+    assert outlook(summary, BUDGET, history.now, epochs_total=39).passes_at is None
+    assert outlook(summary, BUDGET, history.now, epochs_total=40).epoch == 39
+
+
+def test_before_the_first_epoch_there_is_a_time_and_no_epoch_and_before_the_first_cent_neither() -> None:
+    history = History(budget_usd=BUDGET)
+    assert outlook(summarise(history.state, history.now), BUDGET, history.now).passes_at is None
+    history = trained(0)
+    history.after(3600)
+    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    assert found.epoch is None
+    assert found.passes_at is not None
+
+
+def test_a_forecast_in_words() -> None:
+    assert budget_line(Outlook(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
+    passes = Outlook(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
+    assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10 UTC"
+
+
+# -- the warning -----------------------------------------------------------------------------------------------------
+
+
+def test_the_warning_comes_at_its_share_of_the_budget_once() -> None:
+    history, wanted = trained(0), spec(budget={"max_usd": "40", "warn_at": "0.5"})
+    told = []
+    for epoch in range(39):
+        history.step += 100
+        history.after(2400).epoch(epoch)
+        history.commit(size_bytes=1)
+        for event in events_of(decided(history, wanted)):
+            if isinstance(event, ev.BudgetNearlySpent):
+                history.write(event)
+                told.append((epoch, event))
+    ((epoch, warning),) = told
+    assert epoch in (19, 20)
+    assert warning.epoch == 39
+    sentence = describe(history.entry(warning))
+    assert sentence.startswith("$20.")
+    assert "passes the budget in epoch 40 at 03-02 1" in sentence
+
+
+def test_without_a_share_the_warning_comes_at_four_fifths_and_without_a_budget_never() -> None:
+    near, nearer = trained(31), trained(33)
+    free = trained(33, budget_usd=None)
+    wanted = spec(budget={"max_usd": "40"})
+    warned = [
+        any(isinstance(event, ev.BudgetNearlySpent) for event in events_of(decided(history, wanted)))
+        for history in (near, nearer, free)
+    ]
+    assert warned == [False, True, False]
+
+
+def test_a_warning_is_void_a_second_time_and_for_a_run_without_a_budget() -> None:
+    warning = ev.BudgetNearlySpent(spent_usd=Decimal(32))
+    history = trained(1)
+    history.write(warning)
+    refused(history, warning, "told already")
+    refused(History(), warning, "no budget")
+
+
+def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = trained(30, spec=spec().to_dict())
+    store = open_store(str(site.store / f"demo-{history.uid}"))
+    for entry in history.entries:
+        store.put(key_of(entry.number), ev.encode_entry(entry))
+    ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
+    PlainView(ledger, clock, spec(), "demo").show(Pass(state=ledger.refresh()))
+    assert "budget $30.0" in (said := capsys.readouterr().out)
+    assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
+    assert "of $40: passes it in epoch 40 at 03-02 1" in said
+    (row,) = site.call_json("status")
+    assert row["budget_usd"] == "40"
+    assert row["budget_passed_in_epoch"] is not None
+    assert "of $40: passes it in epoch" in row["detail"]

@@ -1,0 +1,235 @@
+"""
+Damage to what is stored: a resume gets the very bytes that were committed, or the run stops with a reason.
+
+Never step zero without a word, never a traceback, never other bytes (promise I4); and nobody writes on to a ledger of
+which a part is gone or changed (protocol 4).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotrun import errors
+from spotrun.cli import app
+from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run.fold import fold
+from spotrun.store.local import LocalStore
+from spotrun.store.memory import MemoryStore
+from tests.support.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
+from tests.support.histories import History
+from tests.support.repository import ROOT
+
+ACCIDENTS_MIN = 400
+
+
+@pytest.fixture(scope="module", params=["local folder", "memory"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SmallRun:
+    local = request.param == "local folder"
+    return SmallRun(LocalStore(tmp_path_factory.mktemp("run")) if local else MemoryStore())
+
+
+def after(case: Case, run: SmallRun, check: Callable[[Case], None]) -> None:
+    case.happen(run.store)
+    try:
+        check(case)
+    except AssertionError as error:
+        raise AssertionError(f"{case.what}: {error}") from error
+    finally:
+        case.undo(run)
+
+
+def test_without_an_accident_the_newest_checkpoint_is_restored(run: SmallRun) -> None:
+    newest = max(run.images)
+    assert run.restore(run.ledger().refresh()) == (newest, run.images[newest], ())
+
+
+def test_after_any_accident_to_a_checkpoint_the_newest_whole_one_is_restored(run: SmallRun) -> None:
+    state = run.ledger().refresh()
+
+    def check(case: Case) -> None:
+        hurt = run.commits_of(set(case.changes))
+        expected = max(run.images.keys() - hurt)
+        number, image, skipped = run.restore(state)
+        assert number == expected
+        assert image == run.images[expected], "other bytes than were committed"
+        assert set(skipped) == {commit for commit in hurt if commit > expected}
+
+    cases = list(accidents(run, "checkpoints/"))
+    for case in cases:
+        after(case, run, check)
+    assert len(cases) + len(list(ledger_accidents(run))) >= ACCIDENTS_MIN
+    assert len(run.images) == COMMITS
+
+
+def test_where_no_checkpoint_is_whole_nobody_begins_at_zero(run: SmallRun) -> None:
+    state = run.ledger().refresh()
+    prefixes = [commit.event.prefix for commit in state.commits]
+    case = Case("one part of each", {f"{prefix}/part-0002": b"" for prefix in prefixes})
+
+    def check(case: Case) -> None:
+        with pytest.raises(CheckpointDamaged, match="none of 3 checkpoints") as damaged:
+            run.restore(state)
+        assert all(key in damaged.value.message for key in case.changes), "each is named"
+        assert "verify" in (damaged.value.hint or "")
+
+    after(case, run, check)
+
+
+def test_after_any_accident_to_the_ledger_nobody_reads_on_and_nobody_appends(run: SmallRun) -> None:
+    def check(case: Case) -> None:
+        before = [stored.key for stored in run.store.list("")]
+        for act in (Ledger.refresh, lambda ledger: ledger.append(lambda _: None)):
+            with pytest.raises(LedgerDamaged, match="entry") as damaged:
+                act(run.ledger())
+            assert "restore the entry" in (damaged.value.hint or "")
+        assert [stored.key for stored in run.store.list("")] == before
+
+    end_lost = f"{key_of(run.history.state.next_number - 1)}: missing"
+    for case in ledger_accidents(run):
+        if case.what != end_lost:
+            after(case, run, check)
+
+
+def test_an_entry_lost_from_the_end_cannot_be_told_from_one_that_never_was(run: SmallRun) -> None:
+    """The one accident that needs a witness: who has read the entry goes on with it, who comes new does without."""
+    witness = run.ledger()
+    whole = witness.refresh()
+    last = key_of(whole.next_number - 1)
+
+    def check(_: Case) -> None:
+        assert run.ledger().refresh() == fold(run.history.entries[:-1])
+        assert witness.refresh() == whole
+
+    after(Case("the end is lost", {last: None}), run, check)
+
+
+def test_one_bad_answer_is_forgiven_and_two_are_damage(run: SmallRun) -> None:
+    lies = iter([b"\0" * 100])
+
+    class Liar(MemoryStore):
+        def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+            return next(lies, None) or super().get(key, start, size)
+
+    line = Liar()
+    line.objects = dict(run.objects)
+    assert Ledger(line, run.uid, "test", run.ledger()._clock).refresh() == run.history.state
+    lies = iter([b"\0" * 100] * 1000)
+    with pytest.raises(LedgerDamaged):
+        Ledger(line, run.uid, "test", run.ledger()._clock).refresh()
+
+
+def test_an_entry_of_another_run_is_void_and_named(run: SmallRun) -> None:
+    other = History(uid="ffffffffff")
+    other.running()
+    from spotrun.run.events import encode_entry
+
+    def check(_: Case) -> None:
+        state = run.ledger().refresh()
+        assert state.voids[0].number == 2
+        assert "another run" in state.voids[0].reason
+
+    after(Case("another run's", {key_of(2): encode_entry(other.entries[2])}), run, check)
+
+
+def test_each_kind_of_damage_has_an_exit_code_of_its_own_that_the_readme_tells() -> None:
+    kinds = [errors.SpotrunError, *_below(errors.SpotrunError)]
+    codes = {kind.__name__: kind.exit_code for kind in kinds}
+    assert codes["LedgerDamaged"] not in {code for name, code in codes.items() if name != "LedgerDamaged"}
+    assert codes["CheckpointDamaged"] not in {code for name, code in codes.items() if name != "CheckpointDamaged"}
+    told = (ROOT / "README.md").read_text().split("Exit codes:")[1].split("\n\n")[0]
+    assert all(f" {code} " in told.replace("\n", " ") for code in set(codes.values()))
+
+
+def _below(kind: type[SpotrunError]) -> list[type[SpotrunError]]:
+    return [found for child in kind.__subclasses__() for found in (child, *_below(child))]
+
+
+# -- at the door -----------------------------------------------------------------------------------------------------
+
+LEDGER, CHECKPOINT = LedgerDamaged.exit_code, CheckpointDamaged.exit_code
+LEDGER_VERBS = ("status", "events demo", "report demo", "checkpoints ls demo", "checkpoints verify demo", "doctor",
+                "stop demo", "resume demo", "tick demo", "logs demo", "down demo -y")  # fmt: skip
+AT_THE_DOOR = {
+    "a bit of the first entry": (0, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+    "a bit of a later entry": (4, lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+    "noise for the last entry": (-1, lambda data: b"\xff" * 100),
+    "no first entry": (0, lambda data: None),
+    "no third entry": (2, lambda data: None),
+}
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    return SmallRun(LocalStore(tmp_path / "runs" / "demo-0123456789"))
+
+
+def spotrun(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command; a traceback would be this test's."""
+    monkeypatch.setattr(sys, "argv", ["spotrun", *words.split()])
+    with pytest.raises(SystemExit) as left:
+        app.main()
+    printed = capsys.readouterr()
+    return int(left.value.code or 0), printed.out, printed.err
+
+
+@pytest.mark.parametrize("what", AT_THE_DOOR)
+@pytest.mark.parametrize("verb", LEDGER_VERBS)
+def test_a_damaged_ledger_is_one_letter_at_the_door(
+    verb: str, what: str, stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number, damage = AT_THE_DOOR[what]
+    number %= stored.history.state.next_number
+    Case(what, {key_of(number): damage(stored.objects[key_of(number)])}).happen(stored.store)
+    code, output, letter = spotrun(verb, monkeypatch, capsys)
+    assert code == LEDGER, (output, letter)
+    assert letter.count("error: ") == 1
+    assert f"entry {number} " in output + letter
+    assert "restore the entry" in output + letter
+
+
+@pytest.mark.parametrize("name", ["part-0001", "manifest.json"])
+def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others(
+    name: str, stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert spotrun("checkpoints verify demo", monkeypatch, capsys)[0] == 0
+    newest = stored.history.state.commits[-1]
+    Case("cut", {f"{newest.event.prefix}/{name}": b"cut"}).happen(stored.store)
+    code, output, letter = spotrun("checkpoints verify demo", monkeypatch, capsys)
+    assert code == CHECKPOINT
+    assert output.count("DAMAGED") == 1
+    assert name in output
+    assert output.count("whole") == COMMITS - 1
+    assert "walks back" in letter
+    for verb in ("status", "events demo", "report demo", "checkpoints ls demo"):
+        assert spotrun(verb, monkeypatch, capsys)[0] == 0
+
+
+def test_a_void_entry_is_named_and_stops_nobody(
+    stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spotrun.run.events import seal
+
+    end = stored.history.state.next_number
+    stored.store.put_if_absent(key_of(end), seal(b'{"number":%d}' % end))
+    code, output, _ = spotrun("events demo", monkeypatch, capsys)
+    assert code == 0
+    assert f"{end}  VOID" in output
+
+
+def test_one_damaged_run_does_not_hide_the_others(
+    stored: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SmallRun(LocalStore(tmp_path / "runs" / "other-0123456789"))
+    stored.store.delete(key_of(0))
+    code, output, letter = spotrun("status", monkeypatch, capsys)
+    assert code == LEDGER
+    assert "completed" in output
+    assert "damaged" in output
+    assert "demo-0123456789" in letter

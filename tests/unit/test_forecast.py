@@ -1,0 +1,478 @@
+"""What a plan says before money is spent: generated markets, lifetimes, and the words around them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from spotrun.account.summary import summarise
+from spotrun.clock import ScaledClock
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.creation import newborn
+from spotrun.instance import PriceSegment
+from spotrun.market.world import World
+from spotrun.offering import Offering
+from spotrun.policy import assumptions
+from spotrun.policy.capacity import patience
+from spotrun.policy.explain import considered
+from spotrun.report.forecast import cost_picture, for_machines, lived_in_words, time_cells, time_columns
+from spotrun.report.html.forecast import forecast_page
+from spotrun.run.events import SetUp
+from spotrun.simulation.by_runner import ByRunner
+from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
+from spotrun.simulation.generator import generate, shape
+from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
+from spotrun.simulation.measured import Measured, measured
+from spotrun.simulation.plan import Plan, asked, plan
+from spotrun.simulation.price_replay import Replayed
+from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
+from spotrun.simulation.traces import Windows
+from spotrun.simulation.world import TickMarket
+from spotrun.simulation.world.job import world_of
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.patient import Patient
+from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
+from spotrun.strategies.port import Job
+from tests.support.decisions import spec
+from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
+from tests.support.local_runs import Site
+from tests.support.parsed_page import Page
+from tests.support.report_samples import HOSTILE
+
+REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
+HOUR = timedelta(hours=1)
+OFFERINGS = (offering(SPOT, "0.90", "local-a"), offering(SPOT, "1.00", "local-b"), offering(ON_DEMAND, "3.00"))
+JOB = Job(4 * 3600.0, 8 * 3600.0, 360.0, tick_for(8 * 3600.0), 3.0, margin_s=600.0)
+ONE = Market("1 zone", ("a",), ("east",), (0.9,))
+
+
+def lifetime(market: Market, ticks: int, tick_s: float, seed: int, source: Source) -> Lifetime:
+    return Lifetime(market, draw(market, ticks, tick_s, seed, source))
+
+
+def planned(lifetimes: int = 60, budget: str = "6", **policy: object) -> Plan:
+    """Of a job with a deadline."""
+    wanted = spec(policy={"deadline": "8h", **policy}, budget={"max_usd": budget})
+    order = considered(newborn(wanted, ScaledClock(START, 1.0)), wanted, World(offerings=OFFERINGS, instances=()))
+    return plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, lifetimes, epochs=12, considered=order)
+
+
+# -- markets ---------------------------------------------------------------------------------------------------------
+
+
+def test_generated_markets_have_the_shape_of_the_record_they_were_fitted_to() -> None:
+    found = shape([generate(REGIONS, 1107, 195.0, seed) for seed in range(60)], REGIONS, 195.0)
+    assert found.up_share == pytest.approx(0.66, abs=0.03)
+    assert found.up_median_h == pytest.approx(0.54, abs=0.15)
+    assert found.up_mean_h == pytest.approx(1.97, abs=0.2)
+    assert found.again == pytest.approx(0.24, abs=0.04)
+    assert found.sibling == pytest.approx(0.46, abs=0.05)
+    assert found.elsewhere == pytest.approx(0.71, abs=0.06)
+
+
+def test_a_seed_is_a_market_and_another_seed_another() -> None:
+    first, again, other = (generate(REGIONS, 300, 195.0, seed) for seed in (7, 7, 8))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_the_tick_does_not_change_what_a_market_is() -> None:
+    fine, coarse = (generate(REGIONS, 172_800 // tick, float(tick), 3).mean() for tick in (60, 600))
+    assert fine == pytest.approx(coarse, abs=0.02)
+
+
+def test_a_recorded_market_is_drawn_with_its_zones_at_the_same_moments() -> None:
+    dice = np.random.default_rng(0)
+    together = dice.random((4, 500, 1)) < 0.7
+    up = np.concatenate([together, together, ~together], axis=2)
+    record = Recorded("test", Windows(up, np.ones(up.shape), ("a", "b", "c"), 300.0, "1 = available"))
+    three = Market("3", ("x", "y", "z"), ("r",) * 3, (1.0, 2.0, 3.0))
+    for number in range(5):
+        ticks = lifetime(three, 300, 200.0, number, record)
+        assert all(("x" in tick) == ("y" in tick) != ("z" in tick) for tick in ticks)
+        assert {tick["y"] for tick in ticks if "y" in tick} == {2.0}
+
+
+def test_the_prices_of_a_record_move_those_of_now() -> None:
+    up = np.ones((1, 400, 1), dtype=bool)
+    price = np.where(np.arange(400) < 200, 0.8, 1.6)[None, :, None]  # 1.2 in the mean
+    record = Recorded("test", Windows(up, price, ("a",), 60.0, "1 = available"))
+    ticks = lifetime(Market("1", ("x",), ("r",), (3.0,)), 400, 60.0, 1, record)
+    assert {round(tick["x"], 6) for tick in ticks} == {2.0, 4.0}
+
+
+def test_the_prices_of_a_history_come_again_with_all_pools_at_the_same_moments() -> None:
+    def history(*usd: str) -> tuple[PriceSegment, ...]:
+        return tuple(PriceSegment(since=START + n * HOUR, usd_per_hour=Decimal(each)) for n, each in enumerate(usd))
+
+    source = Replayed({"x": history("1", "2", "4"), "y": history("4", "2", "1")}, START + 3 * HOUR)
+    three = Market("3", ("x", "y", "z"), ("r",) * 3, (4.0, 1.0, 7.0))
+    seen = set()
+    for seed in range(3):
+        drawn = source.draw(three, 6 * 60, 60.0, seed)
+        seen |= {tuple(row) for row in drawn.usd.tolist()}
+        assert (drawn.up == Generated().draw(three, 6 * 60, 60.0, seed).up).all()
+    assert seen == {(1.0, 4.0, 7.0), (2.0, 2.0, 7.0), (4.0, 1.0, 7.0)}
+    assert "in the last 3h" in source.words
+
+
+def test_more_of_a_market_begins_as_less_of_it_does() -> None:
+    """Forecasts draw a short stretch, and a longer one only where the job is not done in it."""
+    two = Market("2", ("us-east-1a/p3.2xlarge", "us-east-1b/p3.2xlarge"), ("e", "e"), (1.0, 1.0))
+    dice = np.random.default_rng(0)
+    record = Windows(dice.random((3, 50, 2)) < 0.7, dice.random((3, 50, 2)), ("a", "b"), 60.0, "1 = available")
+    for source in (Generated(), Local(MarketConfig(kind="generated")), Recorded("test", record)):
+        short, long = (lifetime(two, ticks, 60.0, 7, source) for ticks in (100, 900))
+        assert list(short) == list(long)[:100]
+
+
+def test_the_generated_market_of_the_local_cloud_is_what_its_instances_would_live_in() -> None:
+    config = MarketConfig(seed=5, kind="generated")
+    pools = tuple(f"us-east-1{zone}/p3.2xlarge" for zone in "abc")
+    three = Market("3", pools, ("us-east-1",) * 3, (1.0,) * 3)
+    lives = [lifetime(three, 600, 60.0, seed, Local(config)) for seed in range(40)]
+    share = np.mean([pool in tick for ticks in lives for tick in ticks for pool in pools])
+    assert share == pytest.approx(0.70, abs=0.08)  # up 3.1 h in the mean, away 67 min
+    prices = {price for tick in lives[0] for price in tick.values()}
+    assert len(prices) > 5
+    assert all(0.25 * 3.06 <= price <= 0.40 * 3.06 for price in prices)
+    calm = lifetime(three, 600, 60.0, 0, Local(MarketConfig()))
+    assert all(set(tick) == set(pools) for tick in calm)
+
+
+# -- lifetimes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_undoes_work_and_is_counted() -> None:
+    market = [{"a": 1.0}] * 20 + [{}] * 2 + [{"a": 1.0}] * 200
+    whole = simulate(STRATEGIES["spot_only"], JOB, market)
+    undone = simulate(STRATEGIES["spot_only"], JOB, market, rework_s=300.0)
+    assert (whole.losses, undone.losses) == (1, 1)
+    assert undone.rework_s == 300.0
+    assert undone.finished_s is not None
+    assert whole.finished_s is not None
+    assert undone.finished_s - whole.finished_s == pytest.approx(300.0)
+    assert whole.changeover_s == 2 * JOB.changeover_s
+
+
+def test_a_standby_at_the_notice_takes_it_off_the_changeover_and_nothing_is_done_twice() -> None:
+    market = [{"a": 1.0}] * 20 + [{"b": 2.0}] * 200
+    alone, warned, surprised = (
+        simulate(STRATEGIES["spot_only"], JOB, market, rework_s=300.0, standby=standby)
+        for standby in (None, Standby(120.0, (True,)), Standby(120.0, (False,)))
+    )
+    assert surprised == alone
+    assert alone.finished_s is not None
+    assert warned.finished_s is not None
+    assert warned.rework_s == 0.0
+    assert alone.finished_s - warned.finished_s == pytest.approx(120 + 300)
+    saved_usd = 2.0 * 300 / 3600
+    assert alone.cost_usd - warned.cost_usd == pytest.approx(saved_usd)
+
+
+def test_a_move_to_spot_overlaps_with_what_it_leaves() -> None:
+    market = [{}] * 5 + [{"a": 1.0}] * 300
+    rule = Patient(JOB.tick_s, 2 * JOB.tick_s)
+    moved = simulate(rule, JOB, market, keep_places=True, standby=Standby(120.0, (True,), 2 * JOB.tick_s))
+    assert moved.places[:6] == (None, *(ON_DEMAND_PLACE,) * 4, "a")
+    assert moved.changeover_s == JOB.changeover_s
+    assert moved.finished_s == pytest.approx(JOB.tick_s + JOB.changeover_s + JOB.work_s)
+    assert moved.finished_s is not None
+    on_demand_s, spot_s = 4 * JOB.tick_s + JOB.changeover_s, moved.finished_s - 5 * JOB.tick_s
+    assert moved.cost_usd == pytest.approx((3 * on_demand_s + spot_s) / 3600)
+
+
+def test_spot_that_goes_before_it_is_ready_costs_money_and_no_time() -> None:
+    market = [{}] * 5 + [{"a": 1.0}] + [{}] * 300
+    rule = Patient(JOB.tick_s, 2 * JOB.tick_s)
+    moved = simulate(rule, JOB, market, standby=Standby(120.0, (True,), 2 * JOB.tick_s))
+    assert moved.losses == 0
+    assert moved.finished_s == pytest.approx(JOB.tick_s + JOB.changeover_s + JOB.work_s)
+    assert moved.cost_usd == pytest.approx((3 * (JOB.work_s + JOB.changeover_s) + JOB.tick_s) / 3600)
+
+
+def test_while_on_demand_runs_spot_is_asked_for_once_a_cool_down() -> None:
+    market = [{}] * 4 + [{"a": 1.0}] * 300
+    rule = Patient(JOB.tick_s, 0.0)
+    places = [
+        simulate(rule, JOB, market, keep_places=True, standby=Standby(0.0, (True,), ticks * JOB.tick_s)).places
+        for ticks in (0, 4)
+    ]
+    assert [found.index("a") for found in places] == [4, 5]  # asked in vain at the first tick, not the second
+
+
+def test_patience_counts_from_the_notice() -> None:
+    market, warned = [{"a": 1.0}] * 4 + [{}] * 9, Standby(JOB.tick_s, (True,))
+    rule = Patient(3 * JOB.tick_s, None)
+    places = [simulate(rule, JOB, market, keep_places=True, standby=known).places for known in (None, warned)]
+    assert [found.index(ON_DEMAND_PLACE) for found in places] == [7, 6]
+
+
+def test_a_boot_is_not_billed() -> None:
+    market = [{"a": 1.0}] * 300
+    billed, unbilled = (
+        simulate(STRATEGIES["spot_only"], JOB, market, standby=Standby(120.0, (True,), 0.0, unbilled_s))
+        for unbilled_s in (0.0, 100.0)
+    )
+    assert billed.cost_usd - unbilled.cost_usd == pytest.approx(100 / 3600)
+    assert billed.finished_s == unbilled.finished_s
+
+
+def test_a_start_after_one_that_trained_unpacks_its_set_up() -> None:
+    packs, lost_late, lost_early = Standby(0.0, (False,), later_start=0.4), 20, 1
+    for ticks, spared_s in ((lost_late, 0.6 * JOB.changeover_s), (lost_early, 0.0)):
+        market = [{"a": 1.0}] * ticks + [{}] * 2 + [{"a": 1.0}] * 300
+        anew, packed = (simulate(STRATEGIES["spot_only"], JOB, market, standby=s) for s in (None, packs))
+        assert anew.losses == packed.losses == 1
+        assert anew.finished_s is not None
+        assert packed.finished_s is not None
+        assert anew.finished_s - packed.finished_s == pytest.approx(spared_s)
+        assert anew.cost_usd - packed.cost_usd == pytest.approx(spared_s / 3600)
+
+
+def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_is() -> None:
+    questions = [Question(name, ONE) for name in ("on_demand_only", "ours", "spot_only")]
+    on_demand, ours, spot = forecast(questions, JOB, 60.0, 100, budget_usd=5.0)
+    assert on_demand.cost_mean_usd == pytest.approx(on_demand_bill(JOB))
+    assert (on_demand.missed, on_demand.budget_passed, on_demand.lifetimes) == (0.0, 1.0, 100)
+    assert ours.missed == 0.0
+    assert spot.missed is not None
+    assert spot.missed > 0
+    assert ours.cost_p5_usd <= ours.cost_p50_usd <= ours.cost_p95_usd <= on_demand.cost_mean_usd * 1.1
+    assert spot.interruptions > 0
+
+
+def test_the_same_seed_gives_the_same_forecast() -> None:
+    first, again, other = (forecast([Question("ours", ONE)], JOB, 60.0, 40, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+# -- without a deadline ----------------------------------------------------------------------------------------------
+
+
+def without_deadline(lifetimes: int = 60, **resources: object) -> Plan:
+    wanted = spec(resources=resources, budget={"max_usd": "6"})
+    return plan(wanted, OFFERINGS, 4 * HOUR, None, lifetimes, epochs=12)
+
+
+def test_without_a_deadline_patience_decides_and_nothing_is_late() -> None:
+    found = without_deadline()
+    assert {row.missed for row in found.forecasts} == {None}
+    assert "late" not in time_columns(found)
+    assert all(len(time_cells(found, row)) == len(time_columns(found)) for row in found.forecasts)
+    facts = for_machines(found)
+    assert facts["time_left_s"] is None
+    ours = [row for row in found.forecasts if row.strategy == "ours"]
+    on_demand = next(row for row in found.forecasts if row.strategy == "on_demand_only")
+    assert all(row.cost_p50_usd < on_demand.cost_mean_usd for row in ours)
+    assert ours[-1].interruptions > 0
+
+
+def test_patience_takes_the_spot_that_is_the_cheapest_by_now_and_stays_there() -> None:
+    market = [{"a": 2.0, "b": 1.0}] * 9 + [{"a": 1.0, "b": 2.0}] * 9
+    assert simulate(Patient(60.0, 60.0), JOB, market, keep_places=True).places == ("b",) * 18
+
+
+def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> None:
+    wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
+    assert patience(wanted) == Patient(240.0, 1800.0)
+    (question, *_), market = forecast([Question("ours", ONE, patience(wanted))], JOB, 60.0, 40), [{}] * 9
+    never = forecast([Question("ours", ONE, Patient(1e9, None))], JOB, 60.0, 40)[0]
+    assert question.finish_p95_s < never.finish_p95_s
+    waits = simulate(patience(wanted), JOB, market, keep_places=True).places
+    assert waits[:3] == (None, ON_DEMAND_PLACE, ON_DEMAND_PLACE)  # one tick of 4 min
+
+
+def test_a_job_that_may_only_have_spot_is_not_compared_with_falling_back() -> None:
+    found = without_deadline(spot_policy="spot")
+    own, alone = (
+        [row.cost_mean_usd for row in found.forecasts if row.strategy == name] for name in ("ours", "spot_only")
+    )
+    assert own == alone
+    spot = plan(spec(resources={"spot_policy": "spot"}), OFFERINGS[:2], 4 * HOUR, None, 20)
+    assert "on_demand_only" not in {row.strategy for row in spot.forecasts}
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_compares_ours_with_on_demand_and_spot_in_every_set_of_markets() -> None:
+    rows = [(row.strategy, row.market) for row in planned().forecasts]
+    assert rows[0][0] == "ours"
+    assert ("on_demand_only", "any") in rows
+    assert {market for strategy, market in rows if strategy == "spot_only"} == {"1 zone", "all zones"}
+
+
+def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
+    found = planned()
+    facts = json.loads(json.dumps(for_machines(found)))
+    assert facts["assumed"].startswith("Assumed: spot comes and goes as in a generator")
+    assert [each["why"] for each in facts["offerings"]] == [
+        "asked first: the cheapest spot",
+        "where the ones before have none, or lost us",
+        "when the deadline leaves no time for spot",
+    ]
+    ours = facts["forecasts"][0]
+    assert ours["epochs_per_usd"] == pytest.approx(12 / ours["cost_mean_usd"], rel=1e-3)
+    assert 0 <= ours["budget_passed"] <= 1
+    assert len(cost_picture(found).splitlines()) == len(facts["forecasts"]) + 2
+
+
+def test_an_endless_wait_is_null_for_machines() -> None:
+    nowhere = Market("nowhere", (), (), ())
+    (row,) = forecast([Question("spot_only", nowhere)], JOB, 60.0, 3)
+    assert row.missed == 1.0
+    assert math.isinf(row.finish_p50_s)
+    facts = for_machines(Plan(HOUR, HOUR, None, (row,), (), ""))
+    assert facts["forecasts"][0]["finish_p50_s"] is None
+
+
+def test_what_earlier_runs_measured_takes_the_place_of_what_is_assumed() -> None:
+    history = History()
+    history.running()
+    history.step = 100
+    history.after(900).epoch(0)
+    history.completed(history.after(5).commit(final=True))
+    known = measured([History().state, history.state])
+    assert known.work == summarise(history.state, history.now).total.productive
+    assert (known.epochs, known.changeovers_s) == (1, (100.0,))
+    assert known.boot_s is not None
+    assert 0 < known.boot_s < 100
+    wanted = spec(policy={"deadline": "8h"})
+    told, untold = (plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, 5, measured=one) for one in (known, measured([])))
+    assert "takes 1m40s or 1.2 x less or more, as measured 1 x in earlier runs" in told.assumed
+    assert "takes 6m or 1.2 x less or more, not measured yet" in untold.assumed
+    on_demand = [next(r for r in found.forecasts if r.strategy == "on_demand_only") for found in (told, untold)]
+    assert [row.changeover_s for row in on_demand] == pytest.approx([100.0, 360.0], rel=0.2)
+
+
+def test_a_forecast_knows_what_packs_have_spared_and_would() -> None:
+    fresh = SetUp(seconds=25.0, how="run", packed_bytes=9)
+    history = History()
+    launch = history.running(setup=fresh)
+    once = measured([history.state])
+    history.after(900).gone(launch)
+    history.running(setup=SetUp(seconds=5.0, how="unpacked", packed_bytes=9))
+    twice = measured([history.state])
+    assert once.later_start == pytest.approx(1 - (1 - assumptions.UNPACK_SHARE) * 25 / 100)
+    assert twice.changeovers_s == (100.0, 120.0)  # the second with a whole set-up
+    assert twice.later_start == pytest.approx(1 - 20 / 110)
+    assert measured([History().state]).later_start == 1.0
+
+
+def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
+    known = Measured(changeovers_s=(300.0,), setups_s=(200.0,))
+    large = msgspec.structs.replace(OFFERINGS[1], accelerators="A100:8")
+
+    def later(offerings: Sequence[Offering] = OFFERINGS, **changes: object) -> float:
+        return asked(spec(**changes), offerings, HOUR, None, known).standby.later_start
+
+    assert later(setup="make") == pytest.approx(0.4)
+    assert later(setup="make", pack_setup=False) == later() == later([*OFFERINGS, large], setup="make") == 1.0
+    told = plan(spec(setup="make"), OFFERINGS, HOUR, None, 5, measured=known).assumed
+    assert "takes 5m or 1.2 x less or more, as measured 1 x in earlier runs, 2m once its set-up is packed" in told
+
+
+@pytest.mark.parametrize("later", [1.0, 0.4])
+def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: float) -> None:
+    ticks = TickMarket([{}], 60.0, {}, on_demand=OFFERINGS[2:])
+    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.habits
+    spent_s = [limits[0] for limits in (told.pending_s, told.boot_s, told.restore_s)]
+    assert sum(spent_s) + told.setup_s[0] == pytest.approx(JOB.changeover_s)
+    assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)
+
+
+def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
+    nowhere = [Question("on_demand_only", Market("any", (), (), ()))]
+    (sure,), (unsure,) = (
+        forecast(nowhere, JOB, 0.0, 400, doubt=doubt) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
+    )
+    assert sure.cost_p5_usd == sure.cost_p95_usd == pytest.approx(on_demand_bill(JOB))
+    assert unsure.finish_p5_s == pytest.approx(0.9 * JOB.work_s + 400, abs=300)
+    assert unsure.finish_p95_s == pytest.approx(1.1 * JOB.work_s + 800, abs=300)
+    assert 300 / 1.2 < unsure.changeover_s < 900 * 1.2
+
+
+def test_the_page_is_well_formed_loads_nothing_and_escapes_what_it_is_given() -> None:
+    for found in (planned(20), without_deadline(20)):
+        text = forecast_page(found, HOSTILE)
+        page = Page(text)
+        assert "<script>alert" not in text
+        assert not [attrs for _, attrs in page.tags if "src" in attrs or "href" in attrs]
+        policy = next(attrs["content"] for tag, attrs in page.tags if tag == "meta" and "content" in attrs)
+        assert policy is not None
+        assert policy.startswith("default-src 'none'")
+        assert len(page.cells) == 2 * (len(found.forecasts) + 1) + len(found.offerings) + 1
+        assert {len(cells) for cells in page.cells[1 : len(found.forecasts) + 1]} == {6}
+        assert ("late" in page.texts["th"]) == (found.time_left is not None)
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_forecasts_a_job_and_spends_nothing(site: Site) -> None:
+    job = site.job("later", extra="budget: {max_usd: 9}\n")
+    facts = site.call_json("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
+    assert (facts["work_s"], facts["time_left_s"]) == (14_400, 28_800)
+    assert facts["forecasts"][0]["budget_passed"] is not None
+    assert not site.store.exists()
+    said = site.call("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
+    assert "Cost, P5 to P95" in said
+    page = site.folder / "plan.html"
+    said = site.call("plan", job, "--work", "4h", "--lifetimes", "20", "--html", page)
+    assert said.strip() == f"wrote {page}"
+    assert "later: 4h00m of work" in page.read_text()
+    assert not site.store.exists()
+
+
+@pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
+def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(site: Site, deadline: tuple[str, ...]) -> None:
+    page, lifetimes = site.folder / "plan.html", ("--lifetimes", "4", "--with-runner", "4")
+    facts = site.call_json(
+        "plan", site.job("later"), "--work", "1h", *deadline, *lifetimes, "--seed", "2", "--html", page
+    )
+    lived = ByRunner(**facts["by_runner"])
+    (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
+    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
+    assert lived.ticks_usd == row["cost_mean_usd"]
+    assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
+    assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
+    assert lived.missed == (0 if deadline else None)
+    assert lived_in_words(lived) in page.read_text()
+
+
+def test_the_command_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
+    job = site.job("later")
+    assert "nobody knows how long" in site.call("plan", job, code=2)
+    refusal = site.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
+    assert "cannot be met even on demand" in refusal
+    assert "cannot live 6 of 5 lifetimes" in site.call("plan", job, "--lifetimes", "5", "--with-runner", "6", code=2)
+    assert "no market windows" in site.call(
+        "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
+    )
+    both = ("--traces", tmp_path / "none.npz", "--price-history")
+    assert "prices of its own" in site.call("plan", job, "--work", "4h", *both, code=2)
+
+
+def test_the_command_lets_prices_move_as_they_did(site: Site) -> None:
+    job = site.job("later", extra="  market: generated\n")
+    facts = site.call_json("plan", job, "--work", "4h", "--lifetimes", "5", "--price-history")
+    assert "prices move as they did in the last 2d" in facts["assumed"]
+
+
+def test_the_command_takes_any_record_for_its_market(site: Site) -> None:
+    record = site.folder / "never.json"
+    record.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1] * 200}))
+    few = ("--deadline", "8h", "--work", "4h", "--lifetimes", "5", "--traces", record)
+    for published_as, least in (("skypilot", 0.0), ("adrs", 0.99)):
+        facts = site.call_json("plan", site.job("later"), *few, "--published-as", published_as)
+        cost = {row["strategy"]: row["cost_mean_usd"] for row in facts["forecasts"]}
+        assert least < cost["ours"] / cost["on_demand_only"] < least + 0.6

@@ -1,0 +1,91 @@
+"""What each interruption cost: worked by hand, and held against the account for any run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import HealthCheck, given, settings
+
+from spotrun.account.interruptions import Interruption
+from spotrun.account.summary import summarise
+from spotrun.instance import EndedBy
+from spotrun.run.events import ResumeRequested, RunStopped, StopRequested
+from tests.support.histories import START, History, random_runs
+
+
+def told(history: History) -> tuple[Interruption, ...]:
+    return summarise(history.state, history.now).interruptions
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+def test_a_loss_without_notice_says_how_late_it_was_found_and_what_it_undid() -> None:
+    history = History()
+    launch = history.running()  # trains from 100
+    history.step = 10
+    history.after(100).commit(taken_s_ago=30)  # taken at 170
+    history.step = 15
+    history.after(50)  # lost at 250, and found 8 s later
+    history.after(8).gone(launch, ended_at=START + seconds(250), last_step=15)
+    (before,) = told(history)
+    history.after(12).running()  # from 270; trains from 370
+
+    (after,) = told(history)
+
+    assert (after.attempt, after.offering.zone, after.at) == (3, "local-a", START + seconds(250))
+    assert (after.notice_lead, after.detection, after.commit_age) == (None, seconds(8), seconds(80))
+    assert (after.steps_lost, after.to_first_step) == (5, seconds(120))
+    assert (before.commit_age, before.steps_lost, before.to_first_step) == (seconds(80), 0, None)
+
+
+def test_a_notice_that_was_used_loses_no_step_and_is_found_at_once() -> None:
+    history = History()
+    first = history.running()
+    history.after(200).notice()  # at 300: until 420
+    history.step = 50
+    final = history.after(40).commit(taken_s_ago=4, final=True)  # taken at 336
+    history.drained(final, stopped_s_ago=4)
+    history.after(70).gone(first)
+    history.running()  # from 410; trains from 510
+
+    (found,) = told(history)
+
+    assert (found.at, found.notice_lead, found.detection) == (START + seconds(336), seconds(120), seconds(0))
+    assert (found.commit_age, found.steps_lost, found.to_first_step) == (seconds(0), 0, seconds(174))
+
+
+def test_a_run_that_begins_anew_had_no_commit_and_one_that_was_stopped_meanwhile_took_its_pause() -> None:
+    history = History()
+    history.step = 7
+    launch = history.running()
+    history.after(60).gone(launch, last_step=7)  # at 160
+    history.after(5).write(StopRequested(by="me"))
+    history.write(RunStopped(reason="as requested"))
+    history.after(1000).write(ResumeRequested(by="me"))
+    history.after(5).running()
+
+    (found,) = told(history)
+
+    assert (found.commit_age, found.steps_lost) == (None, 7)
+    assert found.to_first_step == seconds(5 + 5 + 100)
+
+
+def test_an_end_of_our_own_is_no_interruption() -> None:
+    history = History()
+    history.gone(history.running(), EndedBy.USER)
+    assert told(history) == ()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_runs())
+def test_they_are_those_that_the_account_counts(history: History) -> None:
+    total = summarise(history.state, history.now).total
+    found = told(history)
+    assert len(found) == total.interruptions
+    assert sum(each.steps_lost for each in found) <= total.steps_redone
+    nothing = timedelta(0)
+    for each in found:
+        assert each.detection >= nothing
+        assert all(time is None or time >= nothing for time in (each.commit_age, each.to_first_step, each.notice_lead))

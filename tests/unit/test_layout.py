@@ -1,0 +1,238 @@
+"""
+Checkpoint images: what goes in comes out, and bytes from anywhere are either read or refused as damaged.
+
+HOSTILE are 68 images made by an adversary; that none of their kind runs code is shown with a canary in test_hostile.py.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+import subprocess
+import sys
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from pathlib import Path, PurePath
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spotrun.checkpoint import layout, snapshot
+from spotrun.checkpoint.layout import Unsavable
+from spotrun.errors import CheckpointDamaged
+from tests.support.checkpoint_images import HOSTILE, entry, header, image_of
+
+DTYPES = [getattr(torch, name) for name in layout.ITEM_BYTES if hasattr(torch, name)]
+
+
+def round_trip(state, meta=None):
+    state, got = snapshot.read_image(bytearray(snapshot.image_bytes(state, meta or {})))
+    assert got == (meta or {})
+    return state
+
+
+def same(a, b):
+    """Equal in type, value and bits, down to the sign of zero and the payload of tensors."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and raw(a) == raw(b)
+    if isinstance(a, np.ndarray | np.generic):
+        return type(a) is type(b) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        pairs = zip(a.items(), b.items(), strict=True)
+        return len(a) == len(b) and all(same(k, m) and same(v, w) for (k, v), (m, w) in pairs)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b))
+    return a == b
+
+
+def raw(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+
+
+@st.composite
+def tensors(draw):
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    size = math.prod(shape) * torch.empty((), dtype=dtype).element_size()
+    data = bytearray(draw(st.binary(min_size=size, max_size=size)))
+    if dtype is torch.bool:
+        data = bytearray(byte & 1 for byte in data)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+
+
+keys = st.one_of(
+    st.text(max_size=8),
+    st.integers(),
+    st.booleans(),
+    st.none(),
+    st.binary(max_size=4),
+    st.tuples(st.integers(), st.text(max_size=3)),
+)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(allow_nan=False),
+    st.text(max_size=20),
+    st.binary(max_size=20),
+    st.sets(st.integers(), max_size=4),
+    st.frozensets(st.text(max_size=3), max_size=4),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.device("cpu"), torch.device("cuda:1"), torch.Size([2, 3])]),
+    st.sampled_from(
+        [np.float64(0.5), np.int32(7), np.bool_(True), np.arange(6).reshape(2, 3), np.zeros((0, 3), "<f4")]
+    ),
+    st.sampled_from([PurePath("a/b"), Counter({3: 2, 5: 0})]),
+    tensors(),
+)
+states = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(keys, inner, max_size=4),
+        st.dictionaries(st.text(max_size=4), inner, max_size=3).map(OrderedDict),
+    ),
+    max_leaves=15,
+)
+
+
+def test_a_name_that_is_no_unicode_comes_back() -> None:
+    """As the operating system gives that of a file: https://peps.python.org/pep-0383/."""
+    state = {"files": ["runs/caf\udce9", 1.5, 2**70, torch.arange(3)]}
+    assert same(round_trip(state), state)
+
+
+@settings(max_examples=300, deadline=None)
+@given(states)
+def test_a_state_comes_back_bit_for_bit(state):
+    assert same(state, round_trip(state))
+
+
+def test_meta_is_readable_without_the_tensors():
+    meta = {"epoch": 2, "batch": 7, "step": 41, "torch": "2.13.0"}
+    image = snapshot.image_bytes({"w": torch.ones(1000)}, meta)
+    header = layout.decode_header(image)
+    assert header.meta == meta
+    assert header.size_bytes == layout.image_size(image[: header.data_start]) == len(image)
+    assert all((header.data_start + t.offset) % layout.ALIGNMENT == 0 for t in header.tensors)
+
+
+def test_layout_needs_no_torch():
+    code = "import sys, spotrun.checkpoint.layout; assert not {'torch', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_lookalikes_become_the_plain_types():
+    Point = namedtuple("Point", "x y")
+
+    class Word(str):
+        pass
+
+    assert round_trip(Point(1, 2)) == (1, 2)
+    assert type(round_trip(Word("a"))) is str
+    assert round_trip(defaultdict(list, a=[1])) == {"a": [1]}
+    assert round_trip(Path("a/b")) == PurePath("a/b")
+
+
+def test_tied_views_and_strided_tensors_are_saved_by_value():
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"t": base.t(), "row": base[1], "same": base, "conj": torch.tensor([1 + 2j]).conj()}
+    back = round_trip(state)
+    assert all(torch.equal(state[name], back[name]) for name in state)
+    assert back["t"].is_contiguous()
+
+
+def test_what_cannot_be_saved_is_named_with_its_place():
+    with pytest.raises(Unsavable, match=r"callbacks\.MyCallback\.1 is a builtins\.function"):
+        snapshot.plan_image({"callbacks": {"MyCallback": [0, lambda: 0]}}, {})
+    with pytest.raises(Unsavable, match=r"state_dict\.w is a tensor of torch\.sparse_coo"):
+        snapshot.plan_image({"state_dict": {"w": torch.ones(2, 2).to_sparse()}}, {})
+    deep = []
+    for _ in range(layout.DEPTH_MAX + 5):
+        deep = [deep]
+    with pytest.raises(Unsavable, match="nested"):
+        snapshot.plan_image(deep, {})
+
+
+def test_unknown_hyper_parameters_become_a_note():
+    plan = snapshot.plan_image(
+        {"hyper_parameters": {"loss": torch.nn.MSELoss(), "lr": 0.1}}, {}, lenient=["hyper_parameters"]
+    )
+    arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
+    snapshot.write_image(plan, arena)
+    state, _ = snapshot.read_image(bytearray(arena.numpy().tobytes()))
+    assert state["hyper_parameters"]["lr"] == 0.1
+    assert "MSELoss" in state["hyper_parameters"]["loss"]
+
+
+# --- bytes from somewhere else ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_images_are_damaged_checkpoints(name):
+    with pytest.raises(CheckpointDamaged):
+        snapshot.read_image(bytearray(HOSTILE[name]))
+
+
+def small_image():
+    state = {
+        "state_dict": OrderedDict(w=torch.ones(3, 5), b=torch.zeros(0)),
+        "epoch": 3,
+        "list": [1.5, float("inf"), (None, True), {"a"}, b"x", 1 << 80, torch.float16, torch.Size([1]), np.arange(3)],
+    }
+    return snapshot.image_bytes(state, {"step": 1})
+
+
+def read_or_damaged(image):
+    try:
+        snapshot.read_image(image)
+    except CheckpointDamaged:
+        return True
+    return False
+
+
+def test_every_bit_of_the_header_may_flip():
+    image = small_image()
+    data_start = layout.decode_header(image).data_start
+    damaged = 0
+    for bit in range(8 * data_start):
+        flipped = bytearray(image)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged += read_or_damaged(flipped)
+    assert damaged > 4 * data_start, "most flips in the header are noticed here; the digests of its parts notice all"
+
+
+def test_every_truncation_is_noticed():
+    image = small_image()
+    assert all(read_or_damaged(bytearray(image[:size])) for size in range(len(image)))
+
+
+def test_images_cut_and_glued_at_random_are_read_or_damaged():
+    source = random.Random(1)
+    image = small_image()
+    for _ in range(2000):
+        a, b, c = (source.randrange(len(image)) for _ in range(3))
+        read_or_damaged(bytearray(image[:a] + image[b:] + image[c : c + 40]))
+
+
+KINDS = {"dict", "ordered", "counter", "tuple", "set", "frozenset", "float", "int", "bytes", "complex", "path"}
+kinds = st.sampled_from(sorted(KINDS | {"tensor", "array", "scalar", "size", "dtype", "device", "unknown"}))
+nodes = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(kinds, inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(nodes)
+def test_any_json_for_a_tree_is_read_or_damaged(tree):
+    read_or_damaged(bytearray(image_of(header(tree, [entry()]))))

@@ -1,0 +1,70 @@
+"""Where spotrun.lightning touches Lightning and the process that it is in, read off its own text."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import spotrun.lightning
+from spotrun.lightning.connectors import averaging, names
+from spotrun.training.log_files import mlflow_files, text_logs
+from tests.support.repository import ROOT as REPOSITORY
+
+ROOT = Path(spotrun.lightning.__file__).parent
+OF_TORCH = {
+    "_buffers", "_foreach_norm", "_non_persistent_buffers_set", "_version",
+    "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
+}  # fmt: skip
+OF_TORCHMETRICS = {"_computed", "_defaults", "_forward_cache", "_update_count"}
+OF_MLFLOW = {"_metric_objs"}
+THERE_LATER = {"_accumulate_grad_batches"}
+"""StochasticWeightAveraging has it from its last epoch on, so nobody can ask for it before."""
+
+
+def private_names(paths: Iterator[Path]) -> dict[str, str]:
+    """Where each is used that is not `self`'s own, be it only by its text."""
+    used, own = {}, {"_exit", "_inner"}  # `os._exit`, and what a stand-in stands for
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                own.add(node.attr)
+            elif isinstance(node, ast.Attribute):
+                used[node.attr] = f"{path.relative_to(ROOT)}:{node.lineno}"
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+                used[ast.unparse(node.args[1]).strip("\"'")] = f"{path.relative_to(ROOT)}:{node.lineno}"
+    private = {name for name in used if name.startswith("_") and not name.startswith("__")}
+    return {name: used[name] for name in private - own}
+
+
+def test_private_names_of_lightning_are_used_in_one_place() -> None:
+    elsewhere = private_names(ROOT.glob("*.py"))
+    assert {name: place for name, place in elsewhere.items() if name not in OF_TORCH | OF_TORCHMETRICS} == {}
+
+
+def test_every_private_name_is_asked_for_before_a_training_starts() -> None:
+    asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
+    asked |= {*averaging.PRIVATE_NAMES, *text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES}
+    asked |= {*names.RESULT_CLASSES, names.MODE} | THERE_LATER | OF_TORCHMETRICS | OF_MLFLOW
+    used = private_names((ROOT / "connectors").glob("*.py"))
+    assert {name: place for name, place in used.items() if name not in asked} == {}
+
+
+def test_no_signal_has_a_handler() -> None:
+    """Nothing, and no collective call least of all, may happen between any two instructions of a training."""
+    for path in ROOT.rglob("*.py"):
+        imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
+        assert "signal" not in [alias.name for node in imported for alias in node.names], path
+
+
+def test_the_entry_points_cost_nothing_elsewhere() -> None:
+    code = """if True:
+        import sys, spotrun.lightning
+        from spotrun.lightning.factory import for_lightning, for_pytorch_lightning
+        assert for_lightning() == for_pytorch_lightning() == []
+        assert not {"torch", "numpy", "lightning", "pytorch_lightning", "msgspec"} & set(sys.modules)
+    """
+    environment = {"PYTHONPATH": str(REPOSITORY)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

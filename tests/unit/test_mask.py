@@ -1,0 +1,110 @@
+"""Secrets that a program prints: none of them is in anything that leaves its instance, and nothing else is changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.output_redaction import Mask, secret_values
+from spotrun.clock import ManualClock
+from spotrun.store.memory import MemoryStore
+from tests.support.local_runs import Site
+
+NAMES = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "AUTH", "DSN", "COOKIE", "PRIVATE")
+
+
+def canary(number: int) -> str:
+    return f"cNry{number:02d}Qx7vB2mK9pL4{number * 7919 % 1000:03d}"
+
+
+def test_only_values_of_names_that_sound_secret_are_secrets_and_no_paths() -> None:
+    environment = {
+        "HF_TOKEN": "hf_0123456789", "PIN_KEY": "1234567", "MODE": "training", "SSH_AUTH_SOCK": "/tmp/agent.123",
+        "PRIVATE_PEM": "-----BEGIN-----\nMIIEvQIBADANBg\n\n-----END-----",
+    }  # fmt: skip
+    assert secret_values(environment) == {
+        "hf_0123456789", environment["PRIVATE_PEM"], "MIIEvQIBADANBg", "-----BEGIN-----", "-----END-----",
+    }  # fmt: skip
+
+
+def test_a_secret_is_starred_byte_for_byte_and_all_else_stays() -> None:
+    mask = Mask({"geheimnis-é", "geheimnis-é-und-mehr"})
+    text = "a geheimnis-é b geheimnis-é-und-mehr c geheimnis"
+    hidden = mask.hide(text.encode())
+    assert len(hidden) == len(text.encode())
+    assert hidden.decode() == f"a {'*' * 12} b {'*' * 21} c geheimnis"
+    assert Mask().hide(b"as it is") == b"as it is"
+
+
+@given(
+    st.lists(st.sampled_from(["secret-one", "two-secrets!", "s", "secret-", "x y z ", "\n"]), max_size=40), st.data()
+)
+def test_however_output_comes_and_is_shipped_no_secret_is_and_no_byte_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], data: st.DataObject
+) -> None:
+    written = "".join(parts).encode()
+    mask = Mask({"secret-one", "two-secrets!"})
+    console = Console(tmp_path_factory.mktemp("log"), mask)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=6)))
+    size = data.draw(st.integers(16, 64))
+    shipped, begun = b"", 0
+    for cut in [*cuts, len(written)]:
+        with console.path.open("ab") as file:
+            file.write(written[begun:cut])
+        begun = cut
+        while some := console.read(len(shipped), size, last=False):
+            shipped += some
+    while some := console.read(len(shipped), size):
+        shipped += some
+    assert shipped == mask.hide(written)
+
+
+def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotrun.agent.logs.CHUNK_MAX_BYTES", 25)
+    secrets = {canary(number) for number in range(40)}
+    console = Console(tmp_path, Mask(secrets))
+    lines = "".join(f"step {n}: {secret} is used\n" for n, secret in enumerate(sorted(secrets)))
+    console.path.write_text(lines)
+    store = MemoryStore()
+    shipper = LogShipper(store, ManualClock(), console, 7)
+    shipper.start()
+    shipper.stop()
+    shipped = b"".join(store.objects[key] for key in sorted(store.objects)).decode()
+    assert len(shipped) == len(lines)
+    assert shipped.count("is used") == 40
+    for secret in secrets:
+        assert secret not in shipped
+    tail = console.tail(len(canary(0)) + 30)
+    assert canary(39)[-6:] not in tail
+    assert "is used" in tail
+
+
+def test_of_forty_canaries_none_is_in_the_ledger_the_logs_or_anything_that_is_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canaries = [canary(number) for number in range(40)]
+    for number, value in enumerate(canaries):
+        monkeypatch.setenv(f"C{number:02d}_{NAMES[number % len(NAMES)]}", value)
+    path = site.folder / "leaky.yaml"
+    path.write_text(
+        f"name: leaky\nrun: 'env | grep ^C..._; echo plain words; exit 3'\nworkdir: {site.folder}\n"
+        f"checkpoint: {{uri: '{site.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\nretry: {{max_restarts: 0}}\n"
+    )
+    path.write_text(path.read_text().replace("^C..._", "^C[0-9]"))
+    page = site.folder / "report.html"
+    shown = site.call("launch", path, "-y", code=4)
+    logs = site.call("logs", "leaky")
+    shown += logs + site.call("events", "leaky", "--json") + site.call("why", "leaky") + site.call("status")
+    site.call("report", "leaky", "--html", page)
+    stored = "".join(file.read_text(errors="replace") for file in site.store.rglob("*") if file.is_file())
+    everything = shown + page.read_text() + stored
+    assert "plain words" in logs
+    assert logs.count("*" * len(canaries[0])) >= 40, "they were printed, and starred"
+    assert [value for value in canaries if value in everything or json.dumps(value)[1:-1] in everything] == []

@@ -1,0 +1,64 @@
+"""agent/precedence.py: the agent's session stands behind the trainer's while it sends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotrun.agent.cpu_priority import AUTOGROUP, NICENESS, Precedence
+
+SCRIPT = """
+from pathlib import Path
+from spotrun.agent.cpu_priority import Precedence
+own = Path("/proc/self/autogroup")
+precedence = Precedence()
+before = own.read_text()
+precedence.stand_behind(True)
+behind = own.read_text()
+while own.read_text() != before:  # without privileges not at once
+    precedence.stand_behind(False)
+print(behind.split()[-1], own.read_text().split()[-1])
+"""
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel shares its processors between threads alone")
+def test_a_session_steps_back_and_comes_forward_again() -> None:
+    """In a session of its own, as all that shares this one would step back with it."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], start_new_session=True, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == [str(NICENESS), "0"]
+
+
+def test_what_the_kernel_refuses_is_asked_again(tmp_path: Path) -> None:
+    autogroup = tmp_path / "autogroup"
+    autogroup.write_text("/autogroup-7 nice 0\n")
+    precedence = Precedence(autogroup)
+    autogroup.rename(tmp_path / "away")
+    autogroup.mkdir()  # nothing can be written there
+    precedence.stand_behind(True)
+    autogroup.rmdir()
+    precedence.stand_behind(True)
+    assert autogroup.read_text() == str(NICENESS)
+    precedence.stand_behind(False)
+    assert autogroup.read_text() == "0"
+
+
+def test_who_is_behind_already_stays_there(tmp_path: Path) -> None:
+    autogroup = tmp_path / "autogroup"
+    autogroup.write_text("/autogroup-7 nice 15\n")
+    before = os.stat(autogroup).st_mtime_ns
+    precedence = Precedence(autogroup)
+    precedence.stand_behind(True)
+    precedence.stand_behind(False)
+    assert os.stat(autogroup).st_mtime_ns == before
+
+
+def test_without_the_feature_nothing_happens(tmp_path: Path) -> None:
+    precedence = Precedence(tmp_path / "absent")
+    precedence.stand_behind(True)
+    assert not (tmp_path / "absent").exists()

@@ -1,0 +1,137 @@
+"""What could never be done on spot is refused before it costs money, with the reason and what to write instead."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from spotrun.folder.ledger import key_of
+from spotrun.instance import EndedBy
+from spotrun.market.observations import Kind, Sighting
+from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_on_spot, interval_between, median_life
+from spotrun.run import events as ev
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from tests.support.decisions import POOLS, spec
+from tests.support.histories import START, History
+from tests.support.local_runs import Site
+
+MINUTE = timedelta(minutes=1)
+SLOW = Earlier(run="demo-1", commit=3 * MINUTE, stall=timedelta(seconds=1), step=timedelta(seconds=2))
+STORMY = {"local": {"market": "generated"}}
+
+
+def job(**changes: object) -> RunSpec:
+    return spec(**{**STORMY, **changes})
+
+
+def with_cloud(cloud: str, uri: str) -> RunSpec:
+    """A cloud that cannot be attended to yet, so that no file may name it."""
+    made = job(checkpoint={"uri": uri})
+    return made.model_copy(update={"resources": made.resources.model_copy(update={"cloud": cloud})})
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp"])
+def test_checkpoints_that_go_with_the_machine_are_refused_on_spot(cloud: str) -> None:
+    found = hopeless_on_spot(with_cloud(cloud, "/data/runs"), None, MEDIAN_LIFE)
+    assert found is not None
+    assert "go with the spot instance" in found.reason
+    assert "s3://" in found.fix
+    assert hopeless_on_spot(with_cloud(cloud, "s3://bucket/runs"), None, MEDIAN_LIFE) is None
+
+
+def test_an_interval_above_the_median_life_is_refused_where_the_notice_is_too_short_for_a_checkpoint() -> None:
+    found = hopeless_on_spot(job(checkpoint={"every": "45m"}), SLOW, MEDIAN_LIFE)
+    assert found is not None
+    assert found.reason == (
+        "a checkpoint every 45m is lost with most spot instances, which last 32m in the median: one took 3m to become "
+        "durable in demo-1, too long for a notice of 2m"
+    )
+    assert found.fix.startswith("write checkpoint.every: auto")
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({"checkpoint": {"every": "20m"}}, SLOW),
+        ({"checkpoint": {"every": "auto"}}, SLOW),
+        ({"checkpoint": {"every": "45m"}}, Earlier(run="demo-1", commit=MINUTE)),
+        ({"checkpoint": {"every": "45m"}}, Earlier(run="demo-1")),
+        ({"checkpoint": {"every": "45m"}}, None),
+        ({"checkpoint": {"every": "5000 steps"}}, Earlier(run="demo-1", commit=3 * MINUTE)),
+        ({"checkpoint": {"every": "500 steps"}}, SLOW),
+        ({"checkpoint": {"every": "45m"}, "resources": {"spot_policy": "on-demand"}}, SLOW),
+        ({"checkpoint": {"every": "45m"}, "local": {"market": "calm"}}, SLOW),
+    ],
+)
+def test_what_saves_its_work_or_is_not_known_to_lose_it_is_not_refused(
+    changes: dict[str, object], known: Earlier | None
+) -> None:
+    assert hopeless_on_spot(job(**changes), known, MEDIAN_LIFE) is None
+
+
+def test_an_interval_in_steps_counts_by_their_measured_pace() -> None:
+    assert interval_between(job(checkpoint={"every": "5000 steps"}), SLOW) == timedelta(seconds=10_000)
+    assert hopeless_on_spot(job(checkpoint={"every": "5000 steps"}), SLOW, MEDIAN_LIFE) is not None
+
+
+def test_a_command_that_made_no_checkpoint_in_longer_than_a_life_is_refused() -> None:
+    found = hopeless_on_spot(job(), Earlier(run="demo-1", bare=2 * 60 * MINUTE), MEDIAN_LIFE)
+    assert found is not None
+    assert "demo-1 took 2h and made no checkpoint" in found.reason
+    assert hopeless_on_spot(job(), Earlier(run="demo-1", bare=20 * MINUTE), MEDIAN_LIFE) is None
+
+
+def test_the_median_life_is_what_runs_saw_once_they_saw_enough() -> None:
+    def seen(minutes: int) -> Sighting:
+        pool = POOLS[0].pool
+        facts = {"run": "a", "launch": 1, "cloud": "local", "region": "local", "at": START, "kind": Kind.LOST}
+        return Sighting(pool=pool, up_s=minutes * 60, **facts)
+
+    assert median_life([seen(minutes) for minutes in range(5)]) == MEDIAN_LIFE
+    assert median_life([seen(minutes) for minutes in range(1, 22)]) == 11 * MINUTE
+
+
+def test_an_earlier_run_says_what_it_measured_in_the_time_of_the_next() -> None:
+    history = History(time_scale=2.0)
+    history.running()
+    for _ in range(4):
+        history.step += 100
+        history.after(200).commit(taken_s_ago=30, stall_s=0.5)
+    found = earlier(history.state, 20.0)
+    assert (found.commit, found.stall) == (300 * timedelta(seconds=1), 5 * timedelta(seconds=1))
+    assert found.step is not None
+    assert found.step.total_seconds() == pytest.approx(20, rel=0.15)
+    assert found.bare is None
+
+
+def bare(hours: float = 2.0) -> History:
+    """A run that was completed without a checkpoint."""
+    history = History(spec=spec().to_dict())
+    launch = history.running()
+    history.after(hours * 3600).completed(None)
+    history.gone(launch, EndedBy.ITSELF)
+    return history
+
+
+def test_a_run_without_checkpoints_says_how_long_it_took() -> None:
+    found = earlier(bare().state, 1.0)
+    assert found.bare is not None
+    assert found.bare.total_seconds() == pytest.approx(2 * 3600, abs=60)
+
+
+def test_launch_refuses_what_the_run_before_it_showed_to_be_hopeless_and_says_what_to_do(site: Site) -> None:
+    history = bare()
+    store = open_store(str(site.store / f"demo-{history.uid}"))
+    for entry in history.entries:
+        store.put(key_of(entry.number), ev.encode_entry(entry))
+    stormy = site.folder / "demo.yaml"
+    stormy.write_text(
+        f"name: demo\nrun: sleep 1\ncheckpoint: {{uri: '{site.store}'}}\nlocal: {{market: generated, seed: 3}}\n"
+    )
+    said = site.call("launch", stormy, "--dry-run", code=2)
+    assert "made no checkpoint" in said
+    assert "--on-demand" in said
+    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--on-demand")
+    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--name", "other")

@@ -1,0 +1,283 @@
+"""What people and machines are shown of the account."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from spotrun.account.outcome import status_word
+from spotrun.account.summary import RunSummary, summarise
+from spotrun.report import compare, machine, terminal
+from spotrun.report.tables import dollars, percent, short_duration
+from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
+from tests.support.histories import History, random_runs
+from tests.support.summaries import calm_on_demand, stormy
+
+KEYS = {
+    "epoch", "cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd", "wall_s",
+    "productive_s", "downtime_s", "interruptions", "steps_redone", "counterfactual_usd", "paid_s", "goodput",
+    "usd_per_productive_hour",
+}  # fmt: skip
+INTERRUPTION_KEYS = {
+    "attempt", "at", "offering", "notice_lead_s", "detection_s", "commit_age_s", "steps_lost", "to_first_step_s",
+}  # fmt: skip
+CAUSES = {"detect", "wait", "boot", "setup", "restore", "rework", "stall"}
+DOLLARS = sorted(key for key in KEYS if key.endswith("_usd"))
+quickly = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def printed(show: object, width: int = 80, **options: object) -> str:
+    """What `show` (a summary, or several to compare) looks like on a console that is no terminal."""
+    console = Console(file=io.StringIO(), width=width, **options)  # type: ignore[arg-type]
+    if isinstance(show, RunSummary):
+        terminal.show(show, console)
+    else:
+        compare.show(show, console)  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_set_up_is_told_where_there_was_any():
+    seconds = {2: SetUp(seconds=41.0, how="run", packed_bytes=312_000_000), 9: SetUp(seconds=3.1, how="unpacked")}
+    summary = replace(stormy(), setups=seconds)
+    assert "Set-up: attempt 2 run in 41s (312.0 MB), attempt 9 unpacked in 3.1s." in printed(summary)
+    assert "Set-up" not in printed(stormy())
+    first, later = machine.report(summary)["setups"]
+    assert first == {"attempt": 2, "how": "run", "seconds": 41.0, "packed_bytes": 312_000_000}
+    assert (later["how"], later["seconds"]) == ("unpacked", 3.1)
+
+
+# -- for machines ------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_for_machines_has_the_promised_keys():
+    figures = machine.report(stormy())
+    wanted = {"run", "state", "epochs", "unfinished", "total", "interruptions", "setups", "assumptions"}
+    assert set(figures) == wanted
+    assert (figures["run"], figures["state"]) == ("demo-0123456789", "completed")
+    assert [epoch["epoch"] for epoch in figures["epochs"]] == [1, 2, 3]
+    for account in [*figures["epochs"], figures["unfinished"]]:
+        assert set(account) == KEYS
+        assert set(account["downtime_s"]) == CAUSES
+    assert set(figures["total"]) == KEYS | {"savings"}
+    assert 0 < figures["total"]["savings"] < 1
+    assert [set(each) for each in figures["interruptions"]] == [INTERRUPTION_KEYS] * 2
+
+
+@quickly
+@given(random_runs())
+def test_dollars_are_decimal_strings_that_sum_exactly(history: History):
+    figures = json.loads(json.dumps(machine.report(summarise(history.state, history.now)), allow_nan=False))
+    parts = [*figures["epochs"], figures["unfinished"]]
+    for key in DOLLARS:
+        assert all(isinstance(part[key], str) for part in parts)
+        assert sum(Decimal(part[key]) for part in parts) == Decimal(figures["total"][key]), key
+    for part in [*parts, figures["total"]]:
+        split = ("spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd")
+        assert sum(Decimal(part[key]) for key in split) == Decimal(part["cost_usd"])
+        assert part["productive_s"] + sum(part["downtime_s"].values()) == pytest.approx(part["wall_s"])
+
+
+def test_the_csv_has_a_row_per_epoch_one_for_the_rest_and_one_for_the_total():
+    summary = stormy()
+    rows = list(csv.DictReader(io.StringIO(machine.report_csv(summary))))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "unfinished", "total"]
+    assert set(rows[0]) == KEYS - {"downtime_s"} | {f"{cause}_s" for cause in CAUSES} | {"savings"}
+    assert sum(Decimal(row["cost_usd"]) for row in rows[:-1]) == Decimal(rows[-1]["cost_usd"])
+    assert [bool(row["savings"]) for row in rows] == [False] * 4 + [True]
+
+
+def test_a_comparison_for_machines_measures_each_run_against_the_first():
+    first, second = compare.machine([stormy(), calm_on_demand()])["runs"]
+    assert (first["ratio_to_first"], first["epochs"]) == (1.0, 3)
+    ratio = Decimal(second["cost_usd"]) / Decimal(first["cost_usd"])
+    assert second["ratio_to_first"] == pytest.approx(float(ratio), abs=1e-6)
+    assert Decimal(second["usd_per_epoch"]) == pytest.approx(Decimal(second["cost_usd"]) / 3)
+    assert set(first["downtime_s"]) == CAUSES
+    rows = list(csv.DictReader(io.StringIO(compare.csv([stormy(), calm_on_demand()]))))
+    assert [row["run"] for row in rows] == ["demo-0123456789", "calm-9876543210"]
+
+
+def test_a_run_of_which_nothing_is_known_yet_can_be_reported_and_compared():
+    history = History()
+    summary = summarise(history.state, history.now)
+    figures = machine.report(summary)
+    assert (figures["state"], figures["epochs"], figures["total"]["savings"]) == ("running", [], None)
+    assert compare.machine([summary])["runs"][0]["usd_per_epoch"] is None
+    assert "total" in printed(summary)
+    assert "cost per epoch" in printed([summary, summary])
+
+
+def test_a_name_that_a_spreadsheet_would_run_is_only_text():
+    assert "\"'=cmd()" in machine.csv_text([{"name": '=cmd()"', "downtime_s": {}}], last="name")
+
+
+# -- for people --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_report_fits_and_nothing_in_it_is_cut(width: int):
+    text = printed(stormy(), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    assert "\x1b" not in text
+
+
+def test_the_widest_figures_fit_too():
+    run = stormy()
+    times, usd = dict.fromkeys(run.total.times, timedelta(minutes=59, seconds=59)), Decimal("1234.56")
+    widest = replace(
+        run.total, times=times, spot_usd=usd, on_demand_usd=usd, storage_usd=usd, interruptions=999, steps_redone=99_999
+    )
+    text = printed(replace(run, total=widest))
+    assert max(len(line) for line in text.splitlines()) <= 80
+    costs, figures = (line.split() for line in text.splitlines() if line.startswith("total"))
+    assert costs[2:5] == ["$1234.56"] * 3
+    assert figures[2:] == ["59m59s"] * (1 + len(CAUSES))
+
+
+def test_of_a_week_of_bills_no_figure_is_cut_off_where_the_terminal_is_narrow():
+    nights = [stormy(name="nightly-resnet50", uid=f"{night:010}") for night in range(7)]
+    rows = {line[:20].strip(): line[20:].split() for line in printed(nights).splitlines()}
+    assert rows["cost"] == [dollars(run.total.cost_usd) for run in nights]
+    assert rows["state"] == ["completed"] * 7
+
+
+def test_the_report_says_what_was_paid_saved_and_assumed():
+    text = printed(stormy())
+    first_line = text.splitlines()[0]
+    assert first_line == "demo-0123456789: completed, simulated prices"
+    assert "saved." in text
+    for words in ("SIMULATED", "egress: none", "the price list of 2026-03-01"):
+        assert words in " ".join(text.split())
+    assert "as fast" not in text
+    assert "60 x as fast" in " ".join(printed(stormy(time_scale=60.0)).split())
+
+
+def test_real_prices_are_not_called_simulated():
+    assert "simulated prices" not in printed(stormy(simulated=False))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_two_bills_stand_side_by_side(width: int):
+    text = printed([stormy(), calm_on_demand()], width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    rows = {line[:20].strip(): line[20:].split() for line in text.splitlines()}
+    assert rows["ratio to the first"][0] == "1.00x"
+    assert rows["interruptions"] == ["2", "-"]
+    assert set(CAUSES) <= set(rows)
+    assert text.count("Assumptions:") == 1
+
+
+def test_text_from_outside_moves_no_cursor_and_is_no_markup():
+    hostile = "[red]x[/red]\x1b[2J\u202e:smile:"
+    text = printed(stormy(name=hostile), force_terminal=True, color_system="truecolor")
+    assert "[red]x[/red]" in text
+    assert ":smile:" in text
+    assert "\x1b[2J" not in text
+    assert "\u202e" not in text
+
+
+def test_the_report_can_be_printed_where_only_ascii_can():
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding="ascii", errors="strict"), width=80)
+    terminal.show(stormy(), console)
+    compare.show([stormy(), calm_on_demand()], console)
+
+
+def test_a_comparison_in_markdown_has_the_figures_of_the_table_and_no_sign_of_its_own():
+    hostile = "a|b](http://x) <img src=x> `c` **d**"
+    text = compare.markdown([stormy(name=hostile), calm_on_demand()])
+    rows = [re.split(r"(?<!\\) ?\| ?", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {3}
+    cost = next(row for row in rows if row[0] == "cost")
+    assert cost[1:] == [dollars(run.total.cost_usd) for run in (stormy(), calm_on_demand())]
+    assert not re.search(r"(?<!\\)[<>`*\[\]]", text)
+    assert "Assumptions: " in text
+
+
+@quickly
+@given(random_runs())
+def test_any_run_can_be_shown(history: History):
+    summary = summarise(history.state, history.now)
+    assert "total" in printed(summary)
+    assert "cost" in printed([summary, summary])
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [("0", "-"), ("0.00001", "<$0.0001"), ("0.0123", "$0.0123"), ("12.345", "$12.34"), ("54321.9", "$54322")],
+)
+def test_dollars_are_short(amount: str, text: str):
+    assert dollars(Decimal(amount)) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "-"), (4.23, "4.2s"), (45, "45s"), (59.7, "1m00s"), (185, "3m05s"), (7800, "2h10m"), (442800, "5d03h")],
+)
+def test_durations_are_short(seconds: float, text: str):
+    assert short_duration(timedelta(seconds=seconds)) == text
+
+
+@given(st.floats(0, 86_400 * 999))
+def test_no_duration_is_wider_than_its_column(seconds: float):
+    assert len(short_duration(timedelta(seconds=seconds))) <= 7
+
+
+def test_a_share_is_a_whole_percentage():
+    assert [percent(share) for share in (None, 0.647, -0.0004, -0.25)] == ["-", "65%", "0%", "-25%"]
+
+
+# -- in one word -------------------------------------------------------------------------------------------------------
+
+
+def test_one_word_says_what_a_run_does():
+    history = History()
+    words = [status_word(history.state)]
+
+    def then() -> None:
+        words.append(status_word(history.state))
+
+    launch = history.launch()
+    then()
+    history.close(launch)
+    then()
+    launch = history.launch()
+    history.record(launch)
+    history.start(launch)
+    then()
+    history.resume()
+    history.training()
+    then()
+    history.exited()
+    then()
+    history.resume()
+    history.training()
+    history.notice()
+    then()
+    history.write(StopRequested(by="me"))
+    then()
+    history.drained(None)
+    history.write(RunStopped(reason="as requested"))
+    then()
+    assert words == [
+        "created", "starting", "waiting", "restoring", "training", "restoring", "leaving", "stopping", "stopped",
+    ]  # fmt: skip
+
+
+def test_a_run_that_failed_says_so():
+    history = History()
+    history.write(RunFailed(cause=Cause.QUOTA, detail="none"))
+    assert status_word(history.state) == "failed"
+    assert summarise(history.state, history.now).state == "failed"

@@ -1,0 +1,193 @@
+"""The HTML report: one file, whole and harmless whatever the names in the ledger are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import timedelta
+from decimal import Decimal
+from hashlib import sha256
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from spotrun.account.summary import summarise
+from spotrun.errors import SpecInvalid
+from spotrun.report import compare, machine
+from spotrun.report.html.chart import overlaps
+from spotrun.report.html.comparison import RUNS_MAX
+from spotrun.report.html.listings import COSTS
+from spotrun.report.html.metric import points
+from spotrun.report.html.page import POINTS
+from tests.support.histories import START, History, random_runs
+from tests.support.parsed_page import Page
+from tests.support.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
+
+SIZE_MAX = 1_500_000
+
+
+def test_it_is_well_formed_and_asks_for_nothing():
+    parsed = Page(report_page(stormy()))
+    for tag, attributes in parsed.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "href", "action", "style"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+
+
+def test_its_policy_lets_in_its_own_style_and_script_and_nothing_else():
+    parsed = Page(report_page(stormy()))
+    policies = [a["content"] for tag, a in parsed.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert len(policies) == 1
+    policy = policies[0] or ""
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        digest = b64encode(sha256("".join(parsed.texts[tag]).encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_every_drawing_says_what_it_shows_and_every_column_is_named():
+    parsed = Page(report_page(stormy()))
+    drawings = [a for tag, a in parsed.tags if tag == "svg" and "aria-hidden" not in a]
+    assert len(drawings) == 4
+    assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
+    assert all(a.get("scope") in ("col", "row") for tag, a in parsed.tags if tag == "th")
+
+
+def test_the_table_of_epochs_sums_to_the_json_report():
+    history = stormy()
+    told = machine.report(summarise(history.state, history.now))
+    figures = [row for row in Page(report_page(history)).rows if row and row[0].get("data-value")]
+    by_name = {row[0]["data-value"]: Decimal(row[1]["data-value"] or "") for row in figures}
+    assert list(by_name) == ["1", "2", "3", "unfinished", "total"]
+    assert by_name.pop("total") == Decimal(told["total"]["cost_usd"]) == sum(by_name.values())
+    assert [by_name[str(e["epoch"])] for e in told["epochs"]] == [Decimal(e["cost_usd"]) for e in told["epochs"]]
+
+
+def test_each_row_of_epochs_has_all_parts_of_its_cost():
+    rows = [row for row in Page(report_page(stormy())).rows if row and row[0].get("data-value")]
+    assert len(rows) == 5
+    assert (COSTS[0], COSTS[-1]) == ("cost", "all on demand")
+    for row in rows:
+        cost, *parts = (Decimal(cell["data-value"] or "") for cell in row[1 : len(COSTS)])
+        assert cost == sum(parts) >= 0
+
+
+def test_every_attempt_is_listed():
+    history = stormy()
+    cells = Page(report_page(history)).cells
+    first = next(number for number, row in enumerate(cells) if row[:1] == ["attempt"]) + 1
+    listed = [(row[0], row[4]) for row in cells[first : first + 3]]
+    kinds = ("spot", "spot", "on-demand")
+    assert listed == [(str(number), kind) for number, kind in zip(history.state.attempts, kinds, strict=True)]
+
+
+def test_a_line_is_drawn_from_its_first_point_to_its_last():
+    for tag, attributes in Page(report_page(stormy())).tags:
+        if tag == "polyline":
+            points = [tuple(map(float, pair.split(","))) for pair in (attributes["points"] or "").split()]
+            assert len(points) == POINTS
+            assert points == sorted(points)
+
+
+def test_hostile_names_are_shown_and_do_nothing():
+    text = report_page(hostile())
+    parsed = Page(text)
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    assert "img" not in [tag for tag, _ in parsed.tags]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&quot;&#x27;&amp;" in text
+    assert text.count("&lt;script&gt;") >= 5
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_runs(skewed=True))
+def test_any_run_at_any_moment_has_a_page(history: History):
+    assert len(report_page(history).encode()) <= SIZE_MAX
+    Page(report_page(history))
+
+
+def test_a_long_run_stays_small_and_says_what_it_leaves_out():
+    history = History()
+    history.running()
+    for epoch in range(1500):
+        history.step += 10
+        history.after(60).epoch(epoch)
+        history.commit()
+    text = report_page(history)
+    assert len(text.encode()) <= SIZE_MAX
+    assert "the last 500 of 1500" in text
+
+
+# -- a metric over dollars ---------------------------------------------------------------------------------------------
+
+
+def test_a_metric_is_drawn_over_what_had_been_paid_when_it_was_reached():
+    history = learning()
+    found = points(history.state, history.now, "val_loss")
+    assert [value for _, value in found] == [0.9, 0.4, 0.3]
+    # two instances at $0.36/h, the second billed from 10 s after it was asked for: 390 s, then 10 min more each epoch
+    first, second, third = (paid for paid, _ in found)
+    assert second - first == pytest.approx(0.36 * 601 / 3600, rel=0.01)
+    assert first < second < third < float(summarise(history.state, history.now).total.cost_usd)
+    text = report_page(history, "val_loss")
+    (line,) = [a["points"] for tag, a in Page(text).tags if tag == "polyline" and (a["points"] or "").count(",") == 3]
+    across = [float(pair.split(",")[0]) for pair in (line or "").split()]
+    assert across == sorted(across)
+    assert "val_loss over dollars: 0.9 after $" in text
+
+
+def test_a_metric_that_no_epoch_told_is_refused_with_those_that_are_known():
+    history = learning()
+    with pytest.raises(SpecInvalid) as caught:
+        report_page(history, "val_los")
+    assert caught.value.hint == "did you mean val_loss?"
+    with pytest.raises(SpecInvalid, match="no epoch has told"):
+        report_page(stormy(), "val_loss")
+
+
+def test_a_hostile_metric_is_a_name_only():
+    history = learning(HOSTILE)
+    parsed = Page(report_page(history, HOSTILE))
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_several_runs_has_the_figures_of_the_comparison_and_asks_for_nothing():
+    runs = [stormy(), learning()]
+    text = compared(*runs)
+    parsed = Page(text)
+    told = compare.machine([summarise(each.state, each.now) for each in runs])["runs"]
+    rows = [row for row in parsed.rows if len(row) > 6 and row[0].get("scope") == "row"]
+    assert [Decimal(row[5]["data-value"] or "") for row in rows] == [Decimal(run["cost_usd"]) for run in told]
+    assert [float(row[3]["data-value"] or "") for row in rows] == [
+        pytest.approx(run["ratio_to_first"], abs=1e-6) for run in told
+    ]
+    for tag, attributes in parsed.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
+        assert not {"src", "href", "action", "style"} & set(attributes)
+    drawings = [a for tag, a in parsed.tags if tag == "svg" and "aria-hidden" not in a]
+    assert len(drawings) == 2
+    assert all(a["role"] == "img" and a["aria-label"] for a in drawings)
+    assert "Trend" not in text
+    assert "Trend of the last 2" in compared(*runs, with_trend=True)
+
+
+def test_hostile_runs_are_compared_and_do_nothing():
+    text = compared(hostile(), stormy())
+    assert [tag for tag, _ in Page(text).tags].count("script") == 1
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_many_runs_are_cut_and_counted():
+    text = compared(*[History() for _ in range(RUNS_MAX + 5)])
+    assert f"the last {RUNS_MAX} of {RUNS_MAX + 5}" in text
+    assert len(text.encode()) <= SIZE_MAX
+
+
+def test_overlap_is_when_two_instances_are_there():
+    def at(minutes: float):
+        return START + timedelta(minutes=minutes)
+
+    assert overlaps([(at(0), at(10)), (at(8), at(20)), (at(20), at(30))]) == [(at(8), at(10))]

@@ -1,0 +1,92 @@
+"""What an hour has cost as a run went on, in one line."""
+
+from __future__ import annotations
+
+import io
+from decimal import Decimal
+
+from hypothesis import HealthCheck, given, settings
+from rich.console import Console
+
+from spotrun.clock import ManualClock
+from spotrun.instance import EndedBy, PriceSegment
+from spotrun.report.live import LiveView
+from spotrun.report.overview import prices
+from spotrun.report.sparkline import BARS, WIDTH, price_course, sparkline
+from spotrun.run.events import InstanceGone
+from spotrun.runner import Pass
+from tests.support.decisions import spec
+from tests.support.histories import ON_DEMAND, History, random_runs
+
+
+def dearer() -> History:
+    """Spot that becomes dearer and goes, then on-demand."""
+    history = History()
+    history.after(90)
+    first = history.running(price="0.30")
+    changed = history.after(210).now
+    history.after(190).gone(first, dearer_since=(changed, "0.60"))
+    history.after(90)
+    history.running(ON_DEMAND, "3.00")
+    history.after(410)
+    return history
+
+
+def test_each_bar_is_the_price_in_effect_at_its_moment() -> None:
+    history = dearer()
+    # 1190 s in twelve: spot from 100 s to 590 s, at 0.60 from 400 s on; on-demand from 690 s
+    told = ["-" if each is None else str(each) for each in price_course(history.state, history.now, width=12)]
+    assert told == ["-", *["0.30"] * 3, "0.60", "-", *["3.00"] * 6]
+
+
+def test_an_instance_that_was_gone_before_anybody_recorded_it_is_in_it() -> None:
+    history = History()
+    launch = history.launch(price="0.30")
+    price = PriceSegment(since=history.now, usd_per_hour=Decimal("0.30"))
+    history.after(100).write(
+        InstanceGone(
+            launch=launch,
+            instance_id="i-1",
+            billed_from=price.since,
+            ended_at=history.now,
+            ended_by=EndedBy.CLOUD,
+            prices=(price,),
+            evidence="the cloud's record",
+        )
+    )
+    assert price_course(history.state, history.now, width=2) == [Decimal("0.30")] * 2
+
+
+def test_the_line_reaches_from_the_least_to_the_most_and_says_both() -> None:
+    line = sparkline([None, Decimal("0.30"), Decimal("0.60"), Decimal("3.00")])
+    assert line == f" {BARS[0]}{BARS[0]}{BARS[-1]} $0.30 to $3.00/h"
+    assert sparkline([Decimal(1), Decimal(1)]) == f"{BARS[0] * 2} $1/h"
+    assert sparkline([None]) == sparkline([]) == ""
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_runs(skewed=True))
+def test_any_run_has_a_course(history: History) -> None:
+    assert len(price_course(history.state, history.now)) == WIDTH
+    sparkline(price_course(history.state, history.now))
+
+
+def test_the_launch_view_and_the_watched_status_show_it() -> None:
+    history = dearer()
+    clock = ManualClock(history.now)
+    view = LiveView(_Ledger(history), clock, spec(), "demo")  # type: ignore[arg-type]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(view.render(Pass(state=history.state)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "$0.30 to $3.00/h" in shown
+    course = [None if each is None else str(each) for each in price_course(history.state, history.now)]
+    rows = [{"run": "demo", "next": "trains on", "prices_usd_per_hour": course}, {"run": "over", "next": None}]
+    assert [line.split()[0] for line in prices(rows)] == ["demo"]
+    assert prices(rows)[0] == f"demo {sparkline(price_course(history.state, history.now))}"
+
+
+class _Ledger:
+    """A ledger of which only the entries are looked at."""
+
+    def __init__(self, history: History) -> None:
+        self.entries = history.entries

@@ -1,0 +1,96 @@
+"""Strategies studied on recorded markets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spotrun.errors import SpotrunError
+from spotrun.report.study import as_csv, for_machines
+from spotrun.simulation.study import Options, Row, records_in, study
+from tests.support.local_runs import Site
+
+HOUR_S = 3600.0
+STRATEGIES = ("ours", "on_demand_only", "spot_only")
+OPTIONS = Options(STRATEGIES, (2 * HOUR_S,), (3 * HOUR_S, 4 * HOUR_S), (360.0,), price_ratio=3.0)
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    """One zone that has spot for two hours in three, and one that never has any, as SkyPilot publishes them."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for name, pattern in (("comes-and-goes", [1] * 12 + [0] * 6), ("never", [0] * 18)):
+        record = {"metadata": {"gap_seconds": 600}, "data": pattern * 8}
+        (folder / f"{name}.json").write_text(json.dumps(record))
+    (folder / "LICENSE.txt").write_text("none of these are records")
+    return folder
+
+
+def test_a_study_has_a_row_per_case_and_strategy_and_on_demand_costs_its_bill(traces: Path) -> None:
+    found = study(records_in(traces), OPTIONS)
+    assert [(row.strategy, row.case.deadline_s) for row in found.rows] == [
+        (strategy, deadline_s) for deadline_s in OPTIONS.deadlines_s for strategy in STRATEGIES
+    ]
+    assert [record.name for record in found.records] == ["comes-and-goes.json", "never.json"]
+    for row in found.rows:
+        assert row.trials == 8
+        if row.strategy == "on_demand_only":
+            assert row.cost_share == pytest.approx(1.0)
+        assert (row.misses > 0) == (row.strategy == "spot_only")
+
+
+def test_polarity_is_the_readers_business_and_is_told(traces: Path) -> None:
+    options = Options(("spot_only",), (HOUR_S,), (4 * HOUR_S,), (360.0,), published_as="adrs")
+    found = study([traces / "never.json"], options)
+    assert found.records[0].polarity == "0 = available (adrs)"
+    assert found.records[0].up_share == 1.0
+    assert found.rows[0].misses == 0
+
+
+def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces: Path) -> None:
+    other = Options(STRATEGIES, (2 * HOUR_S,), (3 * HOUR_S, 4 * HOUR_S), (720.0,))
+    digests = [study(records_in(traces), options).digest for options in (OPTIONS, OPTIONS, other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) -> None:
+    options = msgspec.structs.replace(OPTIONS, strategies=("ours", "greedy", "optimum"))
+    costs: dict[float, dict[str, Row]] = {}
+    for row in study(records_in(traces), options).rows:
+        costs.setdefault(row.case.deadline_s, {})[row.strategy] = row
+    for rows in costs.values():
+        assert rows["optimum"].cost_share <= min(rows["ours"].cost_share, rows["greedy"].cost_share) + 1e-9 < 1
+        assert (rows["optimum"].losses, rows["optimum"].misses) == (None, 0)
+
+
+def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
+    found = study(records_in(traces), OPTIONS)
+    rows = list(csv.DictReader(io.StringIO(as_csv(found))))
+    facts = json.loads(json.dumps(for_machines(found)))
+    assert [float(row["cost_share"]) for row in rows] == [each["cost_share"] for each in facts["results"]]
+    assert facts["results"][0]["work_s"] == 2 * HOUR_S
+
+
+def test_records_too_short_for_the_deadline_are_told(traces: Path) -> None:
+    long = Options(STRATEGIES, (HOUR_S,), (1000 * HOUR_S,), (360.0,))
+    with pytest.raises(SpotrunError, match="no record is as long as the deadlines"):
+        study(records_in(traces), long)
+    with pytest.raises(SpotrunError, match="no recorded market"):
+        records_in(traces.parent / "nowhere")
+
+
+def test_the_command_prints_tables_and_json(site: Site, traces: Path) -> None:
+    words = ("simulate", "--traces", traces, "--work", "2h", "--deadline", "4h", "--strategy", "ours")
+    said = site.call(*words)
+    assert "2h of work due in 4h, starts take 6m, one zone" in said
+    assert "comes-and-goes.json: 1 zone, 1 = available (skypilot), up 67%, tick 600 s" in said
+    facts = site.call_json(*words)
+    assert facts["sha256"] in said
+    assert "is not known" in site.call(*words[:3], "--strategy", "best", code=2)
+    assert "needs a unit" in site.call(*words[:3], "--work", "8", code=2)

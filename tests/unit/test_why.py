@@ -1,0 +1,226 @@
+"""`spotrun why`: each decision in a sentence, with the reason that the ledger has for it."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from spotrun.account.outcome import status_word
+from spotrun.report.decision import Decision, briefly
+from spotrun.report.outlook import next_decision
+from spotrun.report.overview import notes, watching
+from spotrun.report.why import decisions
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from spotrun.spec.model import RunSpec
+from tests.support.decisions import ask, decided, events_of, spec, trains
+from tests.support.histories import ON_DEMAND, SPOT, START, History, random_runs
+from tests.support.worlds import DeadlineWorld, calm
+
+
+def told(history: History, wanted: RunSpec | None = None) -> list[Decision]:
+    return decisions(history.entries, wanted or spec())
+
+
+def sentence(history: History, kind: str, wanted: RunSpec | None = None) -> str:
+    """The newest decision of that kind."""
+    return [each.sentence for each in told(history, wanted) if each.kind == kind][-1]
+
+
+def intend(history: History, wanted: RunSpec | None = None) -> int:
+    """The launch that is decided on now."""
+    (intent,) = [event for event in events_of(decided(history, wanted)) if isinstance(event, ev.LaunchIntended)]
+    return history.write(intent)
+
+
+def test_the_first_launch_says_what_it_was_chosen_from() -> None:
+    history = History()
+    intend(history)
+    assert sentence(history, "wish") == "asked for: spot where possible, on-demand after 10m without it"
+    assert sentence(history, "spot") == (
+        "asked for spot in local-a (sim-gpu) at $0.30/h simulated, $0.70 an hour below on-demand there: "
+        "first launch: the cheapest of 3 spot pools that may be asked"
+    )
+
+
+def test_on_demand_says_how_long_spot_was_missing_and_what_was_waited_for() -> None:
+    history = History()
+    for _ in range(3):
+        ask(history)
+        history.after(5)
+    history.after(595)
+    intend(history)
+    words = sentence(history, "on-demand")
+    assert words.endswith("first launch: no spot for 10m10s")
+    pools = ", ".join(f"spot in local-{zone} (sim-gpu)" for zone in "abc")
+    assert f"after a wait of 10m (no capacity: {pools}; what refuses is left alone for 2m)" in words
+
+
+def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:
+    history = History().after(3600)
+    intend(history)
+    assert "after a wait of 1h (the ledger does not say for what" in sentence(history, "spot")
+
+
+def test_many_refusals_in_a_row_are_told_briefly_to_people() -> None:
+    history = History()
+    for _ in range(40):
+        ask(history, spec(resources={"spot_policy": "spot"}))
+        history.after(45)
+    history.running()
+    made = told(history)
+    short = briefly(made)
+    assert [each.kind for each in short] == ["wish", "spot", "refused", "refused", "spot", "refused", "spot"]
+    assert short[3].sentence == f"asked 38 times more, each time in vain (entries 3 to {made[-4].number})"
+    assert briefly(made[:7]) == made[:7]
+    assert "no capacity: spot in local-a (sim-gpu), spot in local-b" in made[-1].sentence
+
+
+def test_the_way_back_to_spot_says_what_it_may_save() -> None:
+    history = History()
+    history.running(ON_DEMAND, "3.60")
+    history.after(601)
+    intend(history)
+    assert sentence(history, "return").endswith("and $3.30 an hour may be saved")
+    assert "return to spot: on-demand was kept for 10m" in sentence(history, "return")
+
+
+def test_with_a_deadline_the_saving_and_the_changeover_that_it_pays_for_are_named() -> None:
+    world = DeadlineWorld(7200, 240, 10, calm(), 20_000, strategy="ours", return_cooldown="30s")
+    assert world.finished_s(20_000) is not None
+    (back,) = [each for each in decisions(world.entries, world.spec) if each.kind == "return"]
+    assert re.search(
+        r"return to spot: \$\d\.\d\d saved in the [\dhms]+ that it may last pays for \dm\d*s? of", back.sentence
+    )
+    (first,) = [each for each in decisions(world.entries, world.spec) if each.kind == "on-demand"]
+    assert first.sentence.endswith("first launch: the work is not known yet")
+
+
+def test_a_notice_says_what_it_led_to() -> None:
+    history = History()
+    history.running()
+    history.step = 40
+    history.after(100).notice()
+    final = history.after(15).commit(final=True)
+    history.after(1).drained(final)
+    assert sentence(history, "notice").endswith("step 40 was durable 15s later; nothing has taken over yet")
+    history.running()
+    assert sentence(history, "notice") == (
+        "the cloud gave 2m of notice for spot in local-a (sim-gpu): step 40 was durable 15s later; "
+        "no step was lost; spot in local-a (sim-gpu) took over after 1m41s"
+    )
+
+
+def test_a_loss_without_a_notice_says_what_was_lost() -> None:
+    history = History()
+    launch = history.running()
+    history.step = 40
+    history.after(100).commit()
+    history.after(60).gone(launch, last_step=53)
+    history.running(ON_DEMAND, "3.6")
+    assert "was taken without a notice" in sentence(history, "loss")
+    assert "13 steps had to be done again; on-demand in local-a" in sentence(history, "loss")
+
+
+def test_an_end_says_why() -> None:
+    history = History()
+    history.write(ev.StopRequested(by="me"))
+    history.write(ev.RunStopped(reason="the rest of the budget does not pay for another instance"))
+    assert sentence(history, "stop") == "stop requested by me"
+    assert sentence(history, "end").endswith("the rest of the budget does not pay for another instance")
+
+
+def test_text_from_outside_moves_no_cursor() -> None:
+    history = History()
+    history.write(ev.RunStopped(reason="\x1b[2J\u202eover\nwritten"))
+    assert sentence(history, "end") == "run stopped: \\x1b[2J\\u202eover written"
+
+
+def test_what_had_no_effect_is_no_decision() -> None:
+    history = History()
+    entry = history.entry(ev.LaunchClosed(launch=99, cause=Cause.CAPACITY))
+    assert [each.kind for each in decisions([*history.entries, entry], spec())] == ["wish"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_runs())
+def test_every_launch_and_every_end_of_any_run_is_told_in_a_line(history: History) -> None:
+    found = {each.number: each.sentence for each in told(history)}
+    voids = {void.number for void in history.state.voids}
+    for entry in history.entries:
+        if isinstance(entry.event, ev.LaunchIntended | ev.RunStopped | ev.RunFailed | ev.RunCompleted):
+            assert (entry.number in found) is (entry.number not in voids)
+    assert all("\n" not in words and words for words in found.values())
+    coming = next_decision(history.state, spec(), history.now)
+    assert bool(coming) is (history.state.terminal is None)
+
+
+# -- what comes next -------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_next_is_told_with_its_reason() -> None:
+    history = History()
+
+    def coming(wanted: RunSpec | None = None) -> str:
+        return next_decision(history.state, wanted or spec(), history.now)
+
+    assert coming() == "asks each spot pool in turn; on-demand once spot has been missing for 10m00s"
+    for late in ({}, {"deadline": "8h"}):
+        wanted = spec(resources={"spot_policy": "on-demand"}, policy=late)
+        assert coming(wanted) == "asks each on-demand pool in turn"
+    history.close(history.launch(SPOT, "0.36"))
+    history.launch(ON_DEMAND, "3.60")
+    assert coming() == "trains on on-demand in local-a (sim-gpu) once it has booted"
+    history.close(history.state.pending_launch.number)  # type: ignore[union-attr]
+    history.running(ON_DEMAND, "3.60")
+    assert coming() == (
+        "asks for spot again at 12:11:25 UTC: $3.2400 saved an hour pays for 2m00s of changeover ($0.0120) after 13s"
+    )
+    hurried = spec(policy={"deadline": "8h"})
+    assert coming(hurried).startswith("returns to spot when its expected life pays for the way there: $3.2400 saved")
+    assert coming(spec(resources={"spot_policy": "on-demand"})).startswith("stays on demand; another instance")
+    history.notice()
+    assert coming().startswith("hands over")
+    history.write(ev.StopRequested(by="me"))
+    assert coming() == "ends once the last checkpoint is durable"
+
+
+@pytest.mark.parametrize("seconds", [0, 599])
+def test_the_time_told_for_a_return_is_the_time_of_it(seconds: float) -> None:
+    history = History()
+    trains(history, ON_DEMAND)
+    began = history.state.current.started_at  # type: ignore[union-attr]
+    history.now = began + timedelta(seconds=seconds)
+    assert f"again at {began + timedelta(minutes=10):%H:%M:%S}" in next_decision(history.state, spec(), history.now)
+    assert not decided(history)
+    history.now = began + timedelta(seconds=600)
+    assert events_of(decided(history))
+
+
+def test_who_watches_is_told_what_comes_next_until_all_have_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    history = History()
+    with watching() as view:
+        for _ in range(2):
+            view.show([row(history)])
+        history.running(ON_DEMAND, "3.60")
+        view.show([row(history)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("demo: created | epochs 0 | asks each spot pool in turn; on-demand once spot")
+    assert "training | epochs 0 | asks for spot again at 12:11:25 UTC" in second
+    assert notes([row(history)])[-1].startswith("demo asks for spot again at 12:11:25")
+
+
+def row(history: History) -> dict[str, Any]:
+    return {
+        "run": "demo",
+        "state": status_word(history.state),
+        "step": 0,
+        "epochs_completed": 0,
+        "interruptions": 0,
+        "started_at": START.isoformat(),
+        "next": next_decision(history.state, spec(), history.now),
+    }
