@@ -173,7 +173,7 @@ class Runner:
         """
         state = self._ledger.refresh()
         assert state.created is not None
-        instances = tuple(self._driver.list(state.created.uid))
+        instances = tuple(self._driver.instances(state.created.uid))
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()

@@ -45,6 +45,6 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_instances(run: OpenRun) -> None:
-    for instance in run.cloud.list(run.created.uid):
+    for instance in run.cloud.instances(run.created.uid):
         if instance.alive:
             run.cloud.terminate(instance.instance_id)

@@ -52,7 +52,7 @@ def _print_consoles(run: OpenRun) -> None:
     if not isinstance(run.cloud, LocalCloud):
         _print_failed_starts(run)
         return
-    for instance in run.cloud.list(run.created.uid):
+    for instance in run.cloud.instances(run.created.uid):
         console = run.cloud.folder(instance.instance_id) / "console.log"
         if console.exists():
             print(f"console of {instance.instance_id}:")

@@ -47,7 +47,9 @@ def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -
     from spotrun.cli import attend
 
     unwanted = [
-        instance for instance in driver.list() if instance.alive and not _wanted(instance, runs().get(instance.run_uid))
+        instance
+        for instance in driver.instances()
+        if instance.alive and not _wanted(instance, runs().get(instance.run_uid))
     ]
     for instance in unwanted:
         print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
@@ -118,7 +120,7 @@ def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
     from spotrun.errors import AccessDenied
 
     try:
-        uids = identities.list()
+        uids = identities.runs()
     except AccessDenied as error:
         print(f"nobody tells whether there are roles of runs: {error.message}")
         return []
@@ -135,6 +137,6 @@ def _is_over(run: OpenRun) -> bool:
 
     try:
         state = run.ledger.refresh()
-        return state.terminal is not None and not any(each.alive for each in run.cloud.list(run.created.uid))
+        return state.terminal is not None and not any(each.alive for each in run.cloud.instances(run.created.uid))
     except (LedgerDamaged, SpecInvalid):
         return False

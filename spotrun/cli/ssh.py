@@ -62,7 +62,7 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
     from spotrun.errors import CloudError
 
-    living = sorted((each for each in run.cloud.list(run.created.uid) if each.alive), key=lambda each: each.launch)
+    living = sorted((each for each in run.cloud.instances(run.created.uid) if each.alive), key=lambda each: each.launch)
     attempt = run.ledger.refresh().current
     wanted = instance_id or (None if attempt is None else attempt.instance_id)
     found = [each for each in living if each.instance_id == wanted]

@@ -58,7 +58,7 @@ class CloudDriver(Protocol):
             CloudUnavailable, AccessDenied: see the class docstring.
         """
 
-    def list(self, run_uid: str | None = None) -> list[Instance]:
+    def instances(self, run_uid: str | None = None) -> list[Instance]:
         """
         All instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
 

@@ -41,7 +41,7 @@ class Identities(Protocol):
             CloudError: it is still there, at least in part.
         """
 
-    def list(self) -> list[str]:
+    def runs(self) -> list[str]:
         """The uids of all runs that have one, whole or in part."""
 
 
@@ -54,5 +54,5 @@ class NoIdentities:
     def remove(self, run_uid: str) -> None:
         pass
 
-    def list(self) -> list[str]:
+    def runs(self) -> list[str]:
         return []

@@ -11,7 +11,7 @@ from spotrun.errors import SpotrunError
 
 
 def local_cloud(cloud: CloudDriver) -> Iterator[Finding]:
-    alive = sum(instance.alive for instance in cloud.list())
+    alive = sum(instance.alive for instance in cloud.instances())
     yield ok("local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor")
 
 

@@ -51,7 +51,7 @@ class Site:
 
     def _end_instances(self) -> None:
         cloud = LocalCloud(self._root, system_clock())
-        for instance in cloud.list():
+        for instance in cloud.instances():
             if instance.alive:
                 cloud.terminate(instance.instance_id)
 

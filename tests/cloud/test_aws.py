@@ -126,7 +126,7 @@ def test_p10_a_lost_answer_leaves_one_instance(account: Ec2Account, cloud: AwsCl
     account.lose_answer("RunInstances")
     instance = cloud.launch(request(cloud))
     assert len(launches(account)) == 2
-    assert [each.instance_id for each in cloud.list()] == [instance.instance_id]
+    assert [each.instance_id for each in cloud.instances()] == [instance.instance_id]
 
 
 def test_p15_throttling_is_tried_again_a_bounded_number_of_times(account: Ec2Account, cloud: AwsCloud) -> None:
@@ -141,7 +141,7 @@ def test_p15_one_describe_serves_all_runs_that_ask_together(account: Ec2Account,
     cloud.launch(request(cloud))
     account.calls.clear()
     for run in range(20):
-        cloud.list(f"{run:010}")
+        cloud.instances(f"{run:010}")
     assert [action for action, _ in account.calls].count("DescribeInstances") == 1
 
 
@@ -149,7 +149,7 @@ def test_p15_all_instances_are_read_page_by_page(account: Ec2Account, cloud: Aws
     launched = {cloud.launch(request(cloud, token=f"0123456789-{number}")).instance_id for number in range(3)}
     account.page_size = 2
     account.calls.clear()
-    assert {each.instance_id for each in cloud.list()} == launched
+    assert {each.instance_id for each in cloud.instances()} == launched
     assert [action for action, _ in account.calls].count("DescribeInstances") == 2
 
 
@@ -160,7 +160,7 @@ def test_p15_looking_again_does_not_read_the_price_history_again(account: Ec2Acc
     account.calls.clear()
     for _ in range(5):
         clock.advance(2)
-        cloud.list()
+        cloud.instances()
     actions = [action for action, _ in account.calls]
     assert (actions.count("DescribeInstances"), actions.count("DescribeSpotPriceHistory")) == (5, 1)
 

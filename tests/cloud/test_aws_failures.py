@@ -146,7 +146,7 @@ def test_p9_what_a_crash_left_unrecorded_is_found_by_its_token(account: GuardedA
         account.lose_answer("RunInstances")
     with pytest.raises(CloudUnavailable):
         cloud.launch(asked)
-    (found,) = driver().list(asked.run_uid)
+    (found,) = driver().instances(asked.run_uid)
     assert (found.token, found.launch) == (asked.token, asked.launch)
     assert driver().launch(asked).instance_id == found.instance_id
 
@@ -156,7 +156,7 @@ def test_p11_a_token_with_our_own_newer_image_is_still_its_instance(account: Gua
     first = cloud.launch(asked)
     newer = replace(asked, offering=replace(asked.offering, image=_publish_another_image(account)))
     assert driver().launch(newer).instance_id == first.instance_id
-    assert len(driver().list()) == 1
+    assert len(driver().instances()) == 1
 
 
 def test_p11_p12_nor_does_a_newer_image_raise_the_dead(account: GuardedAccount, cloud: AwsCloud) -> None:
@@ -167,7 +167,7 @@ def test_p11_p12_nor_does_a_newer_image_raise_the_dead(account: GuardedAccount, 
     newer = replace(asked, offering=replace(asked.offering, image=_publish_another_image(account)))
     with pytest.raises(LaunchTokenSpent):
         driver().launch(newer)
-    assert not [each for each in driver().list() if each.alive]
+    assert not [each for each in driver().instances() if each.alive]
 
 
 def test_p13_a_token_is_for_one_zone(account: GuardedAccount, cloud: AwsCloud) -> None:
@@ -182,7 +182,7 @@ def test_p13_a_token_is_for_one_zone(account: GuardedAccount, cloud: AwsCloud) -
     cloud.launch(asked)
     with pytest.raises(TokenReused):
         cloud.launch(replace(asked, offering=other))
-    assert len(cloud.list()) == 1
+    assert len(cloud.instances()) == 1
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_p7_an_instance_that_is_not_seen_yet_is_unknown_and_not_dead(account: Gu
     assert seen is not None
     assert seen.alive
     driver().terminate(instance.instance_id)
-    assert not [each for each in driver().list() if each.alive]
+    assert not [each for each in driver().instances() if each.alive]
 
 
 def test_p16_throttling_is_not_an_answer(account: GuardedAccount, cloud: AwsCloud) -> None:
@@ -214,7 +214,7 @@ def test_p17_p18_tags_come_with_the_launch_and_others_do_not_matter(account: Gua
     with account.as_administrator():
         boto3.client("ec2").create_tags(Resources=[instance.instance_id], Tags=[{"Key": "Name", "Value": "mine"}])
         boto3.client("ec2").delete_tags(Resources=[instance.instance_id], Tags=[{"Key": "spotrun:launch"}])
-    (seen,) = driver().list(instance.run_uid)
+    (seen,) = driver().instances(instance.run_uid)
     assert (seen.instance_id, seen.token) == (instance.instance_id, instance.token)
 
 
@@ -229,9 +229,9 @@ def test_p26_expired_credentials_are_blindness_that_passes(account: GuardedAccou
     cloud.launch(request(cloud))
     account.refuse("DescribeInstances", code, 400)
     with pytest.raises(CredentialsExpired) as raised:
-        cloud.list()
+        cloud.instances()
     assert "log in anew" in str(raised.value.hint)
-    assert [each.alive for each in cloud.list()] == [True]
+    assert [each.alive for each in cloud.instances()] == [True]
 
 
 def test_p26_no_client_outlives_its_credentials(account: GuardedAccount) -> None:
@@ -251,14 +251,14 @@ def test_p26_credentials_that_were_renewed_meanwhile_are_used(
     clock = ManualClock(datetime.now(UTC))
     cloud = driver(clock)
     log_in("FIRST")
-    cloud.list()
+    cloud.instances()
     account.expired = {"FIRST"}
     clock.advance(60)
     with pytest.raises(CredentialsExpired):
-        cloud.list()
+        cloud.instances()
     assert account.keys[-1] == "FIRST"
     log_in("SECOND")
-    cloud.list()
+    cloud.instances()
     assert account.keys[-1] == "SECOND"
 
 
@@ -320,7 +320,7 @@ def test_the_meter_runs_from_when_an_instance_was_last_seen_pending(account: Gua
     row._state.name = "pending"
     for _ in range(3):
         clock.advance(5)
-        cloud.list()
+        cloud.instances()
     row._state.name = "running"
     clock.advance(5)
     seen, elsewhere = cloud.describe(launched.instance_id), driver(clock).describe(launched.instance_id)
@@ -390,7 +390,7 @@ def _end_without_a_time(account: GuardedAccount, instance_id: str) -> None:
 
 def _alive(account: GuardedAccount) -> str:
     with account.as_administrator():
-        (found,) = [each for each in driver().list() if each.alive]
+        (found,) = [each for each in driver().instances() if each.alive]
     return found.instance_id
 
 

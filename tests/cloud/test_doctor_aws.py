@@ -85,7 +85,7 @@ def test_an_account_as_the_templates_make_it_passes_with_the_runners_policy(acco
     assert "g4dn.xlarge" in found["launch on spot"].detail
     made_on = boto3.client("ec2").describe_images()["Images"][0]["CreationDate"][:10]
     assert found["image"].detail.endswith(f", the newest behind {IMAGE_PARAMETER}, made on {made_on}")
-    assert AwsCloud(CONFIG, system_clock()).list() == []
+    assert AwsCloud(CONFIG, system_clock()).instances() == []
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(account: GuardedAccount) -> None:

@@ -70,7 +70,7 @@ def test_an_intent_names_the_version_and_a_newer_one_changes_no_repeated_call(
     again = AwsCloud(BY_TEMPLATE, ManualClock())
     assert again.launch(asked).instance_id == first.instance_id
     assert request(again).offering.launch_template == asked.offering.launch_template.replace(":1", ":2")
-    assert len(again.list()) == 1
+    assert len(again.instances()) == 1
 
 
 def test_a_newer_version_is_seen_after_a_while_by_who_looks_already(account: GuardedAccount) -> None:

@@ -155,8 +155,8 @@ def test_an_instance_outlives_its_launcher_killed_with_all_its_group(bench: Benc
         instance_id = other.stdout.readline().strip()
         os.killpg(other.pid, signal.SIGINT)
         os.killpg(other.pid, signal.SIGKILL)
-    eventually(lambda: cloud.list()[0].state is InstanceState.RUNNING)
-    assert [each.instance_id for each in cloud.list()] == [instance_id]
+    eventually(lambda: cloud.instances()[0].state is InstanceState.RUNNING)
+    assert [each.instance_id for each in cloud.instances()] == [instance_id]
 
 
 def test_eight_processes_racing_with_one_token_start_one_instance(bench: Bench) -> None:
@@ -166,7 +166,7 @@ def test_eight_processes_racing_with_one_token_start_one_instance(bench: Bench) 
     answers = {racer.communicate()[0].strip() for racer in racers}
     assert answers == {instance_id_of(request.token)}
     assert [line["event"] for line in log(bench)].count("launched") == 1
-    until(cloud, cloud.list()[0], InstanceState.RUNNING)
+    until(cloud, cloud.instances()[0], InstanceState.RUNNING)
     eventually(lambda: len(_sleepers(bench)) == 1)
 
 
@@ -191,7 +191,7 @@ def test_an_empty_folder_left_by_a_crash_is_no_instance_and_is_completed_by_a_re
     folder = Places(bench.root).record_folder(instance_id_of(request.token))
     assert folder is not None
     folder.create()
-    assert cloud.list() == []
+    assert cloud.instances() == []
     assert cloud.describe(folder.instance_id) is None
     until(cloud, cloud.launch(request), InstanceState.RUNNING)
 
@@ -216,7 +216,7 @@ def test_a_launch_cut_short_before_its_supervisor_is_completed_by_a_repeat(
     cut_short: tuple[LocalCloud, object],
 ) -> None:
     cloud, request = cut_short
-    assert cloud.list() == [], "or a runner would wait for it instead of repeating the launch"
+    assert cloud.instances() == [], "or a runner would wait for it instead of repeating the launch"
     until(cloud, cloud.launch(request), InstanceState.RUNNING)  # type: ignore[arg-type]
 
 
@@ -303,7 +303,7 @@ def test_when_supervisor_and_guardian_are_killed_whoever_looks_next_ends_the_ins
         with pytest.raises(LaunchTokenSpent):
             cloud.launch(request)
     elif look == "list":
-        cloud.list()
+        cloud.instances()
     else:
         getattr(cloud, look)(instance.instance_id)
     assert not bench.processes()
@@ -552,13 +552,13 @@ def test_a_run_is_forgotten_except_for_what_still_lives(bench: Bench) -> None:
     gone, alive = bench.running(cloud), bench.running(cloud)
     cloud.terminate(gone.instance_id)
     cloud.forget(RUN)
-    assert [each.instance_id for each in cloud.list()] == [alive.instance_id]
+    assert [each.instance_id for each in cloud.instances()] == [alive.instance_id]
     assert not cloud.folder(gone.instance_id).exists()
     assert cloud.folder(alive.instance_id).exists()
 
 
 def test_a_cloud_where_nothing_was_ever_launched_is_empty_and_makes_no_folder(bench: Bench) -> None:
-    assert bench.cloud().list() == []
+    assert bench.cloud().instances() == []
     assert not bench.root.exists()
 
 

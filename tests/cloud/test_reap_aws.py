@@ -59,7 +59,7 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
 
     assert orphan.instance_id in said
     assert strangers.instance_id not in said
-    assert {each.instance_id: each.alive for each in AwsCloud(CONFIG, ManualClock()).list()} == {
+    assert {each.instance_id: each.alive for each in AwsCloud(CONFIG, ManualClock()).instances()} == {
         orphan.instance_id: False,
         strangers.instance_id: True,
     }
@@ -113,7 +113,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
 
     assert f"the role of {runs['over'].id}, which is over" in said
     clock = ManualClock()
-    left = RunRoles(Region(REGION, clock), clock).list()
+    left = RunRoles(Region(REGION, clock), clock).runs()
     assert {*left} == {RUN, *(runs[name].created.uid for name in names if name != "over")}, "one is in no store"
     living.terminate()
     assert "removed 1\n" in reap(store)
@@ -132,7 +132,7 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
     assert f"the role of {runs['changed'].id} stays: " in said
     assert "removed 1\n" in said
     clock = ManualClock()
-    assert {*RunRoles(Region(REGION, clock), clock).list()} == {RUN, runs["changed"].created.uid}
+    assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, runs["changed"].created.uid}
 
 
 def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAccount, tmp_path: Path) -> None:

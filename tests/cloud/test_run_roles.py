@@ -298,11 +298,11 @@ def test_removing_goes_on_where_it_was_cut_off(
         patch.setattr(RunRoles, "_ask", dying_before(action))
         with pytest.raises(Killed):
             roles().remove(UID)
-    assert UID in roles().list()
+    assert UID in roles().runs()
     for _ in range(2):
         roles().remove(UID)
     assert made() is None
-    assert UID not in roles().list()
+    assert UID not in roles().runs()
 
 
 @pytest.mark.parametrize("action", REMOVING)
@@ -324,7 +324,7 @@ def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: Guarded
     assert runner.tick().done
     assert run.state.terminal is not None
     assert run.state.terminal.outcome == "stopped"
-    assert UID in roles().list()
+    assert UID in roles().runs()
 
 
 def test_half_of_a_role_is_completed_or_removed_whichever_is_asked_for(account: GuardedAccount) -> None:

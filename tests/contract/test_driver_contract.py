@@ -180,7 +180,7 @@ def test_a_repeated_launch_returns_the_same_instance(account: Account) -> None:
     assert driver.launch(request).instance_id == first.instance_id
     seen(driver, first, InstanceState.RUNNING)
     assert account.driver().launch(request).instance_id == first.instance_id
-    assert len(driver.list()) == 1
+    assert len(driver.instances()) == 1
 
 
 def test_racing_launches_with_one_token_start_one_instance(account: Account) -> None:
@@ -188,7 +188,7 @@ def test_racing_launches_with_one_token_start_one_instance(account: Account) -> 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: account.driver().launch(request), range(8)))
     assert len({instance.instance_id for instance in answers}) == 1
-    assert len(account.driver().list()) == 1
+    assert len(account.driver().instances()) == 1
 
 
 def test_another_token_is_another_instance(account: Account) -> None:
@@ -196,7 +196,7 @@ def test_another_token_is_another_instance(account: Account) -> None:
     first = driver.launch(request_for(offering(driver), token="a"))
     second = driver.launch(request_for(offering(driver), token="b"))
     assert first.instance_id != second.instance_id
-    assert {each.instance_id for each in driver.list()} == {first.instance_id, second.instance_id}
+    assert {each.instance_id for each in driver.instances()} == {first.instance_id, second.instance_id}
 
 
 def test_a_token_used_for_another_request_is_refused(account: Account) -> None:
@@ -204,7 +204,7 @@ def test_a_token_used_for_another_request_is_refused(account: Account) -> None:
     driver.launch(request_for(offering(driver, CapacityType.SPOT)))
     with pytest.raises(CloudError):
         driver.launch(request_for(offering(driver, CapacityType.ON_DEMAND)))
-    assert len(driver.list()) == 1
+    assert len(driver.instances()) == 1
 
 
 def test_a_new_driver_ends_what_an_old_one_launched(account: Account) -> None:
@@ -235,22 +235,22 @@ def test_the_token_of_a_terminated_instance_is_spent(account: Account) -> None:
     seen(driver, instance, InstanceState.TERMINATED)
     with pytest.raises(LaunchTokenSpent):
         account.driver().launch(request)
-    assert not [each for each in driver.list() if each.alive]
+    assert not [each for each in driver.instances() if each.alive]
 
 
 def test_an_unknown_instance_is_none(account: Account) -> None:
     assert account.driver().describe("i-00000000000000000") is None
     assert account.driver().describe("../../etc") is None
-    assert account.driver().list() == []
+    assert account.driver().instances() == []
 
 
 def test_instances_are_listed_by_run(account: Account) -> None:
     driver = account.driver()
     mine = driver.launch(request_for(offering(driver), token="a", run_uid=OTHERS[0]))
     driver.launch(request_for(offering(driver), token="b", run_uid=OTHERS[1]))
-    assert [each.instance_id for each in account.driver().list(OTHERS[0])] == [mine.instance_id]
-    assert len(account.driver().list()) == 2
-    assert account.driver().list("cccccccccc") == []
+    assert [each.instance_id for each in account.driver().instances(OTHERS[0])] == [mine.instance_id]
+    assert len(account.driver().instances()) == 2
+    assert account.driver().instances("cccccccccc") == []
 
 
 def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account: Account) -> None:
@@ -258,7 +258,7 @@ def test_what_the_cloud_does_not_rent_out_is_refused_and_starts_nothing(account:
     unknown = msgspec.structs.replace(offering(driver), instance_type="x99.huge")
     with pytest.raises(CloudError):
         driver.launch(request_for(unknown))
-    assert driver.list() == []
+    assert driver.instances() == []
 
 
 def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Account) -> None:

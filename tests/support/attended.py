@@ -85,7 +85,7 @@ class Attended:
     def instances(self) -> list[str]:
         """Those that live, by their ids."""
         with self._account.as_administrator():
-            return [each.instance_id for each in AwsCloud(CONFIG, self.clock).list(UID) if each.alive]
+            return [each.instance_id for each in AwsCloud(CONFIG, self.clock).instances(UID) if each.alive]
 
     def schedules(self) -> list[str]:
         with self._account.as_administrator():

@@ -66,7 +66,7 @@ class Bench:
 
     def close(self) -> None:
         cloud = self.cloud()
-        for instance in cloud.list():
+        for instance in cloud.instances():
             cloud.terminate(instance.instance_id)
         eventually(lambda: not self.processes())
 

@@ -109,7 +109,7 @@ class Site:
                 child.communicate()
         for name in self._runs():
             run = self.run(name)
-            for instance in run.cloud.list(run.created.uid):
+            for instance in run.cloud.instances(run.created.uid):
                 run.cloud.terminate(instance.instance_id)
 
     def _runs(self) -> list[str]:

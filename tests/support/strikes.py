@@ -43,7 +43,7 @@ def _take_instance() -> None:
 
 
 def _oldest_running(cloud: LocalCloud) -> str | None:
-    running = [instance for instance in cloud.list() if instance.state is InstanceState.RUNNING]
+    running = [instance for instance in cloud.instances() if instance.state is InstanceState.RUNNING]
     return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
 
 

@@ -220,7 +220,7 @@ def test_the_cloud_tells_takes_and_refuses_as_its_market_says() -> None:
     with pytest.raises(InsufficientCapacity):
         cloud.launch(request(cloud, "a", "told"))
     clock.pass_to(600)
-    (gone,) = cloud.list()
+    (gone,) = cloud.instances()
     assert (gone.ended_by, gone.ended_at) == (EndedBy.CLOUD, instance.launched_at + timedelta(seconds=600))
     clock.pass_to(1200)
     assert cloud.launch(request(cloud, "a", "again")).alive
@@ -231,11 +231,11 @@ def test_a_new_instance_may_not_be_listed_yet_and_its_token_finds_it() -> None:
     cloud = SimulatedCloud(clock, CalmMarket([*ZONES.values(), *DEAR]), STEADY, hidden_s=(60.0, 60.0))
     wanted = request(cloud, "a")
     instance = cloud.launch(wanted)
-    assert cloud.list() == []
+    assert cloud.instances() == []
     assert cloud.describe(instance.instance_id) is None
     assert cloud.launch(wanted).instance_id == instance.instance_id
     clock.advance(60)
-    assert [each.instance_id for each in cloud.list()] == [instance.instance_id]
+    assert [each.instance_id for each in cloud.instances()] == [instance.instance_id]
 
 
 def test_when_its_record_is_over_a_market_begins_anew() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from datetime import datetime, timedelta
 from typing import Any
@@ -45,12 +44,12 @@ class AwsCloud:
         self._regions = {name: Region(name, clock) for name in config.regions}
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
         self._endings = {name: Endings(region) for name, region in self._regions.items()}
-        self._snapshots: dict[str, tuple[float, builtins.list[Instance]]] = {}
+        self._snapshots: dict[str, tuple[float, list[Instance]]] = {}
         self._pending_at: dict[str, datetime] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
-    def offerings(self) -> builtins.list[Offering]:
+    def offerings(self) -> list[Offering]:
         return [offering for catalog in self._catalogs.values() for offering in catalog.offerings()]
 
     def launch(self, request: LaunchRequest) -> Instance:
@@ -75,9 +74,9 @@ class AwsCloud:
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        return next((each for each in self.list() if each.instance_id == instance_id), None)
+        return next((each for each in self.instances() if each.instance_id == instance_id), None)
 
-    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
+    def instances(self, run_uid: str | None = None) -> list[Instance]:
         seen = [instance for region in self._regions.values() for instance in self._snapshot(region)]
         return [instance for instance in seen if run_uid in (None, instance.run_uid)]
 
@@ -144,14 +143,14 @@ class AwsCloud:
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _snapshot(self, region: Region) -> builtins.list[Instance]:
+    def _snapshot(self, region: Region) -> list[Instance]:
         now_s = self._clock.monotonic()
         known = self._snapshots.get(region.name)
         if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:
             known = self._snapshots[region.name] = (now_s, self._look(region))
         return known[1]
 
-    def _look(self, region: Region) -> builtins.list[Instance]:
+    def _look(self, region: Region) -> list[Instance]:
         """All of ours in one batched call, whatever the number of runs; and one for what spot has cost them."""
         filters = [{"Name": "tag-key", "Values": [tag.RUN]}]
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)

@@ -8,7 +8,6 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_in
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +66,7 @@ class RunRoles:
             self._undo("take a role's policy", "detach_role_policy", **role, PolicyArn=self._policy_arn)
             self._undo("delete a role", "delete_role", **role)
 
-    def list(self) -> builtins.list[str]:
+    def runs(self) -> list[str]:
         roles = self._region.pages(self._region.iam, "list_roles", "Roles")
         names = (str(role["RoleName"]) for role in roles)
         return [name.removeprefix(OWN_PROFILE) for name in names if name.startswith(OWN_PROFILE)]
@@ -175,5 +174,5 @@ def _both(name: str) -> dict[str, str]:
     return {"InstanceProfileName": name, "RoleName": name}
 
 
-def _as_list(tags: Mapping[str, str]) -> builtins.list[dict[str, str]]:
+def _as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": text} for key, text in tags.items()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import os
 import select
@@ -85,7 +84,7 @@ class LocalCloud:
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
-    def offerings(self) -> builtins.list[Offering]:
+    def offerings(self) -> list[Offering]:
         return self._market.offerings(self._clock.now())
 
     def launch(self, request: LaunchRequest) -> Instance:
@@ -102,7 +101,7 @@ class LocalCloud:
             record = None if folder is None else self._shown(folder)
             return None if folder is None or record is None else _as_seen(folder, record)
 
-    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
+    def instances(self, run_uid: str | None = None) -> list[Instance]:
         with _as_unavailable():
             known = [(folder, self._shown(folder)) for folder in self._places.record_folders()]
             seen = [_as_seen(folder, record) for folder, record in known if record is not None]
@@ -172,7 +171,7 @@ class LocalCloud:
             record = self._settled(folder)
             if record is not None and record.ended and record.instance.run_uid == run_uid:
                 self._places.remove_instance(folder)
-        if not self.list(run_uid):
+        if not self.instances(run_uid):
             self._places.market(run_uid).unlink(missing_ok=True)
             self._places.market(run_uid).with_suffix(".lock").unlink(missing_ok=True)
 
@@ -393,7 +392,7 @@ def _pool_facts(pool: Pool) -> dict[str, str]:
     return {"zone": pool.zone, "instance_type": pool.instance_type, "capacity_type": str(pool.capacity_type)}
 
 
-def _supervisor_command(root: Path, instance_id: str, ready: int) -> builtins.list[str]:
+def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
     return [sys.executable, "-P", "-m", "spotrun.clouds.local.supervisor", str(root), instance_id, str(ready)]
 
 

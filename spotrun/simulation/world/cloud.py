@@ -7,7 +7,6 @@ It is a function of time: whoever asks it sees what has happened by now. What a 
 
 from __future__ import annotations
 
-import builtins
 import threading
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -71,8 +70,8 @@ class SimulatedCloud:
     name: str = "local"
     down: bool = False
     changes: int = 0
-    launches: builtins.list[LaunchRequest] = field(default_factory=builtins.list)
-    terminations: builtins.list[str] = field(default_factory=builtins.list)
+    launches: list[LaunchRequest] = field(default_factory=list)
+    terminations: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._began_s, self._began_at = self.clock.monotonic(), self.clock.now()
@@ -83,7 +82,7 @@ class SimulatedCloud:
 
     # -- the five verbs
 
-    def offerings(self) -> builtins.list[Offering]:
+    def offerings(self) -> list[Offering]:
         self._answer()
         return self.market.offerings(self.now_s)
 
@@ -108,7 +107,7 @@ class SimulatedCloud:
             found = self._machines.get(instance_id)
             return None if found is None or found.listed_s > self.now_s else self.seen(instance_id)
 
-    def list(self, run_uid: str | None = None) -> builtins.list[Instance]:
+    def instances(self, run_uid: str | None = None) -> list[Instance]:
         self._answer()
         with self._lock:
             self.settle()
@@ -137,12 +136,12 @@ class SimulatedCloud:
         return self.clock.monotonic() - self._began_s
 
     @property
-    def all(self) -> builtins.list[Instance]:
+    def all(self) -> list[Instance]:
         self.settle()
         return [machine.instance for machine in self._machines.values()]
 
     @property
-    def alive(self) -> builtins.list[Instance]:
+    def alive(self) -> list[Instance]:
         self.settle()
         return [machine.instance for machine in self._living.values()]
 
@@ -158,7 +157,7 @@ class SimulatedCloud:
 
     def ordinal(self, instance_id: str) -> int:
         """How many instances were launched before this one."""
-        return builtins.list(self._machines).index(instance_id)
+        return list(self._machines).index(instance_id)
 
     def end(self, instance_id: str, by: EndedBy) -> None:
         """End an instance now, unless it has ended."""
@@ -197,7 +196,7 @@ class SimulatedCloud:
         """Let happen what was to happen by now."""
         with self._lock:
             now_s = self.now_s
-            for machine in builtins.list(self._living.values()):
+            for machine in list(self._living.values()):
                 if machine.prices_until_s <= now_s:
                     self._charge(machine, now_s)
                 if machine.next_s() <= now_s:
