@@ -37,8 +37,8 @@ from spotrun.agent.pace import Pace
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import DETAIL_MAX, Saver
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import ABORT_GRACE_S, Incarnation, start_trainer
-from spotrun.agent.trainer_process import Trainer
+from spotrun.agent.trainer import ABORT_GRACE_S, Trainer, start_trainer
+from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause, ResumedFrom
@@ -66,7 +66,7 @@ class AttemptLoop:
     Runs the trainers of one attempt. `spare` is a trainer that was started before the takeover and waits in its set-up.
     """
 
-    def __init__(self, node: Node, spare: Trainer | None = None) -> None:
+    def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
         self._node = node
         self._spare = spare
         self._saver = Saver(
@@ -83,7 +83,7 @@ class AttemptLoop:
         self._leave = Leave(node.clock)
         place = node.place
         self._chronicle = Chronicle(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
-        self._current: Incarnation | None = None
+        self._current: Trainer | None = None
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
 
@@ -116,9 +116,7 @@ class AttemptLoop:
 
     def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
-        self._current = Incarnation(
-            self._node, self._taken_spare(incarnation) or start_trainer(self._node, incarnation)
-        )
+        self._current = Trainer(self._node, self._taken_spare(incarnation) or start_trainer(self._node, incarnation))
         self._pace.new_trainer()
         try:
             found = newest_checkpoint(self._node, ready(), self._trainer)
@@ -139,7 +137,7 @@ class AttemptLoop:
         self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
         self._trainer.begin_at(told_to_trainer(self._node, image), image)
 
-    def _taken_spare(self, incarnation: int) -> Trainer | None:
+    def _taken_spare(self, incarnation: int) -> TrainerProcess | None:
         spare, self._spare = self._spare, None
         if spare is not None and spare.incarnation != incarnation:
             spare.kill()
@@ -442,7 +440,7 @@ class AttemptLoop:
     # -- small things --------------------------------------------------------------------------------------------
 
     @property
-    def _trainer(self) -> Incarnation:
+    def _trainer(self) -> Trainer:
         assert self._current is not None
         return self._current
 

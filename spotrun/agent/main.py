@@ -23,7 +23,7 @@ from spotrun.agent.node import Node, Place
 from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
 from spotrun.agent.trainer import start_trainer
-from spotrun.agent.trainer_process import Trainer
+from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.errors import SpotrunError
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
@@ -62,7 +62,7 @@ def _run(node: Node) -> None:
     verdict = _standing(node)
     groups.end_left_over(node.place.trainer_mark, node.place.instance_id)
     failure = _set_up(node)
-    spare: Trainer | None = None
+    spare: TrainerProcess | None = None
     image = None
     try:
         if verdict is not Standing.CONTINUE and _standing(node) is Standing.STAND_BY:
@@ -100,7 +100,7 @@ def _set_up(node: Node) -> str | None:
     return None
 
 
-def _early_trainer(node: Node) -> Trainer | None:
+def _early_trainer(node: Node) -> TrainerProcess | None:
     """
     A trainer that does its imports while we wait, and blocks in its set-up.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotrun.agent.node import Node
-from spotrun.agent.trainer import Incarnation, Newest
+from spotrun.agent.trainer import Newest, Trainer
 from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
 from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.run.events import Cause
@@ -26,7 +26,7 @@ class NothingToResumeFrom(Exception):
 class Forwarding:
     """A trainer that is told of its checkpoint while that is fetched."""
 
-    def __init__(self, node: Node, trainer: Incarnation) -> None:
+    def __init__(self, node: Node, trainer: Trainer) -> None:
         self._node = node
         self._trainer = trainer
 
@@ -37,7 +37,7 @@ class Forwarding:
         self._trainer.arrived(size_bytes)
 
 
-def newest_checkpoint(node: Node, ready: Image | None, trainer: Incarnation) -> Found | None:
+def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer) -> Found | None:
     """
     The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched, and of
     what is fetched the trainer is told at once.

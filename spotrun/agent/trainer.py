@@ -17,7 +17,7 @@ from spotrun.agent.inbox import Exited, Said, forget
 from spotrun.agent.liveness import Signs, Vigil
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer_process import Trainer, training_command, user_environment
+from spotrun.agent.trainer_process import TrainerProcess, training_command, user_environment
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
     ArenaFree,
@@ -73,13 +73,13 @@ class _Coming:
         return True
 
 
-class Incarnation:
+class Trainer:
     """
     Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the last snapshot and its
     commit, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far.
     """
 
-    def __init__(self, node: Node, trainer: Trainer) -> None:
+    def __init__(self, node: Node, trainer: TrainerProcess) -> None:
         self.number = trainer.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
@@ -311,8 +311,8 @@ class Incarnation:
         self._arenas.close()
 
 
-def start_trainer(node: Node, incarnation: int) -> Trainer:
-    trainer = Trainer(incarnation, node.inbox, node.clock, node.console.size_bytes())
+def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
+    trainer = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
         environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)

@@ -80,9 +80,9 @@ def _folder_of_python(instance_dir: Path) -> Path:
     return folder
 
 
-class Trainer:
+class TrainerProcess:
     """
-    Trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
+    TrainerProcess `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
     Its messages and its end go to the inbox, the end last.
     """
