@@ -27,7 +27,7 @@ class Signs:
     cpu_s: float
 
 
-class Vigil:
+class Liveness:
     """Over one trainer, from its start on. `read_signs` is asked while nothing else tells that it lives."""
 
     def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:

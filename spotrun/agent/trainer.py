@@ -14,7 +14,7 @@ from spotrun import trainer_link
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arena, Arenas
 from spotrun.agent.inbox import Exited, Said, forget
-from spotrun.agent.liveness import Signs, Vigil
+from spotrun.agent.liveness import Liveness, Signs
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainer_process import TrainerProcess, training_command, user_environment
@@ -101,7 +101,7 @@ class Trainer:
         self._wants_room = False
         self._kill_at_s: float | None = None
         self._log_start = trainer.log_start
-        self._vigil = Vigil(node.clock, self._signs)
+        self._liveness = Liveness(node.clock, self._signs)
 
     @property
     def makes_snapshots(self) -> bool:
@@ -148,11 +148,11 @@ class Trainer:
         forget(self._node.inbox, self.number)
         self._trainer = start_trainer(self._node, self.number)
         self._log_start = self._trainer.log_start
-        self._vigil.heard()
+        self._liveness.heard()
 
     def hello(self, hello: Hello, at_s: float) -> None:
         self._trainer.hello = hello
-        self._vigil.heard(at_s)
+        self._liveness.heard(at_s)
         self._tell_where()
 
     def _tell_where(self) -> None:
@@ -160,7 +160,7 @@ class Trainer:
         if self._told_where or self._resume is None or not self.makes_snapshots:
             return
         self._told_where = True
-        self._vigil.heard()
+        self._liveness.heard()
         if self._coming is None:
             self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
 
@@ -250,12 +250,12 @@ class Trainer:
 
     def progressed(self, progress: Progress, at_s: float) -> None:
         self.progress = progress
-        self._vigil.heard(at_s)
+        self._liveness.heard(at_s)
         self._drop_image()
 
     def finish(self, finished: Finished, at_s: float) -> None:
         self.finished = finished
-        self._vigil.heard(at_s)
+        self._liveness.heard(at_s)
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
@@ -264,7 +264,7 @@ class Trainer:
         if self._kill_at_s is not None or self.exited is not None or draining:
             return
         if self._wants_room and self._arenas.none_is_free:
-            self._vigil.heard()  # an upload makes room
+            self._liveness.heard()  # an upload makes room
         training = self.progress is not None and self.finished is None
         limit_s = decisions.hang_limit_s(
             step_s,
@@ -272,7 +272,7 @@ class Trainer:
             HANG_FLOOR_S * self._node.clock.scale,
             training=training,
         )
-        if self._vigil.silent_s(training=training) >= limit_s:
+        if self._liveness.silent_s(training=training) >= limit_s:
             self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
