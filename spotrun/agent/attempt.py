@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from spotrun.agent import decisions
-from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.cpu_priority import Precedence
 from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.figures import figures
@@ -82,7 +82,7 @@ class AttemptLoop:
         )
         self._leave = Leave(node.clock)
         place = node.place
-        self._chronicle = Chronicle(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
+        self._journal = AttemptJournal(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
         self._current: Trainer | None = None
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class AttemptLoop:
         Raises:
             PowerOff: always, with the reason.
         """
-        attempt = self._chronicle.take_over()
+        attempt = self._journal.take_over()
         self._node.status.change(phase="restore", attempt=attempt.number)
         hazard = observed_hazard(self._state, self._node.clock.now())
         self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard, self._now_s)
@@ -105,7 +105,7 @@ class AttemptLoop:
 
     def fail_setup(self, detail: str) -> NoReturn:
         """Take over only to say why there will be no training."""
-        self._chronicle.take_over()
+        self._journal.take_over()
         self._end_with_error(Cause.USER_ERROR, detail)
 
     def _committed_s(self) -> float | None:
@@ -125,14 +125,14 @@ class AttemptLoop:
         image = None if found is None else found.image
         commit = None if image is None else image.commit
         resumed = ResumedFrom(
-            attempt=self._chronicle.attempt,
+            attempt=self._journal.attempt,
             incarnation=incarnation,
             commit=None if commit is None else commit.number,
             epoch=0 if commit is None else commit.event.epoch,
             step=0 if commit is None else commit.event.step,
             skipped=() if found is None else found.skipped,
         )
-        self._chronicle.resumed(incarnation, resumed)
+        self._journal.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
         self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
         self._trainer.begin_at(told_to_trainer(self._node, image), image)
@@ -179,7 +179,7 @@ class AttemptLoop:
                 self._notice(letter)
             case NoticesLost():
                 self._pace.unwarned()
-                self._chronicle.notices_lost(letter)
+                self._journal.notices_lost(letter)
             case LedgerRead():
                 self._read(self._state)
             case LedgerLost():
@@ -196,9 +196,9 @@ class AttemptLoop:
                 pass  # of a trainer that is gone
 
     def _read(self, state: RunState) -> None:
-        if decisions.is_fenced(state, self._chronicle.attempt):
+        if decisions.is_fenced(state, self._journal.attempt):
             raise PowerOff("the run goes on elsewhere, or has ended")
-        self._leave.read(state, self._chronicle.attempt)
+        self._leave.read(state, self._journal.attempt)
 
     # -- what the trainer says -----------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class AttemptLoop:
                 self._make_room()
             case EpochEnded() as ended:
                 self._pace.epoch_ended(ended.step)
-                self._chronicle.epoch_completed(ended, said)
+                self._journal.epoch_completed(ended, said)
                 self._tell_figures(ended.epoch + 1)
             case Refused() as refused:
                 self._trainer.refuse(refused)
@@ -227,7 +227,7 @@ class AttemptLoop:
 
     def _progressed(self, progress: Progress, at_s: float) -> None:
         if self._trainer.progress is None:
-            self._chronicle.training_started(self._trainer.number, progress.step)
+            self._journal.training_started(self._trainer.number, progress.step)
             self._node.status.change(phase="train")
             self._tell_figures()
         self._trainer.progressed(progress, at_s)
@@ -242,7 +242,7 @@ class AttemptLoop:
         self._pace.snapshot(taken.step, taken.stall_s * self._node.clock.scale, said.at_s)
         self._node.status.facts["stall_s"] = self._pace.stall_s
         why = self._why(taken)
-        self._saver.offer(self._trainer.snapshot(self._chronicle.attempt, arena, said, taken, why))
+        self._saver.offer(self._trainer.snapshot(self._journal.attempt, arena, said, taken, why))
         if taken.final and self._leave.deadline_s is not None:
             self._saver.abandon()
 
@@ -286,7 +286,7 @@ class AttemptLoop:
             return
         known = self._state.epochs[-1].event.epoch + 1 if self._state.epochs else 0
         ended = max(known, epochs_ended)
-        self._trainer.tell(figures(self._state, self._node.clock.now(), self._chronicle.attempt, ended))
+        self._trainer.tell(figures(self._state, self._node.clock.now(), self._journal.attempt, ended))
 
     def _save_failed(self, letter: SaveFailed) -> None:
         last_chance = self._trainer.exited is not None or self._leave.draining_s is not None
@@ -314,7 +314,7 @@ class AttemptLoop:
         else:
             self._leave.notice(notice)
             self._saver.hurry()
-        self._chronicle.notice_seen(notice)
+        self._journal.notice_seen(notice)
 
     def _follow_leave(self) -> None:
         stage = self._leave.stage(self._pace)
@@ -341,12 +341,12 @@ class AttemptLoop:
         if not trainer.makes_snapshots:
             trainer.terminate(ABORT_GRACE_S if self._leave.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
-        self._chronicle.drained(self._newest_commit(), stopped_at, self._leave.reason)
+        self._journal.drained(self._newest_commit(), stopped_at, self._leave.reason)
         self._go("drained")
 
     def _end_drained(self, final: Snapshot, commit: int) -> NoReturn:
         final_commit = commit if final.taken.finite else self._newest_commit()
-        self._chronicle.drained(final_commit, final.taken_at, self._leave.reason)
+        self._journal.drained(final_commit, final.taken_at, self._leave.reason)
         self._go("drained")
 
     def _end_undrained(self) -> NoReturn:
@@ -392,7 +392,7 @@ class AttemptLoop:
     def _complete(self) -> NoReturn:
         final, finished = self._trainer.final, self._trainer.finished
         commit = final[1] if final is not None and final[0].taken.finite else self._newest_commit()
-        self._chronicle.completed(commit, self._trainer.last_step if finished is None else finished.step)
+        self._journal.completed(commit, self._trainer.last_step if finished is None else finished.step)
         self._power_off("completed")
 
     def _restart_or_give_up(self, exited: Exited) -> None:
@@ -401,7 +401,7 @@ class AttemptLoop:
         words = decisions.exit_words(exited.exit_code, cause)
         tail = trainer.tail()
         detail = f"{words}\n{tail[-DETAIL_MAX:]}"
-        event = self._chronicle.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, detail)
+        event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, detail)
         reason = decisions.why_give_up(self._state, event, self._node.spec.retry.max_restarts)
         if reason is not None:
             self._end_with_error(cause, f"{words}; {reason}\n{tail[-DETAIL_MAX:]}")
@@ -417,13 +417,13 @@ class AttemptLoop:
         """`lossy`: steps were lost, and the ledger adds which one survives."""
         self.close()
         last_step = 0 if self._current is None else self._current.last_step
-        self._chronicle.ended(cause, last_step, self._node.console.clean(detail), lossy=lossy)
+        self._journal.ended(cause, last_step, self._node.console.clean(detail), lossy=lossy)
         self._go(f"ended: {cause.value}")
 
     def _go(self, reason: str) -> NoReturn:
         """Power off, once it is no cheaper to be taken."""
         self.close()
-        await_the_cloud(self._node, self._chronicle.attempt)
+        await_the_cloud(self._node, self._journal.attempt)
         self._power_off(reason)
 
     def _power_off(self, reason: str) -> NoReturn:

@@ -37,7 +37,7 @@ APPEND_WITHIN_S = 3700.0
 """System time; longer than the recorder's own patience."""
 
 
-class Journal(Protocol):
+class EventRecorder(Protocol):
     """Where an agent's events are taken down, in order: a Recorder."""
 
     @property
@@ -46,7 +46,7 @@ class Journal(Protocol):
     def append(self, decide: Decide) -> Future[Entry | None]: ...
 
 
-class Chronicle:
+class AttemptJournal:
     """
     The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`.
 
@@ -55,9 +55,9 @@ class Chronicle:
     """
 
     def __init__(
-        self, journal: Journal, launch: int, instance_id: str, booted_at: datetime, setup: SetUp | None = None
+        self, recorder: EventRecorder, launch: int, instance_id: str, booted_at: datetime, setup: SetUp | None = None
     ) -> None:
-        self._journal = journal
+        self._recorder = recorder
         self._launch = launch
         self._started = AttemptStarted(launch=launch, instance_id=instance_id, booted_at=booted_at, setup=setup)
         self.attempt = -1
@@ -70,10 +70,10 @@ class Chronicle:
             PowerOff: this launch may not start one.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
-        number = self._journal.state.launches[self._launch].attempt
+        number = self._recorder.state.launches[self._launch].attempt
         assert number is not None
         self.attempt = number
-        return self._mine(self._journal.state)
+        return self._mine(self._recorder.state)
 
     def resumed(self, incarnation: int, event: ResumedFrom) -> None:
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))
@@ -155,13 +155,13 @@ class Chronicle:
             PowerOff: this agent may not write any more.
         """
         try:
-            self._journal.append(decide).result(APPEND_WITHIN_S)
+            self._recorder.append(decide).result(APPEND_WITHIN_S)
         except SpotrunError as error:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
         """Without waiting. If it is refused the inbox will say so."""
-        self._journal.append(decide)
+        self._recorder.append(decide)
 
 
 def _survivor(state: RunState) -> str:

@@ -79,8 +79,8 @@ class Trainer:
     commit, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far.
     """
 
-    def __init__(self, node: Node, trainer: TrainerProcess) -> None:
-        self.number = trainer.incarnation
+    def __init__(self, node: Node, process: TrainerProcess) -> None:
+        self.number = process.incarnation
         self.progress: Progress | None = None
         self.asked: str | None = None
         self.finished: Finished | None = None
@@ -90,7 +90,7 @@ class Trainer:
         self.hung = False
         self.stalled_s = 0.0
         self._node = node
-        self._trainer = trainer
+        self._process = process
         self._arenas = Arenas()
         self._sequence = 0
         self._newest: Newest | None = None
@@ -100,13 +100,13 @@ class Trainer:
         self._told_where = False
         self._wants_room = False
         self._kill_at_s: float | None = None
-        self._log_start = trainer.log_start
+        self._log_start = process.log_start
         self._liveness = Liveness(node.clock, self._signs)
 
     @property
     def makes_snapshots(self) -> bool:
         """It has our callback; any other command does not."""
-        return self._trainer.hello is not None
+        return self._process.hello is not None
 
     @property
     def last_step(self) -> int:
@@ -120,13 +120,13 @@ class Trainer:
         """`image` is being fetched, `begin_bytes` of it first."""
         self._start_anew_unless_told_of(image)
         self._coming = _Coming(image, begin_bytes)
-        self._trainer.send(msgspec.structs.replace(resume, here_bytes=0), fds=(image.fd,))
+        self._process.send(msgspec.structs.replace(resume, here_bytes=0), fds=(image.fd,))
 
     def arrived(self, size_bytes: int) -> None:
         """The first bytes of what it begins with."""
         assert self._coming is not None
         if self._coming.worth_telling(size_bytes):
-            self._trainer.send(Arrived(size_bytes=size_bytes))
+            self._process.send(Arrived(size_bytes=size_bytes))
 
     def begin_at(self, resume: Resume, image: Image | None) -> None:
         """
@@ -144,14 +144,14 @@ class Trainer:
             return
         self._coming = None
         self._node.note("the trainer is started anew: the checkpoint that it was to begin with is damaged")
-        self._trainer.kill()
+        self._process.kill()
         forget(self._node.inbox, self.number)
-        self._trainer = start_trainer(self._node, self.number)
-        self._log_start = self._trainer.log_start
+        self._process = start_trainer(self._node, self.number)
+        self._log_start = self._process.log_start
         self._liveness.heard()
 
     def hello(self, hello: Hello, at_s: float) -> None:
-        self._trainer.hello = hello
+        self._process.hello = hello
         self._liveness.heard(at_s)
         self._tell_where()
 
@@ -162,7 +162,7 @@ class Trainer:
         self._told_where = True
         self._liveness.heard()
         if self._coming is None:
-            self._trainer.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+            self._process.send(self._resume, fds=() if self._image is None else (self._image.fd,))
 
     def _drop_image(self) -> None:
         if self._image is not None:
@@ -175,11 +175,11 @@ class Trainer:
         arenas = self._arenas.grant(size_bytes)
         starts = tuple(arena.start for arena in arenas)
         granted = trainer_link.Arenas(size_bytes=size_bytes, starts=starts, first=arenas[0].number)
-        self._trainer.send(granted, (arenas[0].fd,))
+        self._process.send(granted, (arenas[0].fd,))
 
     def ask(self, why: Why) -> None:
         self.asked = why
-        self._trainer.send(SnapshotWanted(why=why))
+        self._process.send(SnapshotWanted(why=why))
 
     def filled(self, taken: SnapshotTaken) -> Arena | None:
         """The arena that holds the snapshot; None where it was not the trainer's to fill."""
@@ -215,13 +215,13 @@ class Trainer:
         self._forget_newest()
         fd = snapshot.arena.descriptor()
         self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
-        self._trainer.send(Committed(step=snapshot.taken.step))
+        self._process.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
             self.final = snapshot, commit
 
     def tell(self, figures: Figures) -> None:
         if self.makes_snapshots:
-            self._trainer.send(figures)
+            self._process.send(figures)
 
     def take_newest(self) -> Newest | None:
         """The newest commit, with its descriptor, which is now the caller's."""
@@ -244,7 +244,7 @@ class Trainer:
 
     def _make_room(self) -> None:
         if (number := self._arenas.give()) is not None:
-            self._trainer.send(ArenaFree(arena=number))
+            self._process.send(ArenaFree(arena=number))
 
     # -- signs of life -------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Trainer:
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
-            self._trainer.kill()
+            self._process.kill()
         if self._kill_at_s is not None or self.exited is not None or draining:
             return
         if self._wants_room and self._arenas.none_is_free:
@@ -276,15 +276,15 @@ class Trainer:
             self._node.note(f"no sign of life for {limit_s:.0f} s: the trainer is ended; its stacks follow")
             self.hung = True
             self._kill_at_s = time.monotonic() + ABORT_GRACE_S
-            self._trainer.abort()
+            self._process.abort()
 
     def _signs(self) -> Signs:
-        return Signs(self._node.console.size_bytes(), self._trainer.cpu_s())
+        return Signs(self._node.console.size_bytes(), self._process.cpu_s())
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def drain(self, reason: str) -> None:
-        self._trainer.send(DrainWanted(reason=reason))
+        self._process.send(DrainWanted(reason=reason))
 
     def refuse(self, refused: Refused) -> None:
         """It is about to exit by itself."""
@@ -293,12 +293,12 @@ class Trainer:
 
     def terminate(self, within_s: float) -> None:
         """Ask a command that makes no snapshots to end."""
-        self._trainer.terminate()
-        self._trainer.wait(within_s)
+        self._process.terminate()
+        self._process.wait(within_s)
 
     def kill(self) -> None:
-        self._trainer.kill()
-        self._trainer.wait(KILL_WITHIN_S)
+        self._process.kill()
+        self._process.wait(KILL_WITHIN_S)
 
     def tail(self) -> str:
         """The last lines of its output."""
@@ -312,13 +312,13 @@ class Trainer:
 
 
 def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
-    trainer = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
+    process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
         environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)
         environment |= node.secrets.values
         command = training_command(node.spec, node.place.folder)
-        trainer.start(command, node.place.work, environment, output, node.place.trainer_mark)
+        process.start(command, node.place.work, environment, output, node.place.trainer_mark)
     finally:
         os.close(output)
-    return trainer
+    return process

@@ -82,7 +82,7 @@ def _folder_of_python(instance_dir: Path) -> Path:
 
 class TrainerProcess:
     """
-    TrainerProcess `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
+    The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
     Its messages and its end go to the inbox, the end last.
     """

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
 from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
@@ -253,13 +253,13 @@ def test_n5_a_service_out_of_reach_is_told_once_and_the_ledger_knows(hear: Calla
     eventually(lambda: heard.watcher._failures > 10)
     assert heard.inbox.empty()
     assert len(heard.notes) == 1
-    journal = Written()
-    chronicle = chronicle_of(journal)
-    before = journal.state.next_number
+    written = Written()
+    journal = journal_of(written)
+    before = written.state.next_number
     for _ in range(2):
-        chronicle.notices_lost(lost)
-    assert journal.state.next_number == before + 1
-    unseen = journal.state.attempts[journal.attempt].unseen
+        journal.notices_lost(lost)
+    assert written.state.next_number == before + 1
+    unseen = written.state.attempts[written.attempt].unseen
     assert unseen is not None
     assert "Connection refused" in unseen.detail
 
@@ -338,18 +338,18 @@ def test_n15_the_deadline_is_on_the_monotonic_clock(odd: Odd, hear: Callable[...
 
 
 def test_a_step_that_became_durable_while_the_end_was_decided_on_is_the_one_that_survives() -> None:
-    journal = Written()
-    chronicle = chronicle_of(journal)
-    mine = journal.state.attempts[journal.attempt]
-    journal.meanwhile = [committed(journal.attempt, "checkpoints/5", 286, mine.booted_at)]
-    chronicle.ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
-    assert end_of(journal).detail == "interruption notice: out of time; step 286 survives"
+    written = Written()
+    journal = journal_of(written)
+    mine = written.state.attempts[written.attempt]
+    written.meanwhile = [committed(written.attempt, "checkpoints/5", 286, mine.booted_at)]
+    journal.ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
+    assert end_of(written).detail == "interruption notice: out of time; step 286 survives"
 
 
 def test_where_nothing_is_durable_the_end_says_that_no_step_survives() -> None:
-    journal = Written()
-    chronicle_of(journal).ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
-    assert end_of(journal).detail == "interruption notice: out of time; no step survives"
+    written = Written()
+    journal_of(written).ended(ev.Cause.INTERRUPTED, 511, "interruption notice: out of time", lossy=True)
+    assert end_of(written).detail == "interruption notice: out of time; no step survives"
 
 
 # -- small things ----------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_where_nothing_is_durable_the_end_says_that_no_step_survives() -> None:
 
 class Written:
     """
-    The journal of an attempt that trains, each entry written at once; `meanwhile`, by others just before the next one.
+    The recorder of an attempt that trains, each entry written at once; `meanwhile`, by others just before the next one.
     """
 
     def __init__(self) -> None:
@@ -385,14 +385,14 @@ class Written:
         return future
 
 
-def chronicle_of(journal: Written) -> Chronicle:
-    mine = journal.state.attempts[journal.attempt]
-    chronicle = Chronicle(journal, mine.launch, mine.instance_id, mine.booted_at)
-    chronicle.attempt = journal.attempt
-    return chronicle
+def journal_of(written: Written) -> AttemptJournal:
+    mine = written.state.attempts[written.attempt]
+    journal = AttemptJournal(written, mine.launch, mine.instance_id, mine.booted_at)
+    journal.attempt = written.attempt
+    return journal
 
 
-def end_of(journal: Written) -> AttemptEnd:
-    end = journal.state.attempts[journal.attempt].end
+def end_of(written: Written) -> AttemptEnd:
+    end = written.state.attempts[written.attempt].end
     assert end is not None
     return end

@@ -11,7 +11,7 @@ from math import ceil, inf
 
 from msgspec.structs import asdict
 
-from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
 from spotrun.agent.drain import Leave
 from spotrun.agent.inbox import NoticeHeard, PowerOff
@@ -42,7 +42,7 @@ class SimulatedAgent:
         self._ready_s = inf
         ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
         self._recorder = SimulatedRecorder(ledger)
-        self._chronicle = Chronicle(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
+        self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
         self._leave = Leave(place.clock)
         self._notice: NoticeHeard | None = None
         self._recommended = False
@@ -109,7 +109,7 @@ class SimulatedAgent:
         self._beats += 1
         attempt, known = self._attempt, {}
         if attempt is not None:
-            known = asdict(attempt.trainer.progress(self._place.now_s)) | {"attempt": self._chronicle.attempt}
+            known = asdict(attempt.trainer.progress(self._place.now_s)) | {"attempt": self._journal.attempt}
         known |= {"phase": self._phase if attempt is None else attempt.phase}
         hint = AgentHint(launch=self._launch, at=self._place.clock.now(), sequence=self._beats, **known)
         write_hint(self._place.line, agent_key(self._launch), hint)
@@ -122,19 +122,19 @@ class SimulatedAgent:
             self._leave.notice(self._notice)
         self._recommended = self._place.cloud.recommends_rebalance(self._instance_id)
         if self._attempt is not None:
-            if is_fenced(state, self._chronicle.attempt):
+            if is_fenced(state, self._journal.attempt):
                 raise PowerOff("the run goes on elsewhere, or has ended")
             self._follow(state)
 
     def _follow(self, state: RunState) -> None:
-        mine = state.attempts[self._chronicle.attempt]
+        mine = state.attempts[self._journal.attempt]
         if self._recommended and not mine.rebalance:
-            self._chronicle.notice_seen(NoticeHeard("rebalance"))
+            self._journal.notice_seen(NoticeHeard("rebalance"))
             if self._attempt is not None:
                 self._attempt.save_soon()
         if self._notice is not None and mine.notice is None:
-            self._chronicle.notice_seen(self._notice)
-        self._leave.read(state, self._chronicle.attempt)
+            self._journal.notice_seen(self._notice)
+        self._leave.read(state, self._journal.attempt)
 
     # -- before the takeover -------------------------------------------------------------------------------------------
 
@@ -173,8 +173,8 @@ class SimulatedAgent:
 
     def _take_over(self) -> None:
         habits = self._place.habits
-        self._chronicle.take_over()
+        self._journal.take_over()
         self._follow(self._recorder.state)
         waited = self._phase == "standby" and bool(self._recorder.state.commits)
         restore_s = self._takes("restore", habits.warm_restore_s if waited else habits.restore_s)
-        self._attempt = SimulatedAttempt(self._place, self._recorder, self._chronicle, self._leave, restore_s)
+        self._attempt = SimulatedAttempt(self._place, self._recorder, self._journal, self._leave, restore_s)

@@ -2,7 +2,7 @@
 One attempt without processes: it restores, trains, saves, hears that it is to go, and ends.
 
 What an attempt decides is decided by the real one's own rules: the pace of snapshots (Pace), when to drain (Leave), and
-what the ledger is told (Chronicle). Only bytes, processes and the seconds that they take are simulated.
+what the ledger is told (AttemptJournal). Only bytes, processes and the seconds that they take are simulated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from spotrun.agent.attempt_journal import Chronicle
+from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Leave, Stage
 from spotrun.agent.inbox import PowerOff, Said
 from spotrun.agent.pace import Pace
@@ -25,24 +25,24 @@ from spotrun.trainer_link import EpochEnded
 
 class SimulatedAttempt:
     """
-    From the takeover on, which the `chronicle` has told, to the instance's power-off. The agent calls `act` when
+    From the takeover on, which the `journal` has told, to the instance's power-off. The agent calls `act` when
     `next_s` has come, or when there is news.
     """
 
     def __init__(
-        self, place: Place, recorder: SimulatedRecorder, chronicle: Chronicle, leave: Leave, restore_s: float
+        self, place: Place, recorder: SimulatedRecorder, journal: AttemptJournal, leave: Leave, restore_s: float
     ) -> None:
         self._place, self._recorder = place, recorder
-        self._chronicle, self._leave = chronicle, leave
+        self._journal, self._leave = journal, leave
         state, newest = recorder.state, recorder.state.latest_commit()
         self._resumed = ResumedFrom(
-            attempt=chronicle.attempt,
+            attempt=journal.attempt,
             incarnation=0,
             commit=None if newest is None else newest.number,
             epoch=0 if newest is None else newest.event.epoch,
             step=0 if newest is None else newest.event.step,
         )
-        chronicle.resumed(0, self._resumed)
+        journal.resumed(0, self._resumed)
         self.trainer = SimulatedTrainer(place.training, self._resumed.step, place.now_s + restore_s)
         self._committed_s = -inf if newest is None else place.moment_s(newest.at)
         committed_s = None if newest is None else self._committed_s
@@ -101,7 +101,7 @@ class SimulatedAttempt:
         if step <= self.trainer.first:
             return
         if not self._started:
-            self._chronicle.training_started(0, self.trainer.first + 1)
+            self._journal.training_started(0, self.trainer.first + 1)
             self._started, self.phase = True, "train"
         self._pace.progressed(self.trainer.progress(now_s), now_s)
         while not self._final and step >= self._place.training.epoch_end(self._epoch):
@@ -110,7 +110,7 @@ class SimulatedAttempt:
     def _end_epoch(self, step: int) -> None:
         done_s = self.trainer.done_s(step)
         ended = EpochEnded(epoch=self._epoch, step=step, batches=step, samples=step)
-        self._chronicle.epoch_completed(ended, Said(0, ended, self._place.at(done_s), done_s))
+        self._journal.epoch_completed(ended, Said(0, ended, self._place.at(done_s), done_s))
         self._epoch += 1
         self._saves.epoch_ended(step)
         if step >= self._place.training.steps:
@@ -132,18 +132,18 @@ class SimulatedAttempt:
         save, now_s = self._saves.in_flight, self._place.now_s
         if save is None or now_s < save.durable_s:
             return
-        number = self._saves.commit(self._chronicle.attempt, now_s)
+        number = self._saves.commit(self._journal.attempt, now_s)
         self._committed_s = now_s
         if save.final:
             self._act = lambda: self._end_well(number, save)
             self._act()
-        self._saves.retire(self._chronicle.attempt, self._resumed.commit)
+        self._saves.retire(self._journal.attempt, self._resumed.commit)
 
     def _end_well(self, commit: int, save: Save) -> None:
         if self._finished:
-            self._chronicle.completed(commit, save.step)
+            self._journal.completed(commit, save.step)
             raise PowerOff("completed")
-        self._chronicle.drained(commit, self._place.at(save.taken_s), self._leave.reason)
+        self._journal.drained(commit, self._place.at(save.taken_s), self._leave.reason)
         raise PowerOff("drained")
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -187,12 +187,12 @@ class SimulatedAttempt:
     def _end_untrained(self) -> None:
         newest = self._recorder.state.latest_commit()
         final = None if newest is None else newest.number
-        self._chronicle.drained(final, self._place.clock.now(), self._leave.reason)
+        self._journal.drained(final, self._place.clock.now(), self._leave.reason)
         raise PowerOff("drained")
 
     def _end_short(self, why: str) -> None:
         newest = self._recorder.state.latest_commit()
         survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
         detail = f"{self._leave.reason}: {why}; {survives}"
-        self._chronicle.ended(self._leave.cause, self.trainer.step_at(self._place.now_s), detail)
+        self._journal.ended(self._leave.cause, self.trainer.step_at(self._place.now_s), detail)
         raise PowerOff("ended")
