@@ -15,7 +15,7 @@ from typing import NoReturn
 from spotrun.agent import decisions
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.cpu_priority import Precedence
-from spotrun.agent.drain import Leave, Stage
+from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.figures import figures
 from spotrun.agent.idle import await_the_cloud
 from spotrun.agent.inbox import (
@@ -80,7 +80,7 @@ class AttemptLoop:
             self._spend,
             Precedence(),
         )
-        self._leave = Leave(node.clock)
+        self._drain = Drain(node.clock)
         place = node.place
         self._journal = AttemptJournal(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
         self._current: Trainer | None = None
@@ -98,7 +98,7 @@ class AttemptLoop:
         self._node.status.change(phase="restore", attempt=attempt.number)
         hazard = observed_hazard(self._state, self._node.clock.now())
         self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard, self._now_s)
-        self._leave.read(self._state, attempt.number)
+        self._drain.read(self._state, attempt.number)
         self._begin(len(attempt.trainers), lambda: ready)
         while True:
             self._turn()
@@ -149,18 +149,18 @@ class AttemptLoop:
     def _turn(self) -> None:
         for letter in self._letters():
             self._take(letter)
-        if self._trainer.final is not None and not self._trainer.finished and self._leave.draining_s is not None:
+        if self._trainer.final is not None and not self._trainer.finished and self._drain.draining_s is not None:
             self._end_drained(*self._trainer.final)
         self._settle_exit()
-        self._follow_leave()
-        self._trainer.watch(self._pace.step_s, draining=self._leave.draining_s is not None)
+        self._follow_drain()
+        self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
         self._ask_for_snapshot()
-        last_chance = self._trainer.exited is not None or self._leave.draining_s is not None
+        last_chance = self._trainer.exited is not None or self._drain.draining_s is not None
         self._saver.turn(hold=not last_chance and self._pace.too_soon(self._now_s))
 
     def _letters(self) -> Iterator[Letter]:
         """What has come; the first is waited for a little."""
-        wait_s = min(TURN_S, max(0.0, self._leave.until_next_s(self._pace)))
+        wait_s = min(TURN_S, max(0.0, self._drain.until_next_s(self._pace)))
         try:
             yield self._node.inbox.get(timeout=wait_s)
             while True:
@@ -198,7 +198,7 @@ class AttemptLoop:
     def _read(self, state: RunState) -> None:
         if decisions.is_fenced(state, self._journal.attempt):
             raise PowerOff("the run goes on elsewhere, or has ended")
-        self._leave.read(state, self._journal.attempt)
+        self._drain.read(state, self._journal.attempt)
 
     # -- what the trainer says -----------------------------------------------------------------------------------
 
@@ -243,19 +243,19 @@ class AttemptLoop:
         self._node.status.facts["stall_s"] = self._pace.stall_s
         why = self._why(taken)
         self._saver.offer(self._trainer.snapshot(self._journal.attempt, arena, said, taken, why))
-        if taken.final and self._leave.deadline_s is not None:
+        if taken.final and self._drain.deadline_s is not None:
             self._saver.abandon()
 
     def _why(self, taken: SnapshotTaken) -> str:
         if taken.final:
-            return self._leave.reason or "end of training"
+            return self._drain.reason or "end of training"
         return self._trainer.asked or "steps"
 
     def _make_room(self) -> None:
         """For the last snapshot: nothing older is worth as much, but for what will be durable before it."""
         self._trainer.wants_room()
         self._saver.drop_waiting()
-        if self._leave.deadline_s is not None:
+        if self._drain.deadline_s is not None:
             self._saver.abandon()
 
     def _spend(self, snapshot: Snapshot) -> None:
@@ -282,14 +282,14 @@ class AttemptLoop:
 
     def _tell_figures(self, epochs_ended: int = 0) -> None:
         """For the script's loggers; nothing that is worth a moment of the time after a notice."""
-        if self._leave.deadline_s is not None:
+        if self._drain.deadline_s is not None:
             return
         known = self._state.epochs[-1].event.epoch + 1 if self._state.epochs else 0
         ended = max(known, epochs_ended)
         self._trainer.tell(figures(self._state, self._node.clock.now(), self._journal.attempt, ended))
 
     def _save_failed(self, letter: SaveFailed) -> None:
-        last_chance = self._trainer.exited is not None or self._leave.draining_s is not None
+        last_chance = self._trainer.exited is not None or self._drain.draining_s is not None
         self._saver.settled(failed=True, retry=last_chance)
         self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
@@ -299,54 +299,54 @@ class AttemptLoop:
         trainer = self._trainer
         if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
             return
-        if self._leave.draining_s is not None or not trainer.makes_snapshots:
+        if self._drain.draining_s is not None or not trainer.makes_snapshots:
             return
         why = self._pace.snapshot_due(self._now_s)
         if why is not None:
             trainer.ask(why)
 
-    # -- leaving -------------------------------------------------------------------------------------------------
+    # -- draining ------------------------------------------------------------------------------------------------
 
     def _notice(self, notice: NoticeHeard) -> None:
         self._node.note(f"{notice.kind} notice" + (f" for {notice.deadline_at}" if notice.deadline_at else ""))
         if notice.kind == "rebalance":
             self._pace.rebalance()
         else:
-            self._leave.notice(notice)
+            self._drain.notice(notice)
             self._saver.hurry()
         self._journal.notice_seen(notice)
 
-    def _follow_leave(self) -> None:
-        stage = self._leave.stage(self._pace)
-        if stage is Stage.DRAINING and self._leave.draining_s is None:
-            self._drain()
+    def _follow_drain(self) -> None:
+        stage = self._drain.stage(self._pace)
+        if stage is Stage.DRAINING and self._drain.draining_s is None:
+            self._begin_drain()
         if stage is Stage.TOO_LATE:
             self._end_undrained()
 
-    def _drain(self) -> None:
+    def _begin_drain(self) -> None:
         """No step is wanted any more. A trainer that has done none, or makes no snapshots, is ended as it is."""
-        self._leave.begin(self._pace, uploading=self._saver.uploading)
+        self._drain.begin(self._pace, uploading=self._saver.uploading)
         trainer = self._trainer
         if trainer.finished or trainer.exited:
             return  # it ends by itself, as soon as its last snapshot is saved
         self._node.status.change(phase="drain")
         if trainer.makes_snapshots and trainer.progress is not None:
             self._saver.drop_waiting()
-            if self._leave.too_short:
+            if self._drain.too_short:
                 trainer.kill()  # the upload in flight has the machine for itself; when it is done, so is the attempt
             else:
-                trainer.drain(self._leave.reason)
+                trainer.drain(self._drain.reason)
             return
         stopped_at = self._node.clock.now()
         if not trainer.makes_snapshots:
-            trainer.terminate(ABORT_GRACE_S if self._leave.deadline_s is None else NOTICED_TERMINATE_S)
+            trainer.terminate(ABORT_GRACE_S if self._drain.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
-        self._journal.drained(self._newest_commit(), stopped_at, self._leave.reason)
+        self._journal.drained(self._newest_commit(), stopped_at, self._drain.reason)
         self._go("drained")
 
     def _end_drained(self, final: Snapshot, commit: int) -> NoReturn:
         final_commit = commit if final.taken.finite else self._newest_commit()
-        self._journal.drained(final_commit, final.taken_at, self._leave.reason)
+        self._journal.drained(final_commit, final.taken_at, self._drain.reason)
         self._go("drained")
 
     def _end_undrained(self) -> NoReturn:
@@ -356,7 +356,7 @@ class AttemptLoop:
         self._end_short("the final snapshot was not durable in time")
 
     def _end_short(self, why: str) -> NoReturn:
-        self._end_with_error(self._leave.cause, f"{self._leave.reason}: {self._leave.too_short or why}", lossy=True)
+        self._end_with_error(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def _newest_commit(self) -> int | None:
         newest = self._state.latest_commit()
@@ -373,7 +373,7 @@ class AttemptLoop:
             self._end_with_error(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if self._is_done(trainer.exited):
             self._complete()
-        if self._leave.draining_s is not None:
+        if self._drain.draining_s is not None:
             self._end_short("the trainer ended before its final snapshot")
         self._restart_or_give_up(trainer.exited)
 

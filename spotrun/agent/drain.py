@@ -35,7 +35,7 @@ class Stage(Enum):
 
 
 @dataclass
-class Leave:
+class Drain:
     """
     Nothing here acts. `deadline_s` is when there will be no more time, `draining_s` since when training was asked to
     stop; monotonic run time.

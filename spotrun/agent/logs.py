@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from spotrun.agent.output_redaction import Mask
+from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.clock import Clock
 from spotrun.errors import StoreError
 from spotrun.store.port import Store
@@ -32,13 +32,13 @@ LOG_NAME = "training.log"
 
 class Console:
     """
-    The log file of an instance. Everything that runs for the user writes to it, and `mask` hides secrets from all who
-    read it here.
+    The log file of an instance. Everything that runs for the user writes to it; all that is read from it here has gone
+    through `redaction`.
     """
 
-    def __init__(self, folder: Path, mask: Mask | None = None) -> None:
+    def __init__(self, folder: Path, redaction: OutputRedaction | None = None) -> None:
         self.path = folder / LOG_NAME
-        self._mask = mask or Mask()
+        self._redaction = redaction or OutputRedaction()
         self.path.touch()
 
     def open(self) -> int:
@@ -55,20 +55,20 @@ class Console:
         Bytes from `start` on. Where they are not the `last`, as more may follow, what may be the beginning of a secret
         is left for the next time.
         """
-        before = min(start, self._mask.reach)
+        before = min(start, self._redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
-        hidden = self._mask.hide(data)
+        hidden = self._redaction.hide(data)
         more = not last or start + size_bytes < self.size_bytes()
-        kept = len(hidden) - self._mask.unfinished(hidden) if more else len(hidden)
+        kept = len(hidden) - self._redaction.unfinished(hidden) if more else len(hidden)
         return hidden[before:kept]
 
     def _unsealed(self, data: bytes, start: int) -> bytes:
-        sealed = max(0, min(len(data), self._mask.sealed - start))
+        sealed = max(0, min(len(data), self._redaction.sealed - start))
         return b"*" * sealed + data[sealed:]
 
     def clean(self, text: str) -> str:
         """A text that did not come from the file, without secrets."""
-        return self._mask.hide(text.encode()).decode(errors="replace")
+        return self._redaction.hide(text.encode()).decode(errors="replace")
 
     def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:

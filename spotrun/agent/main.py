@@ -40,8 +40,8 @@ def main() -> int:
         _serve(node)
     except BaseException:  # noqa: BLE001  the last line of this process: say why, then be started again
         traceback.print_exc()
-        _leave(CRASHED)
-    _leave(0)
+        _exit(CRASHED)
+    _exit(0)
     return 0
 
 
@@ -115,14 +115,14 @@ def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_type is SystemExit:
         return
     _print(hook.exc_type, hook.exc_value, hook.exc_traceback)
-    _leave(CRASHED)
+    _exit(CRASHED)
 
 
 def _print(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
     traceback.print_exception(kind, error, where)
 
 
-def _leave(exit_code: int) -> None:
+def _exit(exit_code: int) -> None:
     """At once: threads may be waiting for a store that does not answer."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -96,7 +96,7 @@ class Node:
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
         secrets = Secrets.of(spec, os.environ)
-        status, console = Status(place.folder), Console(place.folder, secrets.mask(spec, place.folder))
+        status, console = Status(place.folder), Console(place.folder, secrets.redaction(spec, place.folder))
         return cls(
             place=place,
             clock=clock,

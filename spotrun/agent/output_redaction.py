@@ -29,7 +29,7 @@ def forms_of_all(secrets: Iterable[str]) -> set[str]:
     return {form for secret in secrets for form in forms_of(secret)}
 
 
-class Mask:
+class OutputRedaction:
     """
     Stars out the secrets that it was made with, and all of the first `sealed` bytes of what it is shown: they were
     written when other secrets may have been known.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotrun.agent.logs import LOG_NAME
-from spotrun.agent.output_redaction import Mask, forms_of_all, secret_values
+from spotrun.agent.output_redaction import OutputRedaction, forms_of_all, secret_values
 from spotrun.secrets.reference import SecretUnreadable
 from spotrun.secrets.values import read_values
 from spotrun.spec.model import RunSpec
@@ -28,7 +28,7 @@ class Secrets:
         except SecretUnreadable as error:
             return cls(failure=str(error))
 
-    def mask(self, spec: RunSpec, folder: Path) -> Mask:
+    def redaction(self, spec: RunSpec, folder: Path) -> OutputRedaction:
         """
         What hides them in all that leaves the instance. Where they cannot be read again, nothing is shown of what an
         earlier agent's trainer, which had them, has written.
@@ -36,7 +36,7 @@ class Secrets:
         named = {**os.environ, **spec.envs}
         log = folder / LOG_NAME
         sealed = log.stat().st_size if self.failure is not None and log.exists() else 0
-        return Mask(secret_values(named) | forms_of_all(self.values.values()), sealed)
+        return OutputRedaction(secret_values(named) | forms_of_all(self.values.values()), sealed)
 
 
 def kept_from_setup(spec: RunSpec) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from spotrun.agent.logs import Console
-from spotrun.agent.output_redaction import Mask, forms_of_all
+from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
 from spotrun.agent.secret_values import Secrets
 from spotrun.agent.trainer_process import user_environment
 from spotrun.clock import system_clock
@@ -258,24 +258,24 @@ def test_a_launch_without_the_variable_is_refused_before_anything_is_made(site: 
 
 
 def test_a_secret_is_hidden_however_it_is_written_down() -> None:
-    mask = Mask(forms_of_all([CANARY, "first line\nsecond line"]))
+    redaction = OutputRedaction(forms_of_all([CANARY, "first line\nsecond line"]))
     for text in (CANARY, base64.b64encode(CANARY.encode()).decode(), "second line"):
-        hidden = mask.hide(f"<{text}>".encode()).decode()
+        hidden = redaction.hide(f"<{text}>".encode()).decode()
         assert text not in hidden
         assert len(hidden) >= len(text)
 
 
 def test_what_was_printed_before_secrets_were_lost_is_not_shown_at_all(tmp_path: Path) -> None:
-    first = Console(tmp_path, Mask([CANARY]))
+    first = Console(tmp_path, OutputRedaction([CANARY]))
     first.path.write_text(f"it is {CANARY}\n")
-    lost = Secrets(failure="away").mask(spec(secrets=["WORD"]), tmp_path)
+    lost = Secrets(failure="away").redaction(spec(secrets=["WORD"]), tmp_path)
     console = Console(tmp_path, lost)
     size_bytes = console.size_bytes()
     console.note("from now on")
     told = console.read(0, 1000)
     assert told == b"*" * size_bytes + b"[spotrun] from now on\n"
     assert console.read(3, 1000) == told[3:]
-    assert Secrets(values={"WORD": CANARY}).mask(spec(), tmp_path).sealed == 0
+    assert Secrets(values={"WORD": CANARY}).redaction(spec(), tmp_path).sealed == 0
     assert "cNry" not in repr(Secrets(values={"WORD": CANARY}))
 
 

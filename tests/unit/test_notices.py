@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
-from spotrun.agent.drain import Leave, Stage
+from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
 from spotrun.agent.notices import (
     ACTION_PATH,
@@ -167,7 +167,7 @@ def test_n2_an_instance_that_is_to_hibernate_has_no_two_minutes() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     assert parse_action(b'{"action": "hibernate", "time": "2026-01-01T12:00:00Z"}') == now
     clock = ManualClock(now)
-    leave = Leave(clock)
+    leave = Drain(clock)
     leave.notice(NoticeHeard("termination", now, clock.monotonic()))
     assert leave.stage(Pace("auto", None)) is Stage.DRAINING, "at once"
 
@@ -306,7 +306,7 @@ def test_n8_a_recommendation_ends_nothing(service: MetadataService, hear: Callab
     assert notice == NoticeHeard("rebalance")
     pace = Pace("auto", 0.0)
     pace.rebalance()
-    assert Leave(service.clock).stage(pace) is Stage.STAYING
+    assert Drain(service.clock).stage(pace) is Stage.STAYING
     assert pace.snapshot_due(31.0) == "rebalance"
 
 

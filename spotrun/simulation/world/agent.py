@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import Leaving, Standing, is_fenced, leaving_window_s, standby_verdict, standing
-from spotrun.agent.drain import Leave
+from spotrun.agent.drain import Drain
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S
@@ -43,7 +43,7 @@ class SimulatedAgent:
         ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
         self._recorder = SimulatedRecorder(ledger)
         self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
-        self._leave = Leave(place.clock)
+        self._drain = Drain(place.clock)
         self._notice: NoticeHeard | None = None
         self._recommended = False
         self._leaving: Leaving | None = None
@@ -119,7 +119,7 @@ class SimulatedAgent:
         deadline_at = self._place.cloud.seen(self._instance_id).notice_deadline
         if deadline_at is not None and self._notice is None:
             self._notice = NoticeHeard("termination", deadline_at, self._place.moment_s(deadline_at))
-            self._leave.notice(self._notice)
+            self._drain.notice(self._notice)
         self._recommended = self._place.cloud.recommends_rebalance(self._instance_id)
         if self._attempt is not None:
             if is_fenced(state, self._journal.attempt):
@@ -134,7 +134,7 @@ class SimulatedAgent:
                 self._attempt.save_soon()
         if self._notice is not None and mine.notice is None:
             self._journal.notice_seen(self._notice)
-        self._leave.read(state, self._journal.attempt)
+        self._drain.read(state, self._journal.attempt)
 
     # -- before the takeover -------------------------------------------------------------------------------------------
 
@@ -177,4 +177,4 @@ class SimulatedAgent:
         self._follow(self._recorder.state)
         waited = self._phase == "standby" and bool(self._recorder.state.commits)
         restore_s = self._takes("restore", habits.warm_restore_s if waited else habits.restore_s)
-        self._attempt = SimulatedAttempt(self._place, self._recorder, self._journal, self._leave, restore_s)
+        self._attempt = SimulatedAttempt(self._place, self._recorder, self._journal, self._drain, restore_s)

@@ -1,7 +1,7 @@
 """
 One attempt without processes: it restores, trains, saves, hears that it is to go, and ends.
 
-What an attempt decides is decided by the real one's own rules: the pace of snapshots (Pace), when to drain (Leave), and
+What an attempt decides is decided by the real one's own rules: the pace of snapshots (Pace), when to drain (Drain), and
 what the ledger is told (AttemptJournal). Only bytes, processes and the seconds that they take are simulated.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.drain import Leave, Stage
+from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.inbox import PowerOff, Said
 from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
@@ -30,10 +30,10 @@ class SimulatedAttempt:
     """
 
     def __init__(
-        self, place: Place, recorder: SimulatedRecorder, journal: AttemptJournal, leave: Leave, restore_s: float
+        self, place: Place, recorder: SimulatedRecorder, journal: AttemptJournal, drain: Drain, restore_s: float
     ) -> None:
         self._place, self._recorder = place, recorder
-        self._journal, self._leave = journal, leave
+        self._journal, self._drain = journal, drain
         state, newest = recorder.state, recorder.state.latest_commit()
         self._resumed = ResumedFrom(
             attempt=journal.attempt,
@@ -74,14 +74,14 @@ class SimulatedAttempt:
     def next_s(self) -> float:
         """When something is due, if nobody says anything. Sets the moment of the next snapshot."""
         now_s = self._place.now_s
-        moments = [now_s + self._leave.until_next_s(self._pace)]
+        moments = [now_s + self._drain.until_next_s(self._pace)]
         if self._saves.in_flight is not None:
             moments.append(self._saves.in_flight.durable_s)
         if not self._started:
             moments.append(self.trainer.done_s(self.trainer.first + 1))
-        elif self._drains:
+        elif self._awaits_final:
             moments.append(self._stops_s)
-        elif not self._final and self._leave.draining_s is None:
+        elif not self._final and self._drain.draining_s is None:
             moments.append(self.trainer.done_s(self._place.training.epoch_end(self._epoch)))
             self._snapshot_s = self._saves.due_s(self.trainer, self._committed_s, now_s)
             moments.append(self._snapshot_s)
@@ -90,7 +90,7 @@ class SimulatedAttempt:
     def _train(self) -> None:
         self._tell_progress()
         self._settle_save()
-        self._follow_leave()
+        self._follow_drain()
         self._snapshot()
 
     # -- steps and epochs ----------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class SimulatedAttempt:
 
     def _snapshot(self) -> None:
         """At the moment that was set for it, even where the store has held this agent up since then."""
-        if self._final or not self._started or self._leave.draining_s is not None:
+        if self._final or not self._started or self._drain.draining_s is not None:
             return
         if self._snapshot_s <= self._place.now_s:
             why = self._pace.snapshot_due(self._place.now_s) or "steps"
@@ -143,56 +143,56 @@ class SimulatedAttempt:
         if self._finished:
             self._journal.completed(commit, save.step)
             raise PowerOff("completed")
-        self._journal.drained(commit, self._place.at(save.taken_s), self._leave.reason)
+        self._journal.drained(commit, self._place.at(save.taken_s), self._drain.reason)
         raise PowerOff("drained")
 
-    # -- leaving -------------------------------------------------------------------------------------------------------
+    # -- draining ------------------------------------------------------------------------------------------------------
 
-    def _follow_leave(self) -> None:
-        stage = self._leave.stage(self._pace)
-        if stage is Stage.DRAINING and self._leave.draining_s is None:
-            self._begin_to_leave()
-        if self._leave.draining_s is None:
+    def _follow_drain(self) -> None:
+        stage = self._drain.stage(self._pace)
+        if stage is Stage.DRAINING and self._drain.draining_s is None:
+            self._begin_drain()
+        if self._drain.draining_s is None:
             return
         if stage is Stage.TOO_LATE:
             self._end_short("the final snapshot was not durable in time")
         if not self._started:
             self._end_untrained()
-        if self._leave.too_short and self._saves.in_flight is None:
-            self._end_short(self._leave.too_short)
-        if self._drains and self._stops_s <= self._place.now_s:
+        if self._drain.too_short and self._saves.in_flight is None:
+            self._end_short(self._drain.too_short)
+        if self._awaits_final and self._stops_s <= self._place.now_s:
             self._take_final()
 
     @property
-    def _drains(self) -> bool:
+    def _awaits_final(self) -> bool:
         """No step is wanted any more, and the last snapshot waits for the end of the one under way."""
-        return self._leave.draining_s is not None and not self._leave.too_short and not self._final
+        return self._drain.draining_s is not None and not self._drain.too_short and not self._final
 
-    def _begin_to_leave(self) -> None:
-        self._leave.begin(self._pace, uploading=self._saves.in_flight is not None)
+    def _begin_drain(self) -> None:
+        self._drain.begin(self._pace, uploading=self._saves.in_flight is not None)
         self._stops_s = self.trainer.between_steps_s(self._place.now_s)
         if self._final:
-            self._leave.too_short = ""  # it ends by itself, as soon as its last snapshot is durable
+            self._drain.too_short = ""  # it ends by itself, as soon as its last snapshot is durable
             return
         self.phase = "drain"
-        if self._leave.too_short:
+        if self._drain.too_short:
             self.trainer.stop(self._place.now_s)
 
     def _take_final(self) -> None:
-        if self._leave.deadline_s is not None:
+        if self._drain.deadline_s is not None:
             self._saves.abandon()
-        self._saves.take(self.trainer, self._stops_s, self._leave.reason, final=True)
+        self._saves.take(self.trainer, self._stops_s, self._drain.reason, final=True)
         self._final = True
 
     def _end_untrained(self) -> None:
         newest = self._recorder.state.latest_commit()
         final = None if newest is None else newest.number
-        self._journal.drained(final, self._place.clock.now(), self._leave.reason)
+        self._journal.drained(final, self._place.clock.now(), self._drain.reason)
         raise PowerOff("drained")
 
     def _end_short(self, why: str) -> None:
         newest = self._recorder.state.latest_commit()
         survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
-        detail = f"{self._leave.reason}: {why}; {survives}"
-        self._journal.ended(self._leave.cause, self.trainer.step_at(self._place.now_s), detail)
+        detail = f"{self._drain.reason}: {why}; {survives}"
+        self._journal.ended(self._drain.cause, self.trainer.step_at(self._place.now_s), detail)
         raise PowerOff("ended")

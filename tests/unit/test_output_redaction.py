@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.agent.logs import Console, LogShipper
-from spotrun.agent.output_redaction import Mask, secret_values
+from spotrun.agent.output_redaction import OutputRedaction, secret_values
 from spotrun.clock import ManualClock
 from spotrun.store.memory import MemoryStore
 from tests.support.local_runs import Site
@@ -33,12 +33,12 @@ def test_only_values_of_names_that_sound_secret_are_secrets_and_no_paths() -> No
 
 
 def test_a_secret_is_starred_byte_for_byte_and_all_else_stays() -> None:
-    mask = Mask({"geheimnis-é", "geheimnis-é-und-mehr"})
+    redaction = OutputRedaction({"geheimnis-é", "geheimnis-é-und-mehr"})
     text = "a geheimnis-é b geheimnis-é-und-mehr c geheimnis"
-    hidden = mask.hide(text.encode())
+    hidden = redaction.hide(text.encode())
     assert len(hidden) == len(text.encode())
     assert hidden.decode() == f"a {'*' * 12} b {'*' * 21} c geheimnis"
-    assert Mask().hide(b"as it is") == b"as it is"
+    assert OutputRedaction().hide(b"as it is") == b"as it is"
 
 
 @given(
@@ -48,8 +48,8 @@ def test_however_output_comes_and_is_shipped_no_secret_is_and_no_byte_is_lost(
     tmp_path_factory: pytest.TempPathFactory, parts: list[str], data: st.DataObject
 ) -> None:
     written = "".join(parts).encode()
-    mask = Mask({"secret-one", "two-secrets!"})
-    console = Console(tmp_path_factory.mktemp("log"), mask)
+    redaction = OutputRedaction({"secret-one", "two-secrets!"})
+    console = Console(tmp_path_factory.mktemp("log"), redaction)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=6)))
     size = data.draw(st.integers(16, 64))
     shipped, begun = b"", 0
@@ -61,7 +61,7 @@ def test_however_output_comes_and_is_shipped_no_secret_is_and_no_byte_is_lost(
             shipped += some
     while some := console.read(len(shipped), size):
         shipped += some
-    assert shipped == mask.hide(written)
+    assert shipped == redaction.hide(written)
 
 
 def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
@@ -69,7 +69,7 @@ def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(
 ) -> None:
     monkeypatch.setattr("spotrun.agent.logs.CHUNK_MAX_BYTES", 25)
     secrets = {canary(number) for number in range(40)}
-    console = Console(tmp_path, Mask(secrets))
+    console = Console(tmp_path, OutputRedaction(secrets))
     lines = "".join(f"step {n}: {secret} is used\n" for n, secret in enumerate(sorted(secrets)))
     console.path.write_text(lines)
     store = MemoryStore()
