@@ -28,7 +28,7 @@ class Stamp(NamedTuple):
     changed_ns: int
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """Names are relative to `made_in`, the folder that holds the changed ones; those of files, links and folders."""
 
     made_in: str
@@ -57,18 +57,18 @@ def _walk(folder: Path) -> Iterator[tuple[str, Stamp]]:
                 yield from _walk(Path(entry.path))
 
 
-def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Changes:
+def between(root: Path, before: dict[str, Stamp], after: dict[str, Stamp]) -> Diff:
     written = sorted(name for name, stamp in after.items() if before.get(name) != stamp)
-    return Changes(made_in=str(root), written=tuple(written), removed=tuple(sorted(set(before) - set(after))))
+    return Diff(made_in=str(root), written=tuple(written), removed=tuple(sorted(set(before) - set(after))))
 
 
-def pack(changes: Changes, archive: Path) -> None:
+def pack(diff: Diff, archive: Path) -> None:
     """Write what has changed into a tar file, not compressed: the way to the bucket is faster than a compressor."""
-    root = Path(changes.made_in)
+    root = Path(diff.made_in)
     with tarfile.open(archive, "w", format=tarfile.PAX_FORMAT) as tar:
-        facts = msgspec.json.encode(msgspec.structs.replace(changes, written=()))
+        facts = msgspec.json.encode(msgspec.structs.replace(diff, written=()))
         tar.addfile(_member(FACTS, 0o644, len(facts)), io.BytesIO(facts))
-        for name in changes.written:
+        for name in diff.written:
             _add(tar, root / name, name)
 
 
@@ -95,7 +95,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
             tar.addfile(_member(name, facts.st_mode & 0o777, size_bytes, mtime_s), file)
 
 
-def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Changes:
+def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
     """
     Do to `folders` of `root` what was packed.
 
@@ -105,27 +105,27 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Changes:
     """
     try:
         with tarfile.open(archive, "r:") as tar:
-            changes = _facts(tar)
-            for name in changes.removed:
+            diff = _facts(tar)
+            for name in diff.removed:
                 _remove(_inside(root, name, folders))
             for member in tar:
                 if member.issym():
-                    member.linkname = member.linkname.replace(changes.made_in, str(root), 1)
+                    member.linkname = member.linkname.replace(diff.made_in, str(root), 1)
                 if member.name != FACTS:
                     _extract(tar, member, _inside(root, member.name, folders))
     except (tarfile.TarError, msgspec.MsgspecError) as error:
         raise PackUnusable(f"the pack cannot be read: {error}") from error
     except OSError as error:
         raise SpotrunError(f"the pack cannot be unpacked: {error}") from error
-    return changes
+    return diff
 
 
-def _facts(tar: tarfile.TarFile) -> Changes:
+def _facts(tar: tarfile.TarFile) -> Diff:
     first = tar.next()
     source = tar.extractfile(first) if first is not None and first.name == FACTS and first.isfile() else None
     if source is None:
         raise PackUnusable(f"the pack does not begin with {FACTS}")
-    return msgspec.json.decode(source.read(_FACTS_MAX_BYTES), type=Changes)
+    return msgspec.json.decode(source.read(_FACTS_MAX_BYTES), type=Diff)
 
 
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:

@@ -156,7 +156,7 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     return size_bytes
 
 
-def _why_not_packed(node: Node, changed: diff_archive.Changes, outside: Outside | None) -> str:
+def _why_not_packed(node: Node, changed: diff_archive.Diff, outside: Outside | None) -> str:
     if not changed:
         return "it has changed nothing in its environment and its work folder"
     if left := groups.carrying(node.place.instance_id):
