@@ -24,7 +24,7 @@ import msgspec
 
 from spotrun.agent import diff_archive, environment, groups
 from spotrun.agent.node import Node
-from spotrun.agent.side_effects import Outside
+from spotrun.agent.side_effects import SideEffects
 from spotrun.agent.trainer_process import user_environment
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
@@ -35,9 +35,9 @@ SETUP_MAX_S = 3600.0
 """System time."""
 FETCH_WITHIN_S = 300.0
 """System time that a passing fault of the store may last."""
-PACK_MAX_BYTES = 16 << 30
+PACKED_MAX_BYTES = 16 << 30
 FOLDERS = (environment.FOLDER, "work")
-"""What a set-up may change, and a pack holds."""
+"""What a set-up may change, and all that is packed of it."""
 
 
 class SetupFailed(SpotrunError):
@@ -77,7 +77,7 @@ def _fetch(node: Node) -> None:
 
 
 def _environment(node: Node, command: str) -> tuple[str, int]:
-    """How the environment came to be, and the size of its pack where there is one."""
+    """How the environment came to be, and the size of what is packed of it, 0 where nothing is."""
     if not node.spec.pack_setup:
         _run(node, command)
         return "run", 0
@@ -89,18 +89,18 @@ def _environment(node: Node, command: str) -> tuple[str, int]:
     return "run", _run_and_pack(node, command, key, watched=offering.cloud != "local")
 
 
-# -- from a pack -----------------------------------------------------------------------------------------------------
+# -- from the cache -----------------------------------------------------------------------------------------------
 
 
 def _unpacked(node: Node, key: str) -> int | None:
-    """The size of the pack that the environment now comes from; None where it has to be made."""
+    """The size of the packed set-up that the environment now comes from; None where it has to be made."""
     began_s = time.monotonic()
     try:
-        pack = setup_cache.find(node.store, key)
-        if pack is None:
+        packed = setup_cache.find(node.store, key)
+        if packed is None:
             return None
-        _unpack(node, key, pack)
-    except setup_cache.PackUnusable as damage:
+        _unpack(node, key, packed)
+    except setup_cache.SetupUnusable as damage:
         node.note(f"the packed set-up is of no use: {damage.message}; it is done again")
         with contextlib.suppress(StoreError):
             setup_cache.discard(node.store, key)
@@ -108,15 +108,17 @@ def _unpacked(node: Node, key: str) -> int | None:
         node.note(f"the packed set-up cannot be used here: {error.message}; it is done again")
     else:
         seconds = time.monotonic() - began_s
-        node.note(f"set-up: {_megabytes(pack.size_bytes)} unpacked in {seconds:.1f} s, made by launch {pack.launch}")
-        return pack.size_bytes
+        node.note(
+            f"set-up: {_megabytes(packed.size_bytes)} unpacked in {seconds:.1f} s, made by launch {packed.launch}"
+        )
+        return packed.size_bytes
     through_faults(FETCH_WITHIN_S)(_fetch, node)
     return None
 
 
-def _unpack(node: Node, key: str, pack: setup_cache.Pack) -> None:
+def _unpack(node: Node, key: str, packed: setup_cache.PackedSetup) -> None:
     with _temporary(node.place.folder / "setup-fetched.tar") as archive:
-        setup_cache.fetch(node.store, key, pack, archive)
+        setup_cache.fetch(node.store, key, packed, archive)
         made_in = diff_archive.unpack(archive, node.place.folder, FOLDERS).made_in
     environment.relocate(node.place.folder, made_in)
 
@@ -134,17 +136,17 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     """
-    The size of the pack that is on its way into the store; 0 where there is none.
+    The size of the packed set-up that is on its way into the store; 0 where there is none.
 
     `watched`: what the command leaves elsewhere on this machine will not be on the next one.
     """
-    outside = Outside(Path.home()) if watched else None
+    side_effects = SideEffects(Path.home()) if watched else None
     before = diff_archive.survey(node.place.folder, FOLDERS)
     began_s = time.monotonic()
     _run(node, command)
     took_s = time.monotonic() - began_s
     changed = diff_archive.between(node.place.folder, before, diff_archive.survey(node.place.folder, FOLDERS))
-    why_not = _why_not_packed(node, changed, outside)
+    why_not = _why_not_packed(node, changed, side_effects)
     if why_not:
         node.note(f"set-up took {took_s:.1f} s, and is done on each instance: {why_not}")
         return 0
@@ -152,20 +154,20 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     diff_archive.pack(changed, archive)
     size_bytes = archive.stat().st_size
     node.note(f"set-up took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
-    threading.Thread(target=_store, args=(node, key, archive), name="setup-pack", daemon=True).start()
+    threading.Thread(target=_store, args=(node, key, archive), name="setup-cache", daemon=True).start()
     return size_bytes
 
 
-def _why_not_packed(node: Node, changed: diff_archive.Diff, outside: Outside | None) -> str:
+def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEffects | None) -> str:
     if not changed:
         return "it has changed nothing in its environment and its work folder"
     if left := groups.carrying(node.place.instance_id):
         return f"it has left processes behind ({', '.join(map(str, left))})"
-    if elsewhere := outside.since() if outside is not None else []:
+    if elsewhere := side_effects.since() if side_effects is not None else []:
         more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
-        return f"it has changed what no pack holds: {', '.join(elsewhere[:3])}{more}"
+        return f"it has changed what cannot be packed: {', '.join(elsewhere[:3])}{more}"
     size_bytes = sum(path.lstat().st_size for path in map(node.place.folder.joinpath, changed.written))
-    return f"{_megabytes(size_bytes)} are too many to pack" if size_bytes > PACK_MAX_BYTES else ""
+    return f"{_megabytes(size_bytes)} are too many to pack" if size_bytes > PACKED_MAX_BYTES else ""
 
 
 def _store(node: Node, key: str, archive: Path) -> None:

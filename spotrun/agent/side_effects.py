@@ -1,5 +1,5 @@
 """
-What a set-up leaves outside of the run's own folders: no pack holds it, so such a set-up must run on each instance.
+What a set-up leaves outside of the run's own folders. It cannot be packed, so such a set-up must run on each instance.
 
 A look, not a proof: mounted file systems, running processes, and names that came into or went from the folders in which
 programs, packages and data are put. Caches do not count, for whoever needs them fills them again.
@@ -20,7 +20,7 @@ CACHES = frozenset({".cache", ".triton", ".nv", ".wget-hsts", ".lesshst", ".pyth
 MOUNTS = Path("/proc/self/mounts")
 
 
-class Outside:
+class SideEffects:
     """The surroundings as they are now; `since` tells what is different later."""
 
     def __init__(self, home: Path, folders: Sequence[str] = FOLDERS) -> None:

@@ -65,7 +65,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def upload(store: Store, folder: Path) -> str:
-    """Pack a folder and store it under its sha256, which is returned."""
+    """PackedSetup a folder and store it under its sha256, which is returned."""
     data = pack(folder)
     sha256 = hashlib.sha256(data).hexdigest()
     store.put(key_of(sha256), data)

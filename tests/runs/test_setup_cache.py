@@ -95,7 +95,7 @@ class Machines:
         return [found.key for found in self.run.store.list(f"{setup_cache.FOLDER}/")]
 
     def one_that_packs(self, **offered: str) -> Node:
-        """An instance that has set up, once its pack is in the store."""
+        """An instance that has set up, once its packed set-up is in the store."""
         node = self.another(**offered)
         assert prepare(node).how == "run"
         eventually(lambda: "is stored" in log(node))
@@ -259,7 +259,7 @@ def test_what_a_pack_cannot_hold_is_done_on_each_instance(
 
 
 def test_caches_may_be_left_outside(tmp_path: Path) -> None:
-    surroundings = side_effects.Outside(tmp_path, [str(tmp_path / "usr"), str(tmp_path / "nowhere")])
+    surroundings = side_effects.SideEffects(tmp_path, [str(tmp_path / "usr"), str(tmp_path / "nowhere")])
     (tmp_path / ".cache").mkdir()
     assert surroundings.since() == []
     (tmp_path / "usr").mkdir()
@@ -271,12 +271,12 @@ def test_what_is_mounted_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     mounts = tmp_path / "mounts"
     mounts.write_text("overlay / overlay rw 0 0\n")
     monkeypatch.setattr(side_effects, "MOUNTS", mounts)
-    surroundings = side_effects.Outside(tmp_path, [])
+    surroundings = side_effects.SideEffects(tmp_path, [])
     mounts.write_text("overlay / overlay rw 0 0\n/dev/nvme1n1 /scratch ext4 rw 0 0\n")
     assert surroundings.since() == ["/scratch"]
 
 
-# -- which pack ------------------------------------------------------------------------------------------------------
+# -- which packed set-up -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -327,11 +327,11 @@ def test_an_archive_comes_back_as_it_was(tmp_path: Path, size_bytes: int) -> Non
     store = LocalStore(tmp_path / "store")
     archive, back = tmp_path / "archive", tmp_path / "back"
     archive.write_bytes(os.urandom(size_bytes))
-    pack = setup_cache.upload(store, "key", 7, archive)
-    assert pack == setup_cache.find(store, "key")
-    assert pack is not None
-    assert pack.size_bytes == size_bytes
-    setup_cache.fetch(store, "key", pack, back)
+    packed = setup_cache.upload(store, "key", 7, archive)
+    assert packed == setup_cache.find(store, "key")
+    assert packed is not None
+    assert packed.size_bytes == size_bytes
+    setup_cache.fetch(store, "key", packed, back)
     assert back.read_bytes() == archive.read_bytes()
 
 
@@ -430,7 +430,7 @@ def test_an_archive_that_leads_elsewhere_is_refused(tmp_path: Path, members: lis
     victim.write_text("still here")
     archive = tmp_path / "archive"
     archive.write_bytes(tar_of(members))
-    with pytest.raises(setup_cache.PackUnusable):
+    with pytest.raises(setup_cache.SetupUnusable):
         diff_archive.unpack(archive, root, ["work"])
     assert victim.read_text() == "still here"
 
@@ -442,4 +442,4 @@ def test_a_disk_that_cannot_take_a_pack_is_no_damage_of_the_pack(tmp_path: Path)
     (tmp_path / "work/file").touch()
     with pytest.raises(SpotrunError) as refused:
         diff_archive.unpack(archive, tmp_path, ["work"])
-    assert not isinstance(refused.value, setup_cache.PackUnusable)
+    assert not isinstance(refused.value, setup_cache.SetupUnusable)
