@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.simulation.generator import generate
-from spotrun.simulation.world import Habits, TickMarket
+from spotrun.simulation.world import TickMarket, Timings
 from spotrun.simulation.world.rng import Dice
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
@@ -82,10 +82,10 @@ class Setting:
         return dataclasses.replace(self, unpack=1.0)
 
     @property
-    def habits(self) -> Habits:
+    def timings(self) -> Timings:
         """The same in a simulated world. Boot begins with the launch; a standby has its imports behind it."""
         restore_s = max(self.imports_s, self.fetch_s)
-        return Habits(
+        return Timings(
             pending_s=(0.0, 0.0),
             boot_s=self.boot_s,
             setup_s=self.setup_s,
@@ -114,7 +114,7 @@ class Market:
     def __init__(self, seed: int, setting: Setting, weather: TickMarket | None = None) -> None:
         self.seed, self.setting = seed, setting
         self.weather = weather or generated(seed, setting.horizon_s)
-        self._habits, self._dice = setting.habits, Dice(seed)
+        self._timings, self._dice = setting.timings, Dice(seed)
 
     def has(self, zone: str, now_s: float) -> bool:
         """Whether an instance asked for now would be given."""
@@ -124,7 +124,7 @@ class Market:
     def loss_after(self, zone: str, now_s: float) -> Loss | None:
         """The end of what runs in `zone` now."""
         at_s = self.weather.taken_s(SPOT[zone].pool, now_s)
-        return None if at_s == inf else Loss(at_s, self._habits.told_s(self._dice, SPOT[zone].pool, at_s))
+        return None if at_s == inf else Loss(at_s, self._timings.told_s(self._dice, SPOT[zone].pool, at_s))
 
     def start_s(self, ordinal: int) -> tuple[float, float]:
         """Boot and (anew) set-up of the job's instance `ordinal`: the same whoever launches it, and wherever."""

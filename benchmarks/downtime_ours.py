@@ -30,7 +30,7 @@ class OurWorld(SimulatedWorld):
             Training(steps=ceil(setting.horizon_s) + 1, epochs=1, stall_s=0.0, upload_s=setting.commit_s),
             market.weather,
             seed=market.seed,
-            habits=setting.habits,
+            timings=setting.timings,
             starts=market.start_s,
             idle_s=IDLE_S,
         )

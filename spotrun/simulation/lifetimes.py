@@ -140,11 +140,11 @@ def _tick(moment: datetime, tick_s: float) -> int:
     return max(0, ceil((moment - ORIGIN).total_seconds() / tick_s))
 
 
-def standby_of(habits: Standby, seed: int) -> Standby:
+def standby_of(standby: Standby, seed: int) -> Standby:
     """The same with notices of its own for one lifetime: as many of its losses have one as on the local cloud."""
     dice = np.random.default_rng((seed, 1))
     warned = dice.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
-    return msgspec.structs.replace(habits, warned=tuple(warned.tolist()))
+    return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
 
 
 class Lifetime(Sequence[Mapping[str, float]]):

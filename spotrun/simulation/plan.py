@@ -166,11 +166,11 @@ def _rework(spec: RunSpec) -> timedelta:
 def _standby(spec: RunSpec, offerings: Sequence[Offering], measured: Measured) -> Standby:
     cooldown_s = spec.policy.return_cooldown.total_seconds() if spec.policy.return_to_spot else inf
     boot_s = spec.boot.total_seconds() if measured.boot_s is None else measured.boot_s
-    later_start = measured.later_start if _packs(spec, offerings) else 1.0
+    later_start = measured.later_start if _unpacks(spec, offerings) else 1.0
     return msgspec.structs.replace(STANDBY, ask_every_s=cooldown_s, unbilled_s=boot_s, later_start=later_start)
 
 
-def _packs(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
+def _unpacks(spec: RunSpec, offerings: Sequence[Offering]) -> bool:
     """Whether what one instance has set up serves any other: of another accelerator it does not."""
     return spec.setup is not None and spec.pack_setup and len({found.accelerators for found in offerings}) == 1
 

@@ -22,7 +22,7 @@ from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.timings import Habits
+from spotrun.simulation.world.timings import Timings
 from tests.support import ec2_machines, ec2_server, local_clouds
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
@@ -81,7 +81,7 @@ class SimulatedAccount:
 
     def __init__(self) -> None:
         clock = ScaledClock(datetime.now(UTC), 600.0)
-        self._cloud = SimulatedCloud(clock, calm(), Habits(pending_s=(3.0, 3.0)))
+        self._cloud = SimulatedCloud(clock, calm(), Timings(pending_s=(3.0, 3.0)))
 
     def driver(self) -> CloudDriver:
         return self._cloud

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotrun.offering import CapacityType
-from spotrun.simulation.world import Faults, Habits, SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world import Faults, SimulatedWorld, TickMarket, Timings, Training
 from spotrun.spec.model import RunSpec
 from tests.support.worlds import offer
 
@@ -13,7 +13,7 @@ SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 HOUR_S = 3600.0
 
 
-STEADY = Habits(
+STEADY = Timings(
     pending_s=(30.0, 30.0),
     boot_s=(60.0, 60.0),
     setup_s=(60.0, 60.0),
@@ -23,7 +23,7 @@ STEADY = Habits(
 )
 
 
-SUDDEN = Habits(unannounced=1.0)
+SUDDEN = Timings(unannounced=1.0)
 
 
 ALL_FAULTS = Faults(

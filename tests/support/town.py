@@ -15,7 +15,7 @@ from spotrun.runner import Pass, Runner
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import Watched
 from spotrun.simulation.world.market import CalmMarket
-from spotrun.simulation.world.timings import Habits
+from spotrun.simulation.world.timings import Timings
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 from tests.support.commits import committed
@@ -107,8 +107,8 @@ class Town:
     def __init__(self, before: Town | None = None, steps: int = STEPS, **created: object) -> None:
         self.clock = ManualClock(START) if before is None else before.clock
         self.market = CalmMarket(MARKET) if before is None else before.market
-        habits = Habits(pending_s=(30.0, 30.0))
-        self.cloud = SimulatedCloud(self.clock, self.market, habits) if before is None else before.cloud
+        timings = Timings(pending_s=(30.0, 30.0))
+        self.cloud = SimulatedCloud(self.clock, self.market, timings) if before is None else before.cloud
         self.beside: Store = MemoryStore(self.clock) if before is None else before.beside
         self.store = MemoryStore(self.clock)
         self.steps = steps

@@ -7,7 +7,7 @@ from datetime import timedelta
 from decimal import Decimal
 
 from spotrun.offering import CapacityType, Offering
-from spotrun.simulation.world import Habits, SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world import SimulatedWorld, TickMarket, Timings, Training
 from spotrun.spec.model import RunSpec
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
@@ -73,7 +73,7 @@ class DeadlineWorld(SimulatedWorld):
             RunSpec.model_validate(wanted),
             Training(steps=steps, epochs=4, stall_s=0.0, upload_s=0.0),
             market,
-            habits=Habits(
+            timings=Timings(
                 pending_s=half,
                 boot_s=at_once,
                 setup_s=at_once,

@@ -25,7 +25,7 @@ from spotrun.runner import Pass
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.timings import Habits
+from spotrun.simulation.world.timings import Timings
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from tests.support.decisions import ask, decided, events_of, spec
@@ -104,7 +104,7 @@ def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_
     """The runner dies at once, the machine boots in no time, and the agent commits as often as it may."""
     budget = Decimal("0.6")
     town = Town(steps=10**9, budget_usd=budget)
-    town.cloud = SimulatedCloud(town.clock, town.market, Habits(pending_s=(0.0, 0.0)))
+    town.cloud = SimulatedCloud(town.clock, town.market, Timings(pending_s=(0.0, 0.0)))
     wanted = {"budget": {"max_usd": str(budget)}, "resources": {"spot_policy": "on-demand"}}
     town.settle(town.runner(**wanted))
     while town.cloud.alive:

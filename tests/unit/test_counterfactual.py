@@ -10,11 +10,11 @@ import pytest
 
 from spotrun.account.summary import Account, summarise
 from spotrun.account.timeline import Kind
-from spotrun.simulation.world import Habits, SimulatedWorld, Training
+from spotrun.simulation.world import SimulatedWorld, Timings, Training
 from spotrun.spec.model import RunSpec
 from tests.support.worlds import EVERYWHERE, NOWHERE, weather
 
-STARTS = Habits(
+STARTS = Timings(
     pending_s=(30.0, 30.0), boot_s=(60.0, 60.0), setup_s=(75.0, 75.0), restore_s=(30.0, 30.0), unannounced=0.3
 )
 USD_PER_HOUR = Decimal("3.00")
@@ -47,7 +47,7 @@ def both(seed: int, stall_s: float) -> Both:
             Training(steps=3 * 3600, stall_s=stall_s),
             weather([EVERYWHERE, *pattern], hold_s),
             seed=seed,
-            habits=STARTS,
+            timings=STARTS,
             idle_s=30.0,
         )
         assert world.run(1e6).outcome == "completed"

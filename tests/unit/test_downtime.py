@@ -95,7 +95,7 @@ def test_a_move_before_a_recommended_loss_costs_the_handover_and_counts_as_the_l
 
 
 def _lead_s(market: Market) -> float:
-    told_s = market.setting.habits.recommended_s(Dice(market.seed), SPOT[ZONES[0]].pool, LOST_S, 0.0, "")
+    told_s = market.setting.timings.recommended_s(Dice(market.seed), SPOT[ZONES[0]].pool, LOST_S, 0.0, "")
     return LOST_S - HOUR.notice_s - told_s
 
 

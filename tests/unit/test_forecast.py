@@ -384,7 +384,7 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
 @pytest.mark.parametrize("later", [1.0, 0.4])
 def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: float) -> None:
     ticks = TickMarket([{}], 60.0, {}, on_demand=OFFERINGS[2:])
-    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.habits
+    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.timings
     spent_s = [limits[0] for limits in (told.pending_s, told.boot_s, told.restore_s)]
     assert sum(spent_s) + told.setup_s[0] == pytest.approx(JOB.changeover_s)
     assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)

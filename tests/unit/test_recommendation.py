@@ -13,7 +13,7 @@ from spotrun.policy import Action
 from spotrun.policy.recommendation import REASON
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.simulation.world import Habits, SimulatedWorld, TickMarket, Training
+from spotrun.simulation.world import SimulatedWorld, TickMarket, Timings, Training
 from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec.model import RunSpec
 from tests.support import worlds
@@ -219,7 +219,7 @@ def test_a_loss_long_after_its_recommendation_did_not_follow_on_it() -> None:
 
 # -- whole runs --------------------------------------------------------------------------------------------------------
 
-SLOW = Habits(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), unannounced=0.0, recommended=1.0, lead_s=(400.0, 400.0))
+SLOW = Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), unannounced=0.0, recommended=1.0, lead_s=(400.0, 400.0))
 
 
 NEAR = {"a": worlds.offer("a", SPOT, "1.00"), "b": worlds.offer("b", SPOT, "1.01")}
@@ -247,8 +247,8 @@ def kinds(world: SimulatedWorld) -> list[str]:
 
 def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
     early, at_notice = (
-        SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), habits=habits)
-        for habits in (SLOW, Habits(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), unannounced=0.0))
+        SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=timings)
+        for timings in (SLOW, Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), unannounced=0.0))
     )
     moved, waited = early.run(1e5), at_notice.run(1e5)
     assert moved.outcome == waited.outcome == "completed"
@@ -260,7 +260,7 @@ def test_a_loss_that_was_recommended_early_costs_the_handover_alone() -> None:
 
 
 def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
-    world = SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), habits=SLOW)
+    world = SimulatedWorld(wanted(), Training(steps=6000), zones("ab", *9 * "b"), timings=SLOW)
     world.run(1e5)
     (heard,) = [entry for entry in world.entries if isinstance(entry.event, ev.NoticeSeen)]
     next_commit = next(
@@ -273,7 +273,7 @@ def test_a_recommendation_makes_an_extra_commit_and_training_goes_on() -> None:
 
 
 def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_never_taken() -> None:
-    world = SimulatedWorld(wanted(), Training(steps=6000), calm(), habits=SLOW)
+    world = SimulatedWorld(wanted(), Training(steps=6000), calm(), timings=SLOW)
     world.run(1500)
     (old,) = world.cloud.alive
     world.cloud.recommend(old.instance_id)
@@ -291,8 +291,8 @@ def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_neve
 @pytest.mark.parametrize("seed", range(4))
 def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
     """Twelve hours with an alarm in nine minutes of each instance, and no loss: the changeovers end by themselves."""
-    wolf = Habits(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), alarms_per_hour=6.0)
-    world = SimulatedWorld(wanted(), Training(steps=12 * 3600), calm(), seed=seed, habits=wolf, idle_s=30.0)
+    wolf = Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), alarms_per_hour=6.0)
+    world = SimulatedWorld(wanted(), Training(steps=12 * 3600), calm(), seed=seed, timings=wolf, idle_s=30.0)
     course = world.run(2e5)
     assert course.outcome == "completed"
     assert kinds(world).count("LaunchIntended") <= 12
@@ -302,7 +302,7 @@ def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_recommendations_true_and_false_make_no_run_miss_its_deadline(seed: int) -> None:
     changing = zones("ab", "b", "ab", "a", hold_s=1500.0)
-    habits = Habits(unannounced=0.3, recommended=0.7, alarms_per_hour=3.0)
+    timings = Timings(unannounced=0.3, recommended=0.7, alarms_per_hour=3.0)
     due = wanted(deadline="2h30m", expected_work="2h")
-    course = SimulatedWorld(due, Training(steps=7200), changing, seed=seed, habits=habits, idle_s=30.0).run(1e5)
+    course = SimulatedWorld(due, Training(steps=7200), changing, seed=seed, timings=timings, idle_s=30.0).run(1e5)
     assert not course.missed

@@ -66,7 +66,7 @@ def test_another_process_sees_the_same_world() -> None:
 
 def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     alone = spec(strategy="on_demand_only")
-    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), habits=STEADY)
+    run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY)
     course = run.run(1e6)
     (instance,) = run.cloud.all
     assert (instance.offering.capacity_type, instance.ended_by) == (ON_DEMAND, EndedBy.ITSELF)
@@ -80,7 +80,7 @@ def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
 
 
 def test_a_notice_loses_no_step_and_a_standby_takes_over() -> None:
-    course = world(1, "ab", "ab", "b", "b", "b", "b", habits=STEADY).run(1e6)
+    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=STEADY).run(1e6)
     assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
     assert course.seconds["rework"] == 0
     assert course.seconds["boot"] < 2 * (30 + 60)
@@ -88,7 +88,7 @@ def test_a_notice_loses_no_step_and_a_standby_takes_over() -> None:
 
 def test_a_standby_that_is_ready_in_time_costs_no_more_than_its_warm_start() -> None:
     quick = replace(STEADY, pending_s=(10.0, 10.0), boot_s=(20.0, 20.0), setup_s=(20.0, 20.0))
-    course = world(1, "ab", "ab", "b", "b", "b", "b", habits=quick).run(1e6)
+    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=quick).run(1e6)
     assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
     assert course.seconds["boot"] == 10 + 20
     assert course.seconds["setup"] < 20 + 10  # its own, and what it waited after the last word of the one before
@@ -97,7 +97,7 @@ def test_a_standby_that_is_ready_in_time_costs_no_more_than_its_warm_start() -> 
 
 def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why() -> None:
     run = SimulatedWorld(
-        spec(), Training(steps=3600, upload_s=200.0), market("ab", "ab", "b", tick_s=601.5), habits=STEADY, idle_s=30.0
+        spec(), Training(steps=3600, upload_s=200.0), market("ab", "ab", "b", tick_s=601.5), timings=STEADY, idle_s=30.0
     )
     course = run.run(1e6)
     assert (course.outcome, course.missed) == ("completed", False)
@@ -128,7 +128,7 @@ def test_a_training_of_any_shape_completes_with_each_of_its_epochs_once(training
 
 
 def test_a_loss_without_notice_loses_the_steps_since_the_last_commit() -> None:
-    course = world(1, "ab", "ab", "b", "b", "b", "b", habits=SUDDEN).run(1e6)
+    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=SUDDEN).run(1e6)
     assert (course.losses, course.bought) == (1, ("spot", "spot"))
     assert 0 < course.steps_redone <= 5 * 60 + 10
     assert course.seconds["rework"] == pytest.approx(course.steps_redone, abs=2)
@@ -143,7 +143,7 @@ def test_without_spot_the_deadline_is_met_on_demand() -> None:
 
 def test_a_price_that_changes_is_billed_from_then_on() -> None:
     ticks = [{"a": 1.0}, {"a": 1.5}, {"a": 1.0}]
-    run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), habits=STEADY)
+    run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY)
     course = run.run(1e6)
     (instance,) = run.cloud.all
     assert [str(segment.usd_per_hour) for segment in instance.prices] == ["1.0", "1.5", "1.0"]
@@ -181,8 +181,8 @@ def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faul
 
 
 def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
-    calm = world(3, habits=STEADY).run(1e6)
-    dying = world(3, habits=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(60, 60))).run(1e6)
+    calm = world(3, timings=STEADY).run(1e6)
+    dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(60, 60))).run(1e6)
     assert dying.seconds["wait"] + dying.seconds["boot"] > calm.seconds["wait"] + calm.seconds["boot"]
 
 

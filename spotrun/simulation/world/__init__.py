@@ -3,7 +3,7 @@
 from spotrun.simulation.world.faults import Faults
 from spotrun.simulation.world.market import CalmMarket, Market, TickMarket
 from spotrun.simulation.world.result import Course
-from spotrun.simulation.world.timings import Habits, Training
+from spotrun.simulation.world.timings import Timings, Training
 from spotrun.simulation.world.world import SimulatedWorld
 
-__all__ = ["CalmMarket", "Course", "Faults", "Habits", "Market", "SimulatedWorld", "TickMarket", "Training"]
+__all__ = ["CalmMarket", "Course", "Faults", "Market", "SimulatedWorld", "TickMarket", "Timings", "Training"]

@@ -54,10 +54,10 @@ class SimulatedAgent:
 
     def _start_s(self) -> tuple[float, float]:
         """Boot, and a set-up that has to be done anew."""
-        habits, starts = self._place.habits, self._place.starts
+        timings, starts = self._place.timings, self._place.starts
         if starts is not None:
             return starts(self._place.cloud.ordinal(self._instance_id))
-        return self._takes("boot", habits.boot_s), self._takes("setup", habits.setup_s)
+        return self._takes("boot", timings.boot_s), self._takes("setup", timings.setup_s)
 
     def _takes(self, what: str, limits: Range) -> float:
         return self._place.dice.between(limits, what, self._launch)
@@ -150,11 +150,11 @@ class SimulatedAgent:
             self._stand_by()
 
     def _set_up_until_s(self) -> float:
-        place, unpack_s = self._place, self._setup_s * self._place.habits.unpack
-        if place.packs.one_by(place.clock.now()):
+        place, unpack_s = self._place, self._setup_s * self._place.timings.unpack
+        if place.setup_cache.one_by(place.clock.now()):
             return self._booted_s + unpack_s
         ready_s = self._booted_s + self._setup_s
-        place.packs.add(self._instance_id, place.at(ready_s + unpack_s))
+        place.setup_cache.add(self._instance_id, place.at(ready_s + unpack_s))
         return ready_s
 
     def _stand_by(self) -> None:
@@ -172,9 +172,9 @@ class SimulatedAgent:
             raise PowerOff("the standby is not needed, or the cloud takes it")
 
     def _take_over(self) -> None:
-        habits = self._place.habits
+        timings = self._place.timings
         self._journal.take_over()
         self._follow(self._recorder.state)
         waited = self._phase == "standby" and bool(self._recorder.state.commits)
-        restore_s = self._takes("restore", habits.warm_restore_s if waited else habits.restore_s)
+        restore_s = self._takes("restore", timings.warm_restore_s if waited else timings.restore_s)
         self._attempt = SimulatedAttempt(self._place, self._recorder, self._journal, self._drain, restore_s)

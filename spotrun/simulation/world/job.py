@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotrun.policy import assumptions
 from spotrun.simulation.world.market import Market
-from spotrun.simulation.world.timings import Habits, Training
+from spotrun.simulation.world.timings import Timings, Training
 from spotrun.simulation.world.world import SimulatedWorld
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.port import Job
@@ -30,24 +30,24 @@ def world_of(
     """
     The job under `spec` in a world of that seed, its checkpoints in a bucket of that region.
 
-    The first `unbilled_s` of a changeover cost nothing; the rest is spent on boot, set-up and restore alike. Where
-    later starts take only the share `later_start` of one, the set-up is as long as spares them that much by its pack.
+    The first `unbilled_s` of a changeover cost nothing; boot, set-up and restore share the rest equally. If later
+    starts take only the share `later_start` of a changeover, the set-up is so long that unpacking it saves that much.
     """
     pending_s = min(unbilled_s, job.changeover_s)
     spent_s = job.changeover_s - pending_s
-    packs = later_start < 1
-    setup_s = (1 - later_start) * job.changeover_s / (1 - assumptions.UNPACK_SHARE) if packs else spent_s / 3
+    unpacks = later_start < 1
+    setup_s = (1 - later_start) * job.changeover_s / (1 - assumptions.UNPACK_SHARE) if unpacks else spent_s / 3
     half = (spent_s - setup_s) / 2
     return SimulatedWorld(
         spec,
         Training(steps=round(job.work_s), step_s=1.0, size_bytes=checkpoint_bytes),
         market,
         seed=seed,
-        habits=Habits(
+        timings=Timings(
             pending_s=(pending_s, pending_s),
             boot_s=(half, half),
             setup_s=(setup_s, setup_s),
-            unpack=assumptions.UNPACK_SHARE if packs else 1.0,
+            unpack=assumptions.UNPACK_SHARE if unpacks else 1.0,
             restore_s=(half, half),
             warm_restore_s=(WARM_SHARE * half, WARM_SHARE * half),
         ),

@@ -8,9 +8,9 @@ import msgspec
 
 from spotrun.clock import ManualClock
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.packs import Packs
 from spotrun.simulation.world.rng import Dice
-from spotrun.simulation.world.timings import Habits, Starts, Training
+from spotrun.simulation.world.setup_cache import SimulatedSetupCache
+from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
@@ -19,7 +19,7 @@ from spotrun.store.port import Store
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """
     `line` is how agents reach `store`: it may be a bad one. `starts` is None where boot and set-up are drawn by the
-    habits. Moments are seconds since the world began.
+    timings. Moments are seconds since the world began.
     """
 
     clock: ManualClock
@@ -28,10 +28,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     line: Store
     spec: RunSpec
     training: Training
-    habits: Habits
+    timings: Timings
     starts: Starts | None
     dice: Dice
-    packs: Packs
+    setup_cache: SimulatedSetupCache
     uid: str
     began_at: datetime
 

@@ -14,7 +14,7 @@ Starts = Callable[[int], tuple[float, float]]
 """Seconds of boot and of set-up of a world's instance by its number, from 0 in the order of launches."""
 
 
-class Habits(msgspec.Struct, frozen=True, kw_only=True):
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
     """
     How clouds and agents behave. Ranges are in seconds, and drawn anew for each instance.
 

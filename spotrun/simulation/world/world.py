@@ -22,11 +22,11 @@ from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from spotrun.simulation.world.market import Market
-from spotrun.simulation.world.packs import Packs
 from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.result import Course, course
 from spotrun.simulation.world.rng import Dice
-from spotrun.simulation.world.timings import Habits, Starts, Training
+from spotrun.simulation.world.setup_cache import SimulatedSetupCache
+from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
 from spotrun.store.memory import MemoryStore
 
@@ -42,7 +42,7 @@ class SimulatedWorld:
     out for up to `idle_s`: that makes long quiet stretches cheap, and what the runner does for the time alone (ask a
     pool again that rested, go back to spot, leave for the deadline) so much later at most.
 
-    `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else the habits do.
+    `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else `timings` do.
     The bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
     """
 
@@ -53,7 +53,7 @@ class SimulatedWorld:
         market: Market,
         *,
         seed: int = 0,
-        habits: Habits | None = None,
+        timings: Timings | None = None,
         starts: Starts | None = None,
         faults: Faults = NO_FAULTS,
         look_s: float = TICK_S,
@@ -63,9 +63,9 @@ class SimulatedWorld:
         self.seed = seed
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
-        habits, dice = habits or Habits(), Dice(seed)
+        timings, dice = timings or Timings(), Dice(seed)
         self.cloud = SimulatedCloud(
-            self.clock, market, habits, dice, hidden_s=faults.hidden_s, name=spec.resources.cloud
+            self.clock, market, timings, dice, hidden_s=faults.hidden_s, name=spec.resources.cloud
         )
         self.spec, self._faults, self._dice = spec, faults, dice
         self._look_s, self._idle_s = look_s, idle_s
@@ -80,10 +80,10 @@ class SimulatedWorld:
             line=self._lines.of_agent(self.store),
             spec=spec,
             training=training,
-            habits=habits,
+            timings=timings,
             starts=starts,
             dice=dice,
-            packs=Packs(self.cloud),
+            setup_cache=SimulatedSetupCache(self.cloud),
             uid=self.uid,
             began_at=self.clock.now(),
         )

@@ -7,7 +7,7 @@ from datetime import datetime
 from spotrun.simulation.world.cloud import SimulatedCloud
 
 
-class Packs:
+class SimulatedSetupCache:
     """Of the instances that have set up anew: which lived until what that made was stored."""
 
     def __init__(self, cloud: SimulatedCloud) -> None:
