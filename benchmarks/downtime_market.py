@@ -19,7 +19,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import TickMarket, Timings
-from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.rng import Rng
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 ZONES = tuple(f"{region}-{number}" for number, region in enumerate(REGIONS))
@@ -114,7 +114,7 @@ class Market:
     def __init__(self, seed: int, setting: Setting, weather: TickMarket | None = None) -> None:
         self.seed, self.setting = seed, setting
         self.weather = weather or generated(seed, setting.horizon_s)
-        self._timings, self._dice = setting.timings, Dice(seed)
+        self._timings, self._rng = setting.timings, Rng(seed)
 
     def has(self, zone: str, now_s: float) -> bool:
         """Whether an instance asked for now would be given."""
@@ -124,12 +124,12 @@ class Market:
     def loss_after(self, zone: str, now_s: float) -> Loss | None:
         """The end of what runs in `zone` now."""
         at_s = self.weather.taken_s(SPOT[zone].pool, now_s)
-        return None if at_s == inf else Loss(at_s, self._timings.told_s(self._dice, SPOT[zone].pool, at_s))
+        return None if at_s == inf else Loss(at_s, self._timings.told_s(self._rng, SPOT[zone].pool, at_s))
 
     def start_s(self, ordinal: int) -> tuple[float, float]:
         """Boot and (anew) set-up of the job's instance `ordinal`: the same whoever launches it, and wherever."""
-        dice = np.random.default_rng([self.seed, 2, ordinal])
-        return float(dice.uniform(*self.setting.boot_s)), float(dice.uniform(*self.setting.setup_s))
+        rng = np.random.default_rng([self.seed, 2, ordinal])
+        return float(rng.uniform(*self.setting.boot_s)), float(rng.uniform(*self.setting.setup_s))
 
 
 def generated(seed: int, horizon_s: float) -> TickMarket:

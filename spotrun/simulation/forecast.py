@@ -67,9 +67,9 @@ class Doubt(msgspec.Struct, frozen=True):
 
     def job(self, job: Job, seed: int) -> Job:
         """The job as it turns out in one lifetime."""
-        dice = np.random.default_rng((seed, 2))
-        changeover_s = float(dice.choice(self.changeovers_s or (job.changeover_s,)))
-        factor, share = self.changeover_factor ** dice.uniform(-1, 1), 1 + self.work_share * dice.uniform(-1, 1)
+        rng = np.random.default_rng((seed, 2))
+        changeover_s = float(rng.choice(self.changeovers_s or (job.changeover_s,)))
+        factor, share = self.changeover_factor ** rng.uniform(-1, 1), 1 + self.work_share * rng.uniform(-1, 1)
         return msgspec.structs.replace(job, work_s=job.work_s * share, changeover_s=changeover_s * factor)
 
     def believed(self, job: Job) -> Job:

@@ -51,7 +51,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
     """Whether each zone has spot, of shape (tick, zone). `regions` names the region of each zone."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     start = int(WARM_UP_S // tick_s)
     up = np.zeros((start + ticks, len(regions)), dtype=bool)
     until = np.zeros(len(regions))
@@ -66,20 +66,20 @@ def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np
         zone = int(until.argmin())
         first, now_s = int(np.ceil(now_s / tick_s)), float(until[zone])
         up[first : int(np.ceil(now_s / tick_s))] = has
-        lost = [zone, *(other for other in same[zone] if has[other] and dice.random() < TOGETHER)] if has[zone] else []
+        lost = [zone, *(other for other in same[zone] if has[other] and rng.random() < TOGETHER)] if has[zone] else []
         for each in lost:
-            has[each], until[each] = False, now_s + _down_s(dice)
+            has[each], until[each] = False, now_s + _down_s(rng)
         if not lost:
-            has[zone], until[zone] = True, now_s + _up_s(dice)
+            has[zone], until[zone] = True, now_s + _up_s(rng)
     return up[start:]
 
 
-def _up_s(dice: np.random.Generator) -> float:
-    return min(STRETCH_MAX_S, UP_MIN_S + float(dice.lognormal(np.log(UP_MEDIAN_S), UP_SIGMA)))
+def _up_s(rng: np.random.Generator) -> float:
+    return min(STRETCH_MAX_S, UP_MIN_S + float(rng.lognormal(np.log(UP_MEDIAN_S), UP_SIGMA)))
 
 
-def _down_s(dice: np.random.Generator) -> float:
-    return min(STRETCH_MAX_S, DOWN_MIN_S + float(dice.lognormal(np.log(DOWN_MEDIAN_S), DOWN_SIGMA)))
+def _down_s(rng: np.random.Generator) -> float:
+    return min(STRETCH_MAX_S, DOWN_MIN_S + float(rng.lognormal(np.log(DOWN_MEDIAN_S), DOWN_SIGMA)))
 
 
 def shape(markets: Sequence[np.ndarray], regions: Sequence[str], tick_s: float) -> Shape:

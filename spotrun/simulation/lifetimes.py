@@ -96,13 +96,13 @@ class Recorded(msgspec.Struct, frozen=True):
 
     def _column(self, zone: int, ticks: int, tick_s: float, seed: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Whether a zone is up, and its price as a share of its mean."""
-        dice, record = np.random.default_rng(seed), self.windows
+        rng, record = np.random.default_rng(seed), self.windows
         mean = record.price[:, :, zone].mean() or 1.0
         parts: list[tuple[np.ndarray, np.ndarray]] = []
         length = 0
         while length < ticks:
-            window, size = int(dice.integers(len(record.up))), record.up.shape[1]
-            moments = np.arange(int(dice.integers(size)) * record.tick_s, size * record.tick_s, tick_s)
+            window, size = int(rng.integers(len(record.up))), record.up.shape[1]
+            moments = np.arange(int(rng.integers(size)) * record.tick_s, size * record.tick_s, tick_s)
             at = (moments / record.tick_s).astype(int)
             parts.append((record.up[window, at, zone], record.price[window, at, zone] / mean))
             length += len(moments)
@@ -142,8 +142,8 @@ def _tick(moment: datetime, tick_s: float) -> int:
 
 def standby_of(standby: Standby, seed: int) -> Standby:
     """The same with notices of its own for one lifetime: as many of its losses have one as on the local cloud."""
-    dice = np.random.default_rng((seed, 1))
-    warned = dice.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
+    rng = np.random.default_rng((seed, 1))
+    warned = rng.random(WARNED_MAX) >= local.UNANNOUNCED_SHARE
     return msgspec.structs.replace(standby, warned=tuple(warned.tolist()))
 
 

@@ -15,14 +15,14 @@ Interval = Callable[[float], float]
 """Seconds from one snapshot to the next, by the age of the instance in seconds."""
 
 
-def lives_s(up: np.ndarray, tick_s: float, dice: np.random.Generator) -> list[float]:
+def lives_s(up: np.ndarray, tick_s: float, rng: np.random.Generator) -> list[float]:
     """
     How long each stretch of spot lasted, in order, of those that begin and end in the record of one zone.
 
     Where in its last tick one ended is drawn: intervals that divide a tick would lose nothing otherwise.
     """
     turns = np.flatnonzero(np.diff(up.astype(np.int8)))
-    return [float(b - a - dice.random()) * tick_s for a, b in pairwise(turns) if not up[a]]
+    return [float(b - a - rng.random()) * tick_s for a, b in pairwise(turns) if not up[a]]
 
 
 def lost_s(life_s: float, stall_s: float, interval: Interval) -> float:

@@ -90,10 +90,10 @@ class Outcome:
 
 def plan(seed: int) -> list[Kill]:
     """5 to 20 kills, few more often than many, at rising steps, every other one in an upload."""
-    dice = random.Random(seed)
-    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * dice.random() ** 6)
-    steps = sorted(dice.sample(range(4, STEPS - 24), count))
-    return [Kill(step, dice.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
+    rng = random.Random(seed)
+    count = KILLS_MIN + int((KILLS_MAX - KILLS_MIN + 1) * rng.random() ** 6)
+    steps = sorted(rng.sample(range(4, STEPS - 24), count))
+    return [Kill(step, rng.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
 def straight(site: Site) -> Straight:

@@ -55,9 +55,9 @@ JOBS = (
 
 def stretches(seed: int) -> list[tuple[float, bool]]:
     """How long each lasts, and whether spot is there; the first is cut off, as at a random moment of a long history."""
-    dice = np.random.default_rng(seed)
-    found = [(float(dice.uniform(*(UP_S if up else DOWN_S))), up) for up in [True, False] * 40]
-    skip_s = float(dice.uniform(0, 5 * (sum(UP_S) + sum(DOWN_S))))
+    rng = np.random.default_rng(seed)
+    found = [(float(rng.uniform(*(UP_S if up else DOWN_S))), up) for up in [True, False] * 40]
+    skip_s = float(rng.uniform(0, 5 * (sum(UP_S) + sum(DOWN_S))))
     while skip_s >= found[0][0]:
         skip_s -= found.pop(0)[0]
     return [(found[0][0] - skip_s, found[0][1]), *found[1:]]
@@ -77,12 +77,12 @@ def record(path: Path) -> Path:
 
 def script(seed: int) -> str:
     """The same for the local cloud: its market begins with spot."""
-    dice, steps = np.random.default_rng((seed, 1)), []
+    rng, steps = np.random.default_rng((seed, 1)), []
     found = stretches(seed)
     if not found[0][1]:
         found = [(1.0, True), *found]
     for (seconds, _), (_, up) in pairwise(found[:17]):
-        notice = "none" if dice.random() < UNANNOUNCED else "2m"
+        notice = "none" if rng.random() < UNANNOUNCED else "2m"
         then = "{then: spot-returns" if up else f"{{then: no-spot, notice: {notice}"
         steps.append(f"    - {then}, when: after {seconds:.0f}s}}\n")
     return "  script:\n" + "".join(steps)

@@ -90,7 +90,7 @@ class _Writer:
         self._store = store
         self._ledger = Ledger(store, history.uid, f"writer-{number}", ManualClock(history.now), RETRY_FOR_S)
         self._number = number
-        self._dice = random.Random(f"{seed} {number}")
+        self._rng = random.Random(f"{seed} {number}")
         self.told: list[Entry] = []
         self.images: dict[int, str] = {}
         self.unknown = 0
@@ -99,7 +99,7 @@ class _Writer:
         self._write(lambda state: ev.NoticeSeen(attempt=_attempt(state), kind="rebalance", deadline_at=None))
 
     def commit(self, step: int) -> None:
-        image = self._dice.randbytes(IMAGE_BYTES)
+        image = self._rng.randbytes(IMAGE_BYTES)
         prefix = f"checkpoints/{self._number}-0-{step}"
         try:
             uploaded = upload(self._store, prefix, memoryview(image), {"step": step}, retry_for_s=RETRY_FOR_S)

@@ -54,10 +54,10 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(si
     assert site.left_running() == []
 
 
-def kill_plan(dice: random.Random) -> list[tuple[int, str]]:
+def kill_plan(rng: random.Random) -> list[tuple[int, str]]:
     """Each victim once, at steps apart enough for its successor to have begun."""
-    steps = sorted(dice.sample(range(4, STEPS - 8, 6), len(VICTIMS)))
-    return list(zip(steps, dice.sample(VICTIMS, len(VICTIMS)), strict=True))
+    steps = sorted(rng.sample(range(4, STEPS - 8, 6), len(VICTIMS)))
+    return list(zip(steps, rng.sample(VICTIMS, len(VICTIMS)), strict=True))
 
 
 def test_no_process_is_left_by_a_killed_launch_that_is_taken_down(site: Site) -> None:

@@ -186,8 +186,8 @@ def test_named_steps_are_taken_in_order_and_once() -> None:
 
 
 def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_few() -> None:
-    dice = random.Random(5)
-    for steps in (1, 2, 40, 41, *(dice.randrange(1, 10**6) for _ in range(50))):
+    rng = random.Random(5)
+    for steps in (1, 2, 40, 41, *(rng.randrange(1, 10**6) for _ in range(50))):
         assert 2 <= checkpoint_every(steps).count <= max(2, min(25, steps / 20))
 
 

@@ -160,13 +160,13 @@ def test_no_zombie_commits_or_destroys_anything(tmp_path: Path) -> None:
     assert amid_work > 0.7 * ZOMBIES
 
 
-def zombie(folder: Path, dice: random.Random, seed: int) -> bool:
+def zombie(folder: Path, rng: random.Random, seed: int) -> bool:
     """Whether it fell asleep in the middle of a save; else it sleeps between two."""
     store, _, attempt, standby = begun()
-    commits_before, commits_after = dice.randrange(4), dice.randrange(1, 5)
+    commits_before, commits_after = rng.randrange(4), rng.randrange(1, 5)
     asleep = Asleep(
-        at=dice.randrange(1, 9 + 10 * commits_before),
-        before=dice.random() < 0.5,
+        at=rng.randrange(1, 9 + 10 * commits_before),
+        before=rng.random() < 0.5,
         meanwhile=lambda: succeed(folder / "b", store, standby, commits_after),
     )
     agent = Agent(folder / "a", Watched(store, asleep.before, asleep.after), "agent-a")
@@ -212,14 +212,14 @@ ASLEEP = (("agent",), ("agent", "trainer"), ("trainer", "agent"))
 def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(
     tmp_path: Path, seed: int, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     server = servers("s3")
     server.reach(monkeypatch)
     run = AgentRun(tmp_path, ENDLESS, runs_uri=server.new_prefix())
     try:
         node = run.launch()
         for _ in range(ZOMBIES_IN_A_ROW):
-            node = succeeded(run, node, dice.choice(MOMENTS), dice.choice(ASLEEP))
+            node = succeeded(run, node, rng.choice(MOMENTS), rng.choice(ASLEEP))
         for commit in run.state.restore_candidates():
             verify(run.store, commit)
     finally:

@@ -34,7 +34,7 @@ class SmallRun:
 
     def __init__(self, store: Store, seed: int = 1) -> None:
         self.store = store
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self.images: dict[int, bytes] = {}
         spec = RunSpec.from_dict({"name": "demo", "workdir": "/", "train": {"script": "train.py"}})
         self.history = History(spec=spec.to_dict())
@@ -63,7 +63,7 @@ class SmallRun:
     def _image(self, step: int) -> bytes:
         """Large enough for four parts."""
         tensors = layout.place([("uint8", (SMALL_BYTES,))])
-        return layout.encode_header(tensors, {"tensor": 0}, {"step": step}) + self._dice.randbytes(SMALL_BYTES)
+        return layout.encode_header(tensors, {"tensor": 0}, {"step": step}) + self._rng.randbytes(SMALL_BYTES)
 
     def ledger(self) -> Ledger:
         """A newcomer's, that has read nothing yet."""

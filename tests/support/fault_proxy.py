@@ -320,14 +320,14 @@ class Seeded:
 
     def __init__(self, seed: int, mix: Mapping[Fault, int]) -> None:
         assert sum(mix.values()) <= 1000
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._faults = [*mix, none]
         self._weights = [*mix.values(), 1000 - sum(mix.values())]
         self._lock = threading.Lock()
 
     def __call__(self, _: Request) -> Fault:
         with self._lock:
-            return self._dice.choices(self._faults, self._weights)[0]
+            return self._rng.choices(self._faults, self._weights)[0]
 
 
 class Once:

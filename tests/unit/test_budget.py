@@ -69,26 +69,26 @@ def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budget(seed: int) -> None:
     """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
-    dice = Random(seed)
-    budget = Decimal(dice.choice(["0.6", "1.5", "4", "9"]))
+    rng = Random(seed)
+    budget = Decimal(rng.choice(["0.6", "1.5", "4", "9"]))
     town = Town(steps=10**9, budget_usd=budget)
     wanted = {"budget": {"max_usd": str(budget)}, "policy": {"on_demand_after": "1m"}}
     runner, asleep = town.runner(**wanted), 0
     for _ in range(700):
-        if dice.random() < 0.02:
-            pool = dice.choice([found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT])
-            town.market.reprice(pool, Decimal(dice.choice(["0.5", "2", "3"])))
+        if rng.random() < 0.02:
+            pool = rng.choice([found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT])
+            town.market.reprice(pool, Decimal(rng.choice(["0.5", "2", "3"])))
             town.cloud.repriced(pool)
         for instance in town.cloud.alive:
-            if instance.offering.capacity_type is SPOT and dice.random() < 0.01:
+            if instance.offering.capacity_type is SPOT and rng.random() < 0.01:
                 town.cloud.notice(instance.instance_id, 120)
-            elif dice.random() < 0.003:
-                town.cloud.end(instance.instance_id, dice.choice([EndedBy.CLOUD, EndedBy.FAULT]))
+            elif rng.random() < 0.003:
+                town.cloud.end(instance.instance_id, rng.choice([EndedBy.CLOUD, EndedBy.FAULT]))
         town.turn()
         if asleep > 0:
             asleep -= 1
-        elif dice.random() < 0.01:
-            runner, asleep = town.runner(**wanted), dice.choice([5, 60, 10**6])
+        elif rng.random() < 0.01:
+            runner, asleep = town.runner(**wanted), rng.choice([5, 60, 10**6])
         elif not runner.tick().done:
             assert town.state().reserved_usd() <= budget
         assert billed(town) <= budget

@@ -36,9 +36,9 @@ class Both:
 
 
 def both(seed: int, stall_s: float) -> Both:
-    dice = random.Random(seed)
-    pattern = dice.choices(PLACES, weights=[3, 3, 1], k=12)
-    hold_s = dice.uniform(900, 1800)
+    rng = random.Random(seed)
+    pattern = rng.choices(PLACES, weights=[3, 3, 1], k=12)
+    hold_s = rng.uniform(900, 1800)
     totals = []
     for policy in ("auto", "on-demand"):
         job = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "resources": {"spot_policy": policy}}

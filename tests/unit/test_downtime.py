@@ -18,7 +18,7 @@ from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
 from spotrun.instance import EndedBy
 from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.rng import Rng
 
 LOST_S = 3000.0
 HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned.anew
@@ -95,7 +95,7 @@ def test_a_move_before_a_recommended_loss_costs_the_handover_and_counts_as_the_l
 
 
 def _lead_s(market: Market) -> float:
-    told_s = market.setting.timings.recommended_s(Dice(market.seed), SPOT[ZONES[0]].pool, LOST_S, 0.0, "")
+    told_s = market.setting.timings.recommended_s(Rng(market.seed), SPOT[ZONES[0]].pool, LOST_S, 0.0, "")
     return LOST_S - HOUR.notice_s - told_s
 
 

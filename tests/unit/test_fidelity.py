@@ -23,15 +23,15 @@ WORLDS = 6
 
 def rough(seed: int, zones: tuple[str, ...]) -> Ticks:
     """Spot lasts forty minutes and is away for twenty, on average: far rougher than the records."""
-    dice, up, market = random.Random(seed), dict.fromkeys(zones, True), []
+    rng, up, market = random.Random(seed), dict.fromkeys(zones, True), []
     for _ in range(140):
-        up = {zone: _turn(has, dice) for zone, has in up.items()}
+        up = {zone: _turn(has, rng) for zone, has in up.items()}
         market.append({zone: 1.0 for zone in zones if up[zone]})
     return market
 
 
-def _turn(has: bool, dice: random.Random) -> bool:
-    return dice.random() > JOB.tick_s / LIFE_S if has else dice.random() < JOB.tick_s / AWAY_S
+def _turn(has: bool, rng: random.Random) -> bool:
+    return rng.random() > JOB.tick_s / LIFE_S if has else rng.random() < JOB.tick_s / AWAY_S
 
 
 @pytest.mark.parametrize("zones", [("a",), ("a", "b")], ids=["1 zone", "2 zones"])

@@ -90,8 +90,8 @@ def test_the_tick_does_not_change_what_a_market_is() -> None:
 
 
 def test_a_recorded_market_is_drawn_with_its_zones_at_the_same_moments() -> None:
-    dice = np.random.default_rng(0)
-    together = dice.random((4, 500, 1)) < 0.7
+    rng = np.random.default_rng(0)
+    together = rng.random((4, 500, 1)) < 0.7
     up = np.concatenate([together, together, ~together], axis=2)
     record = Recorded("test", Windows(up, np.ones(up.shape), ("a", "b", "c"), 300.0, "1 = available"))
     three = Market("3", ("x", "y", "z"), ("r",) * 3, (1.0, 2.0, 3.0))
@@ -127,8 +127,8 @@ def test_the_prices_of_a_history_come_again_with_all_pools_at_the_same_moments()
 def test_more_of_a_market_begins_as_less_of_it_does() -> None:
     """Forecasts draw a short stretch, and a longer one only where the job is not done in it."""
     two = Market("2", ("us-east-1a/p3.2xlarge", "us-east-1b/p3.2xlarge"), ("e", "e"), (1.0, 1.0))
-    dice = np.random.default_rng(0)
-    record = Windows(dice.random((3, 50, 2)) < 0.7, dice.random((3, 50, 2)), ("a", "b"), 60.0, "1 = available")
+    rng = np.random.default_rng(0)
+    record = Windows(rng.random((3, 50, 2)) < 0.7, rng.random((3, 50, 2)), ("a", "b"), 60.0, "1 = available")
     for source in (Generated(), Local(MarketConfig(kind="generated")), Recorded("test", record)):
         short, long = (lifetime(two, ticks, 60.0, 7, source) for ticks in (100, 900))
         assert list(short) == list(long)[:100]

@@ -95,8 +95,8 @@ GRID_S = [float(each) for each in range(30, 1800, 10)]
 @pytest.fixture(scope="module")
 def runs() -> list[list[float]]:
     """The lives of spot in markets that were fitted to a public record."""
-    dice = np.random.default_rng(0)
-    return [lives_s(generate(("r",), 4000, 60.0, seed)[:, 0], 60.0, dice) for seed in range(160)]
+    rng = np.random.default_rng(0)
+    return [lives_s(generate(("r",), 4000, 60.0, seed)[:, 0], 60.0, rng) for seed in range(160)]
 
 
 @pytest.mark.parametrize("stall_s", [0.3, 1.0, 3.0, 10.0])

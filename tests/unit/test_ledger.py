@@ -154,10 +154,10 @@ def test_each_event_is_written_exactly_once_whatever_the_store_answers(fates: tu
 
 @pytest.mark.parametrize("seed", range(30))
 def test_writers_on_bad_lines_share_one_history(seed: int) -> None:
-    dice, store = random.Random(seed), begun()
+    rng, store = random.Random(seed), begun()
     first = len(stored(store))
-    writers = [ledger(LossyStore(store, lambda: dice.choice(FATES)), f"w{number}") for number in range(4)]
-    written = [dice.choice(writers).append(notice) for _ in range(12)]
+    writers = [ledger(LossyStore(store, lambda: rng.choice(FATES)), f"w{number}") for number in range(4)]
+    written = [rng.choice(writers).append(notice) for _ in range(12)]
     assert stored(store)[first:] == written, f"seed {seed}"
 
 

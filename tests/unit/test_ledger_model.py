@@ -236,15 +236,15 @@ def check_single_writer(accepted: list[Entry]) -> None:
         ended = ended or isinstance(event, ev.RunCompleted)
 
 
-class Dice(Choices):
+class Rng(Choices):
     """A random path, turning aside at about one choice in five. Its seed is its name."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(())
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
 
     def choose(self, options: int) -> int:
-        return self._dice.randrange(options) if self._dice.random() < 0.2 else 0
+        return self._rng.randrange(options) if self._rng.random() < 0.2 else 0
 
 
 @pytest.fixture(autouse=True)
@@ -295,7 +295,7 @@ def test_histories_with_many_faults_keep_the_rules() -> None:
     outcomes = []
     for seed in range(SAMPLES):
         try:
-            outcomes.append(completes(Dice(seed), first=seed % len(ACTORS)))
+            outcomes.append(completes(Rng(seed), first=seed % len(ACTORS)))
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     print(f"{len(outcomes):,} histories, of which {sum(outcomes):,} complete the run")

@@ -118,12 +118,12 @@ def test_a_short_rest_of_work_is_still_done_on_spot_as_on_demand_would_have_to_s
 @pytest.mark.parametrize("seed", range(2))
 def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
     """On-demand, once paid for, is kept for the cool-down."""
-    town, dice = Town(steps=10**9), Random(seed)
+    town, rng = Town(steps=10**9), Random(seed)
     runner = town.runner(policy={"on_demand_after": "1m", "return_cooldown": "10m"})
     spot = {found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT}
     for _ in range(30):
-        town.market.empty = dice.choice([set(), spot])
-        for _ in range(dice.randint(5, 25)):
+        town.market.empty = rng.choice([set(), spot])
+        for _ in range(rng.randint(5, 25)):
             for found in town.cloud.alive:
                 if found.offering.pool in town.market.empty:
                     town.cloud.end(found.instance_id, EndedBy.CLOUD)

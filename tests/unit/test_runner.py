@@ -300,22 +300,22 @@ def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_runner_that_is_killed_again_and_again_beside_another_gets_the_run_done(seed: int) -> None:
-    dice, town = random.Random(seed), Town()
+    rng, town = random.Random(seed), Town()
 
     def die(_: str) -> None:
-        if dice.random() < 0.05:
+        if rng.random() < 0.05:
             raise Killed
 
     def runners() -> Iterator[Runner]:
         while True:
-            yield town.runner(**{dice.choice(["before", "after"]): die})
+            yield town.runner(**{rng.choice(["before", "after"]): die})
 
     other = town.runner()
     turn = town.turn
 
     def both() -> None:
         turn()
-        if dice.random() < 0.3:
+        if rng.random() < 0.3:
             other.tick()
 
     town.turn = both

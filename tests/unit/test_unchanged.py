@@ -90,11 +90,11 @@ class _InPieces(MemoryStore):
 
 @pytest.mark.parametrize("layers", [1, 24])
 def test_adapters_of_a_frozen_backbone_are_all_that_is_sent(layers: int) -> None:
-    dice = random.Random(1)
-    backbone = [dice.randbytes(24 * MB // layers + 4 * layer + 1) for layer in range(layers)]
+    rng = random.Random(1)
+    backbone = [rng.randbytes(24 * MB // layers + 4 * layer + 1) for layer in range(layers)]
     attempt = Attempt()
     for step in (9, 10, 1000):
-        adapters = [dice.randbytes(40_000) for _ in backbone]
+        adapters = [rng.randbytes(40_000) for _ in backbone]
         pairs = [tensor for pair in zip(backbone, adapters, strict=True) for tensor in pair]
         commit = attempt.commit(image_of(pairs, "x" * step))
         assert tensors_of(attempt.restored(commit)) == pairs
@@ -123,19 +123,17 @@ def test_an_arena_with_a_commit_that_borrows_is_recognised_by_every_byte(where: 
 
 
 def test_what_trains_as_a_whole_is_sent_as_a_whole_and_soon_not_looked_at_any_more() -> None:
-    dice, attempt = random.Random(2), Attempt()
-    frozen = dice.randbytes(MB // 5)
+    rng, attempt = random.Random(2), Attempt()
+    frozen = rng.randbytes(MB // 5)
     for _ in range(FRUITLESS_MAX + 2):
-        assert attempt.commit(image_of([frozen, dice.randbytes(MB)])).event.borrows == ()
+        assert attempt.commit(image_of([frozen, rng.randbytes(MB)])).event.borrows == ()
     assert attempt.commit(image_of([frozen])).event.borrows == ()
 
 
 def test_a_backbone_that_was_trained_in_between_is_sent_anew_and_borrowed_from_then_on() -> None:
-    dice, attempt = random.Random(3), Attempt()
-    first, second = dice.randbytes(MB), dice.randbytes(MB)
-    borrows = [
-        attempt.commit(image_of([dice.randbytes(99), body])).event.borrows for body in [first] * 2 + [second] * 2
-    ]
+    rng, attempt = random.Random(3), Attempt()
+    first, second = rng.randbytes(MB), rng.randbytes(MB)
+    borrows = [attempt.commit(image_of([rng.randbytes(99), body])).event.borrows for body in [first] * 2 + [second] * 2]
     assert borrows == [(), ("checkpoints/1-0-0",), (), ("checkpoints/1-0-2",)]
 
 
@@ -237,9 +235,9 @@ def test_a_commit_that_borrows_of_what_may_be_gone_is_void() -> None:
 
 def three_commits() -> Attempt:
     """The second borrows of the first; the third is whole."""
-    attempt, dice = Attempt(), random.Random(4)
-    body = dice.randbytes(MB)
-    for tensors in ([body, b"1"], [body, b"2"], [dice.randbytes(MB)]):
+    attempt, rng = Attempt(), random.Random(4)
+    body = rng.randbytes(MB)
+    for tensors in ([body, b"1"], [body, b"2"], [rng.randbytes(MB)]):
         attempt.commit(image_of(tensors))
     return attempt
 

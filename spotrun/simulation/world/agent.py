@@ -60,7 +60,7 @@ class SimulatedAgent:
         return self._takes("boot", timings.boot_s), self._takes("setup", timings.setup_s)
 
     def _takes(self, what: str, limits: Range) -> float:
-        return self._place.dice.between(limits, what, self._launch)
+        return self._place.rng.between(limits, what, self._launch)
 
     # -- when ----------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, L
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.simulation.world.market import Market
-from spotrun.simulation.world.rng import Dice, Range
+from spotrun.simulation.world.rng import Range, Rng
 from spotrun.simulation.world.timings import Timings
 
 
@@ -65,7 +65,7 @@ class SimulatedCloud:
     clock: Clock
     market: Market
     timings: Timings = field(default_factory=Timings)
-    dice: Dice = field(default_factory=lambda: Dice(0))
+    rng: Rng = field(default_factory=lambda: Rng(0))
     hidden_s: Range = (0.0, 0.0)
     name: str = "local"
     down: bool = False
@@ -203,7 +203,7 @@ class SimulatedCloud:
                     self._pass(machine, now_s)
 
     def _start(self, request: LaunchRequest, now_s: float) -> Instance:
-        pending_s = self.dice.between(self.timings.pending_s, "pending", request.token)
+        pending_s = self.rng.between(self.timings.pending_s, "pending", request.token)
         machine = Machine(
             request=request,
             instance=Instance(
@@ -215,7 +215,7 @@ class SimulatedCloud:
                 state=InstanceState.PENDING,
                 launched_at=self._at(now_s),
             ),
-            listed_s=now_s + self.dice.between(self.hidden_s, "hidden", request.token),
+            listed_s=now_s + self.rng.between(self.hidden_s, "hidden", request.token),
             running_s=now_s + pending_s,
             dies_s=now_s + request.time_to_live.total_seconds(),
             taken_s=self.market.taken_s(request.offering.pool, now_s),
@@ -230,14 +230,14 @@ class SimulatedCloud:
     def _told_s(self, request: LaunchRequest, now_s: float) -> float:
         """When the next loss of a pool is announced to its instances."""
         pool = request.offering.pool
-        return self.timings.told_s(self.dice, pool, self.market.taken_s(pool, now_s))
+        return self.timings.told_s(self.rng, pool, self.market.taken_s(pool, now_s))
 
     def _recommended_s(self, request: LaunchRequest, now_s: float) -> float:
         pool = request.offering.pool
         if pool.capacity_type is not CapacityType.SPOT:
             return inf
         taken_s = self.market.taken_s(pool, now_s)
-        return self.timings.recommended_s(self.dice, pool, taken_s, now_s, request.token)
+        return self.timings.recommended_s(self.rng, pool, taken_s, now_s, request.token)
 
     def _pass(self, machine: Machine, now_s: float) -> None:
         self.changes += 1

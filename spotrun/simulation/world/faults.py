@@ -12,7 +12,7 @@ import msgspec
 from spotrun.clock import ManualClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import CloudUnavailable, StoreUnavailable
-from spotrun.simulation.world.rng import Dice, Range
+from spotrun.simulation.world.rng import Range, Rng
 from spotrun.store.port import Store
 
 
@@ -98,9 +98,9 @@ class BadLines:
     moment, so the threads in which a ledger is read make no difference.
     """
 
-    def __init__(self, faults: Faults, dice: Dice, clock: ManualClock) -> None:
+    def __init__(self, faults: Faults, rng: Rng, clock: ManualClock) -> None:
         self._faults = faults
-        self._dice = dice
+        self._rng = rng
         self._clock = clock
 
     def of_runner(self, store: Store, cloud: CloudDriver) -> tuple[Any, Any]:
@@ -147,7 +147,7 @@ class BadLines:
         return answer
 
     def _strikes(self, share: float, *what: object) -> bool:
-        return self._dice.happens(share, *what, f"{self._clock.monotonic():.6f}")
+        return self._rng.happens(share, *what, f"{self._clock.monotonic():.6f}")
 
 
 Call = Callable[[], Any]

@@ -8,7 +8,7 @@ import msgspec
 
 from spotrun.clock import ManualClock
 from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
 from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
@@ -30,7 +30,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     training: Training
     timings: Timings
     starts: Starts | None
-    dice: Dice
+    rng: Rng
     setup_cache: SimulatedSetupCache
     uid: str
     began_at: datetime

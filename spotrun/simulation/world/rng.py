@@ -9,7 +9,7 @@ Range = tuple[float, float]
 """From the least to the most; every value between is as likely."""
 
 
-class Dice:
+class Rng:
     """Equal seeds and names give equal draws: a strategy that rents more changes nobody else's luck."""
 
     def __init__(self, seed: int) -> None:

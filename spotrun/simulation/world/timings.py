@@ -8,7 +8,7 @@ from math import ceil, inf
 import msgspec
 
 from spotrun.offering import Pool
-from spotrun.simulation.world.rng import Dice, Range
+from spotrun.simulation.world.rng import Range, Rng
 
 Starts = Callable[[int], tuple[float, float]]
 """Seconds of boot and of set-up of a world's instance by its number, from 0 in the order of launches."""
@@ -42,16 +42,16 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: Range = (0.0, 600.0)
     alarms_per_hour: float = 0.0
 
-    def recommended_s(self, dice: Dice, pool: Pool, taken_s: float, launched_s: float, token: str) -> float:
+    def recommended_s(self, rng: Rng, pool: Pool, taken_s: float, launched_s: float, token: str) -> float:
         """When an instance is first told that it might be taken; inf where it never is, or only with its notice."""
-        early_s = taken_s - self.notice_s - dice.between(self.lead_s, "lead", pool.zone, taken_s)
-        known = taken_s < inf and dice.happens(self.recommended, "recommended", pool.zone, taken_s)
-        after_s = dice.waiting_s(self.alarms_per_hour, "alarm", token)
+        early_s = taken_s - self.notice_s - rng.between(self.lead_s, "lead", pool.zone, taken_s)
+        known = taken_s < inf and rng.happens(self.recommended, "recommended", pool.zone, taken_s)
+        after_s = rng.waiting_s(self.alarms_per_hour, "alarm", token)
         return min(early_s if known and early_s > launched_s else inf, launched_s + after_s)
 
-    def told_s(self, dice: Dice, pool: Pool, taken_s: float) -> float:
+    def told_s(self, rng: Rng, pool: Pool, taken_s: float) -> float:
         """When the loss of a pool at `taken_s` is announced, to all of its instances or (inf) to none."""
-        if taken_s == inf or dice.happens(self.unannounced, "unannounced", pool.zone, taken_s):
+        if taken_s == inf or rng.happens(self.unannounced, "unannounced", pool.zone, taken_s):
             return inf
         return taken_s - self.notice_s
 

@@ -24,7 +24,7 @@ from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from spotrun.simulation.world.market import Market
 from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.result import Course, course
-from spotrun.simulation.world.rng import Dice
+from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
 from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
@@ -63,13 +63,13 @@ class SimulatedWorld:
         self.seed = seed
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
-        timings, dice = timings or Timings(), Dice(seed)
+        timings, rng = timings or Timings(), Rng(seed)
         self.cloud = SimulatedCloud(
-            self.clock, market, timings, dice, hidden_s=faults.hidden_s, name=spec.resources.cloud
+            self.clock, market, timings, rng, hidden_s=faults.hidden_s, name=spec.resources.cloud
         )
-        self.spec, self._faults, self._dice = spec, faults, dice
+        self.spec, self._faults, self._rng = spec, faults, rng
         self._look_s, self._idle_s = look_s, idle_s
-        self._lines = BadLines(faults, dice, self.clock)
+        self._lines = BadLines(faults, rng, self.clock)
         self.uid = f"{seed % 16**10:010x}"
         self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
         self._create(bucket_region)
@@ -82,7 +82,7 @@ class SimulatedWorld:
             training=training,
             timings=timings,
             starts=starts,
-            dice=dice,
+            rng=rng,
             setup_cache=SimulatedSetupCache(self.cloud),
             uid=self.uid,
             began_at=self.clock.now(),
@@ -187,7 +187,7 @@ class SimulatedWorld:
             self._last, self._acted = passes[-1], any(_acts(seen) for seen in passes)
         except Killed:
             self._runners += 1
-            back_s = self._dice.between(self._faults.runner_back_s, "runner back", self._runners)
+            back_s = self._rng.between(self._faults.runner_back_s, "runner back", self._runners)
             self._last, self._free_s = None, self._looked_s + back_s
             self._runner = self._new_runner()
 
