@@ -152,9 +152,9 @@ def _live(scene: _Scene, number: int) -> Lived:
         bucket_region=scene.bucket_region,
         checkpoint_bytes=scene.checkpoint_bytes,
     )
-    course = world.run(HORIZON * span_s(job))
-    paid_usd = float(course.instances_usd + course.egress_usd)
-    return Lived(by_ticks.cost_usd, paid_usd, by_ticks.finished_s, course.finished_s, course.missed)
+    result = world.run(HORIZON * span_s(job))
+    paid_usd = float(result.instances_usd + result.egress_usd)
+    return Lived(by_ticks.cost_usd, paid_usd, by_ticks.finished_s, result.finished_s, result.missed)
 
 
 def _market(scene: _Scene, own: int) -> TickMarket:

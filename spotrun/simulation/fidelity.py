@@ -25,7 +25,7 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.forecast import HORIZON
 from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
-from spotrun.simulation.world import Course, SimulatedWorld, TickMarket
+from spotrun.simulation.world import RunResult, SimulatedWorld, TickMarket
 from spotrun.simulation.world.job import world_of
 from spotrun.simulation.world.market import usd
 from spotrun.spec.model import RunSpec
@@ -130,7 +130,7 @@ def _twin(path: Path, window: int, job: Job, first: int, options: Options, seed:
     )
 
 
-def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, Course]:
+def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, RunResult]:
     """What a job comes to by the ticks, and by the runner in a world of that seed."""
     world = _world(market, zones, job, strategy, seed)
     return simulate(STRATEGIES[strategy], job, market), world.run(HORIZON * job.deadline_s)

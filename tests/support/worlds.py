@@ -91,4 +91,4 @@ class DeadlineWorld(SimulatedWorld):
     @property
     def bought(self) -> list[str]:
         """The capacity type of each attempt."""
-        return list(self.course.bought)
+        return list(self.result.bought)

@@ -164,10 +164,10 @@ def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy
     free = BudgetWorld(seed, **policy).run(1e5)
     budget = (free.cost_usd * Decimal("1.25")).quantize(Decimal("0.01"))
     world = BudgetWorld(seed, budget, **policy)
-    course = world.run(1e5)
-    assert course.outcome == "completed", world.state.terminal
-    assert world.billed() <= course.cost_usd <= budget
-    assert not course.missed
+    result = world.run(1e5)
+    assert result.outcome == "completed", world.state.terminal
+    assert world.billed() <= result.cost_usd <= budget
+    assert not result.missed
 
 
 def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:

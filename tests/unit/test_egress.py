@@ -221,9 +221,9 @@ class FarWorld(SimulatedWorld):
 def test_egress_takes_no_run_above_its_budget(seed: int, size_gb: float) -> None:
     for budget in ("0.5", "1.3"):
         world = FarWorld(seed, budget, size_gb)
-        course = world.run(2e5)
+        result = world.run(2e5)
         assert world.done
-        assert course.cost_usd <= Decimal(budget)
+        assert result.cost_usd <= Decimal(budget)
 
 
 def test_a_run_without_a_budget_does_cross_and_pays_for_it() -> None:

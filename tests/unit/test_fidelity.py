@@ -41,18 +41,18 @@ def test_the_runner_costs_little_more_than_the_ticks_say_and_is_not_late_either(
     """
     found = [twins(rough(seed, zones), zones, JOB, "ours", seed) for seed in range(WORLDS)]
     bill = on_demand_bill(JOB)
-    off = [float(course.instances_usd) / bill - ticks.cost_usd / bill for ticks, course in found]
-    assert sum(course.losses for _, course in found) >= WORLDS, "these markets take nothing back"
-    assert [course.missed for _, course in found] == [False] * WORLDS
+    off = [float(result.instances_usd) / bill - ticks.cost_usd / bill for ticks, result in found]
+    assert sum(result.losses for _, result in found) >= WORLDS, "these markets take nothing back"
+    assert [result.missed for _, result in found] == [False] * WORLDS
     assert abs(fmean(off)) < 0.06
     assert max(map(abs, off)) < 0.30
 
 
 def test_in_a_calm_market_only_checkpoints_and_the_last_save_are_between_them() -> None:
-    (ticks, course) = twins([{"a": 1.0}] * 140, ("a",), JOB, "ours", 0)
-    assert course.finished_s - ticks.finished_s == pytest.approx(course.seconds["stall"], abs=10)
+    (ticks, result) = twins([{"a": 1.0}] * 140, ("a",), JOB, "ours", 0)
+    assert result.finished_s - ticks.finished_s == pytest.approx(result.seconds["stall"], abs=10)
     spot_bill = on_demand_bill(JOB) / 3
-    assert float(course.instances_usd) == pytest.approx(spot_bill, rel=0.02)
+    assert float(result.instances_usd) == pytest.approx(spot_bill, rel=0.02)
 
 
 @pytest.fixture

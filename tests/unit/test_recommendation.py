@@ -278,14 +278,14 @@ def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_neve
     (old,) = world.cloud.alive
     world.cloud.recommend(old.instance_id)
     world.run(1e5)
-    assert world.course.outcome == "completed"
+    assert world.result.outcome == "completed"
     order = [kind for kind in kinds(world) if kind in ("DrainRequested", "AttemptDrained", "AttemptStarted")]
     assert order == ["AttemptStarted", "DrainRequested", "AttemptDrained", "AttemptStarted"]
     gone = world.cloud.seen(old.instance_id)
     assert gone.state is InstanceState.TERMINATED
     assert gone.ended_by is EndedBy.ITSELF
-    assert world.course.losses == 0
-    assert world.course.downtime_s < 400
+    assert world.result.losses == 0
+    assert world.result.downtime_s < 400
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -293,10 +293,10 @@ def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
     """Twelve hours with an alarm in nine minutes of each instance, and no loss: the changeovers end by themselves."""
     wolf = Timings(boot_s=(60.0, 60.0), setup_s=(120.0, 120.0), alarms_per_hour=6.0)
     world = SimulatedWorld(wanted(), Training(steps=12 * 3600), calm(), seed=seed, timings=wolf, idle_s=30.0)
-    course = world.run(2e5)
-    assert course.outcome == "completed"
+    result = world.run(2e5)
+    assert result.outcome == "completed"
     assert kinds(world).count("LaunchIntended") <= 12
-    assert course.instances_usd < Decimal("12.5") * Decimal("1.10")
+    assert result.instances_usd < Decimal("12.5") * Decimal("1.10")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -304,5 +304,5 @@ def test_recommendations_true_and_false_make_no_run_miss_its_deadline(seed: int)
     changing = zones("ab", "b", "ab", "a", hold_s=1500.0)
     timings = Timings(unannounced=0.3, recommended=0.7, alarms_per_hour=3.0)
     due = wanted(deadline="2h30m", expected_work="2h")
-    course = SimulatedWorld(due, Training(steps=7200), changing, seed=seed, timings=timings, idle_s=30.0).run(1e5)
-    assert not course.missed
+    result = SimulatedWorld(due, Training(steps=7200), changing, seed=seed, timings=timings, idle_s=30.0).run(1e5)
+    assert not result.missed

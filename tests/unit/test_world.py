@@ -67,41 +67,41 @@ def test_another_process_sees_the_same_world() -> None:
 def test_on_demand_alone_costs_what_its_seconds_come_to() -> None:
     alone = spec(strategy="on_demand_only")
     run = SimulatedWorld(alone, Training(steps=3600), market("ab"), timings=STEADY)
-    course = run.run(1e6)
+    result = run.run(1e6)
     (instance,) = run.cloud.all
     assert (instance.offering.capacity_type, instance.ended_by) == (ON_DEMAND, EndedBy.ITSELF)
-    assert instance.ended_at - instance.billed_from == timedelta(seconds=course.finished_s - 30)
-    assert course.instances_usd == hourly(Decimal(3), instance.ended_at - instance.billed_from)
-    assert course.cost_usd > course.instances_usd
-    assert course.seconds["boot"] == 30 + 60
-    assert course.seconds["setup"] == 60
-    assert course.seconds["restore"] == 31  # the first step included
-    assert sum(course.seconds.values()) == pytest.approx(course.finished_s)
+    assert instance.ended_at - instance.billed_from == timedelta(seconds=result.finished_s - 30)
+    assert result.instances_usd == hourly(Decimal(3), instance.ended_at - instance.billed_from)
+    assert result.cost_usd > result.instances_usd
+    assert result.seconds["boot"] == 30 + 60
+    assert result.seconds["setup"] == 60
+    assert result.seconds["restore"] == 31  # the first step included
+    assert sum(result.seconds.values()) == pytest.approx(result.finished_s)
 
 
 def test_a_notice_loses_no_step_and_a_standby_takes_over() -> None:
-    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=STEADY).run(1e6)
-    assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
-    assert course.seconds["rework"] == 0
-    assert course.seconds["boot"] < 2 * (30 + 60)
+    result = world(1, "ab", "ab", "b", "b", "b", "b", timings=STEADY).run(1e6)
+    assert (result.losses, result.steps_redone, result.bought) == (1, 0, ("spot", "spot"))
+    assert result.seconds["rework"] == 0
+    assert result.seconds["boot"] < 2 * (30 + 60)
 
 
 def test_a_standby_that_is_ready_in_time_costs_no_more_than_its_warm_start() -> None:
     quick = replace(STEADY, pending_s=(10.0, 10.0), boot_s=(20.0, 20.0), setup_s=(20.0, 20.0))
-    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=quick).run(1e6)
-    assert (course.losses, course.steps_redone, course.bought) == (1, 0, ("spot", "spot"))
-    assert course.seconds["boot"] == 10 + 20
-    assert course.seconds["setup"] < 20 + 10  # its own, and what it waited after the last word of the one before
-    assert course.seconds["restore"] == pytest.approx(31 + 6)
+    result = world(1, "ab", "ab", "b", "b", "b", "b", timings=quick).run(1e6)
+    assert (result.losses, result.steps_redone, result.bought) == (1, 0, ("spot", "spot"))
+    assert result.seconds["boot"] == 10 + 20
+    assert result.seconds["setup"] < 20 + 10  # its own, and what it waited after the last word of the one before
+    assert result.seconds["restore"] == pytest.approx(31 + 6)
 
 
 def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why() -> None:
     run = SimulatedWorld(
         spec(), Training(steps=3600, upload_s=200.0), market("ab", "ab", "b", tick_s=601.5), timings=STEADY, idle_s=30.0
     )
-    course = run.run(1e6)
-    assert (course.outcome, course.missed) == ("completed", False)
-    assert course.steps_redone > 0
+    result = run.run(1e6)
+    assert (result.outcome, result.missed) == ("completed", False)
+    assert result.steps_redone > 0
     first = next(iter(run.state.attempts.values()))
     assert "to save a final snapshot takes" in first.end.detail
 
@@ -119,36 +119,36 @@ def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why()
 def test_a_training_of_any_shape_completes_with_each_of_its_epochs_once(training: Training, every: str) -> None:
     wanted = spec(deadline="3h").model_copy(update={"checkpoint": CheckpointSpec.model_validate({"every": every})})
     run = SimulatedWorld(wanted, training, market(*CHANGING, tick_s=601.5), seed=2, idle_s=30.0)
-    course = run.run(1e6)
-    assert (course.outcome, course.missed) == ("completed", False)
+    result = run.run(1e6)
+    assert (result.outcome, result.missed) == ("completed", False)
     assert [epoch for epoch, _ in durable_epochs(run.state)] == list(range(training.epochs))
     assert [epoch.event.step for epoch in run.state.epochs][-1] == training.steps
-    first_steps_s = len(course.bought) * training.step_s  # they are on the account of the restores
-    assert course.seconds["productive"] + course.seconds["rework"] + first_steps_s >= training.work_s
+    first_steps_s = len(result.bought) * training.step_s  # they are on the account of the restores
+    assert result.seconds["productive"] + result.seconds["rework"] + first_steps_s >= training.work_s
 
 
 def test_a_loss_without_notice_loses_the_steps_since_the_last_commit() -> None:
-    course = world(1, "ab", "ab", "b", "b", "b", "b", timings=SUDDEN).run(1e6)
-    assert (course.losses, course.bought) == (1, ("spot", "spot"))
-    assert 0 < course.steps_redone <= 5 * 60 + 10
-    assert course.seconds["rework"] == pytest.approx(course.steps_redone, abs=2)
-    assert course.seconds["detect"] > 0
+    result = world(1, "ab", "ab", "b", "b", "b", "b", timings=SUDDEN).run(1e6)
+    assert (result.losses, result.bought) == (1, ("spot", "spot"))
+    assert 0 < result.steps_redone <= 5 * 60 + 10
+    assert result.seconds["rework"] == pytest.approx(result.steps_redone, abs=2)
+    assert result.seconds["detect"] > 0
 
 
 def test_without_spot_the_deadline_is_met_on_demand() -> None:
-    course = world(1, "-").run(1e6)
-    assert (course.bought, course.missed) == (("on_demand",), False)
-    assert course.seconds["wait"] > 10 * 60
+    result = world(1, "-").run(1e6)
+    assert (result.bought, result.missed) == (("on_demand",), False)
+    assert result.seconds["wait"] > 10 * 60
 
 
 def test_a_price_that_changes_is_billed_from_then_on() -> None:
     ticks = [{"a": 1.0}, {"a": 1.5}, {"a": 1.0}]
     run = SimulatedWorld(spec(), Training(steps=3600), TickMarket(ticks, 1200.0, ZONES, DEAR), timings=STEADY)
-    course = run.run(1e6)
+    result = run.run(1e6)
     (instance,) = run.cloud.all
     assert [str(segment.usd_per_hour) for segment in instance.prices] == ["1.0", "1.5", "1.0"]
     billed_s = (instance.ended_at - instance.billed_from).total_seconds()
-    assert float(course.instances_usd) == pytest.approx((billed_s + 0.5 * 1200) / HOUR_S, abs=1e-6)
+    assert float(result.instances_usd) == pytest.approx((billed_s + 0.5 * 1200) / HOUR_S, abs=1e-6)
 
 
 # -- accidents ---------------------------------------------------------------------------------------------------------
@@ -168,8 +168,8 @@ ACCIDENTS = {
 @pytest.mark.parametrize("seed", range(3))
 def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faults: Faults) -> None:
     run = world(seed, faults=faults)
-    course = run.run(1e6)
-    assert course.outcome == "completed"
+    result = run.run(1e6)
+    assert result.outcome == "completed"
     state, final = run.state, run.state.commit(run.state.terminal.final_commit)
     assert final.event.step == 3600
     assert run.cloud.alive == []

@@ -2,8 +2,8 @@
 
 from spotrun.simulation.world.faults import Faults
 from spotrun.simulation.world.market import CalmMarket, Market, TickMarket
-from spotrun.simulation.world.result import Course
+from spotrun.simulation.world.result import RunResult
 from spotrun.simulation.world.timings import Timings, Training
 from spotrun.simulation.world.world import SimulatedWorld
 
-__all__ = ["CalmMarket", "Course", "Faults", "Market", "SimulatedWorld", "TickMarket", "Timings", "Training"]
+__all__ = ["CalmMarket", "Faults", "Market", "RunResult", "SimulatedWorld", "TickMarket", "Timings", "Training"]

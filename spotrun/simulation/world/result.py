@@ -15,7 +15,7 @@ from spotrun.run.events import Entry, RunCreated
 from spotrun.run.state import RunState
 
 
-class Course(msgspec.Struct, frozen=True):
+class RunResult(msgspec.Struct, frozen=True):
     """
     One world's run, by the account of the real reports.
 
@@ -48,14 +48,14 @@ class Course(msgspec.Struct, frozen=True):
         return sum(self.seconds.values()) - self.seconds["productive"] - self.seconds["paused"]
 
 
-def course(
+def result_of(
     seed: int, state: RunState, entries: Iterable[Entry], instances: Iterable[Instance], now: datetime
-) -> Course:
+) -> RunResult:
     summary = summarise(state, now)
     created, began_at, total = state.created, summary.started_at, summary.total
     assert created is not None
     completed = summary.state == "completed" and summary.ended_at is not None
-    return Course(
+    return RunResult(
         seed=seed,
         outcome=summary.state,
         finished_s=(summary.ended_at - began_at).total_seconds() if completed and summary.ended_at else None,

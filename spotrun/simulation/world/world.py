@@ -23,7 +23,7 @@ from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from spotrun.simulation.world.market import Market
 from spotrun.simulation.world.place import Place
-from spotrun.simulation.world.result import Course, course
+from spotrun.simulation.world.result import RunResult, result_of
 from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
 from spotrun.simulation.world.timings import Starts, Timings, Training
@@ -123,17 +123,17 @@ class SimulatedWorld:
         return self._last is not None and self._last.done
 
     @property
-    def course(self) -> Course:
+    def result(self) -> RunResult:
         """What has become of the run by now."""
-        return course(self.seed, self.state, self._ledger.entries, self.cloud.all, self.clock.now())
+        return result_of(self.seed, self.state, self._ledger.entries, self.cloud.all, self.clock.now())
 
     # -- how time passes -----------------------------------------------------------------------------------------------
 
-    def run(self, within_s: float) -> Course:
+    def run(self, within_s: float) -> RunResult:
         """Until the run has ended and nothing of it is left running, or for `within_s` seconds."""
         while not self.done and self.clock.monotonic() < within_s:
             self.step(within_s)
-        return self.course
+        return self.result
 
     def step(self, within_s: float = inf) -> None:
         """Pass to the next moment at which anything happens, and let it happen."""
