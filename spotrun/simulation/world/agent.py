@@ -23,8 +23,8 @@ from spotrun.instance import EndedBy, Instance
 from spotrun.run.state import RunState
 from spotrun.simulation.world.attempt import SimulatedAttempt
 from spotrun.simulation.world.journal import NotNow, SimulatedRecorder
-from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.rng import Range
+from spotrun.simulation.world.surroundings import Surroundings
 
 STANDBY_LOOK_S = 1.0
 """Once its predecessor leaves, a standby looks so often whether the time is up."""
@@ -34,16 +34,18 @@ ROUNDING = 1e-9
 class SimulatedAgent:
     """What runs on one instance from its start on. The world calls `act` whenever `due_s` has come."""
 
-    def __init__(self, place: Place, instance: Instance) -> None:
-        self._place = place
+    def __init__(self, surroundings: Surroundings, instance: Instance) -> None:
+        self._surroundings = surroundings
         self._launch, self._instance_id = instance.launch, instance.instance_id
         boot_s, self._setup_s = self._start_s()
-        self._booted_s = place.now_s + boot_s
+        self._booted_s = surroundings.now_s + boot_s
         self._ready_s = inf
-        ledger = Ledger(place.line, place.uid, f"agent:{self._launch}", place.clock, retry_for_s=0, readers=1)
+        ledger = Ledger(
+            surroundings.line, surroundings.uid, f"agent:{self._launch}", surroundings.clock, retry_for_s=0, readers=1
+        )
         self._recorder = SimulatedRecorder(ledger)
-        self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, place.at(self._booted_s))
-        self._drain = Drain(place.clock)
+        self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, surroundings.at(self._booted_s))
+        self._drain = Drain(surroundings.clock)
         self._notice: NoticeHeard | None = None
         self._recommended = False
         self._leaving: Leaving | None = None
@@ -54,36 +56,36 @@ class SimulatedAgent:
 
     def _start_s(self) -> tuple[float, float]:
         """Boot, and a set-up that has to be done anew."""
-        timings, starts = self._place.timings, self._place.starts
+        timings, starts = self._surroundings.timings, self._surroundings.starts
         if starts is not None:
-            return starts(self._place.cloud.ordinal(self._instance_id))
+            return starts(self._surroundings.cloud.ordinal(self._instance_id))
         return self._takes("boot", timings.boot_s), self._takes("setup", timings.setup_s)
 
     def _takes(self, what: str, limits: Range) -> float:
-        return self._place.rng.between(limits, what, self._launch)
+        return self._surroundings.rng.between(limits, what, self._launch)
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
     @property
     def due_s(self) -> float:
         """When it acts next: by itself, or because it will have read or heard something new by then."""
-        if self._place.now_s < self._held_up_until_s:
+        if self._surroundings.now_s < self._held_up_until_s:
             return self._held_up_until_s
         return min(self._timer_s, self._reads_s(), self._hears_s())
 
     def _reads_s(self) -> float:
-        written = key_of(self._recorder.state.next_number) in self._place.store.objects
+        written = key_of(self._recorder.state.next_number) in self._surroundings.store.objects
         return self._poll_after(TAIL_S) if written else inf
 
     def _hears_s(self) -> float:
-        cloud = self._place.cloud
+        cloud = self._surroundings.cloud
         told = cloud.seen(self._instance_id).notice_deadline is not None and self._notice is None
         recommended = cloud.recommends_rebalance(self._instance_id) and not self._recommended
         return self._poll_after(POLL_S) if told or recommended else inf
 
     def _poll_after(self, every_s: float) -> float:
         """The first poll from now on, of those that began with the agent."""
-        return self._booted_s + ceil((self._place.now_s - self._booted_s) / every_s - ROUNDING) * every_s
+        return self._booted_s + ceil((self._surroundings.now_s - self._booted_s) / every_s - ROUNDING) * every_s
 
     # -- what ----------------------------------------------------------------------------------------------------------
 
@@ -97,30 +99,30 @@ class SimulatedAgent:
                 self._attempt.act()
                 self._timer_s = self._attempt.next_s
         except NotNow:
-            self._timer_s = self._held_up_until_s = self._place.now_s + TAIL_S
+            self._timer_s = self._held_up_until_s = self._surroundings.now_s + TAIL_S
         except PowerOff:
             self._timer_s = inf
-            self._place.cloud.end(self._instance_id, EndedBy.ITSELF)
+            self._surroundings.cloud.end(self._instance_id, EndedBy.ITSELF)
 
     def beat(self) -> None:
         """The hint of the moment: a heartbeat."""
-        if self._place.now_s < self._booted_s:
+        if self._surroundings.now_s < self._booted_s:
             return
         self._beats += 1
         attempt, known = self._attempt, {}
         if attempt is not None:
-            known = asdict(attempt.trainer.progress(self._place.now_s)) | {"attempt": self._journal.attempt}
+            known = asdict(attempt.trainer.progress(self._surroundings.now_s)) | {"attempt": self._journal.attempt}
         known |= {"phase": self._phase if attempt is None else attempt.phase}
-        hint = AgentHint(launch=self._launch, at=self._place.clock.now(), sequence=self._beats, **known)
-        write_hint(self._place.line, agent_key(self._launch), hint)
+        hint = AgentHint(launch=self._launch, at=self._surroundings.clock.now(), sequence=self._beats, **known)
+        write_hint(self._surroundings.line, agent_key(self._launch), hint)
 
     def _listen(self, state: RunState) -> None:
         """The metadata service, and what the ledger has for the current attempt."""
-        deadline_at = self._place.cloud.seen(self._instance_id).notice_deadline
+        deadline_at = self._surroundings.cloud.seen(self._instance_id).notice_deadline
         if deadline_at is not None and self._notice is None:
-            self._notice = NoticeHeard("termination", deadline_at, self._place.moment_s(deadline_at))
+            self._notice = NoticeHeard("termination", deadline_at, self._surroundings.moment_s(deadline_at))
             self._drain.notice(self._notice)
-        self._recommended = self._place.cloud.recommends_rebalance(self._instance_id)
+        self._recommended = self._surroundings.cloud.recommends_rebalance(self._instance_id)
         if self._attempt is not None:
             if is_fenced(state, self._journal.attempt):
                 raise PowerOff("the run goes on elsewhere, or has ended")
@@ -144,21 +146,21 @@ class SimulatedAgent:
             if standing(self._recorder.state, self._launch) is Standing.LEAVE:
                 raise PowerOff("the run needs nothing from this instance")
             self._phase, self._ready_s = "setup", self._set_up_until_s()
-        if self._place.now_s < self._ready_s:
+        if self._surroundings.now_s < self._ready_s:
             self._timer_s = self._ready_s
         else:
             self._stand_by()
 
     def _set_up_until_s(self) -> float:
-        place, unpack_s = self._place, self._setup_s * self._place.timings.unpack
-        if place.setup_cache.one_by(place.clock.now()):
+        surroundings, unpack_s = self._surroundings, self._setup_s * self._surroundings.timings.unpack
+        if surroundings.setup_cache.one_by(surroundings.clock.now()):
             return self._booted_s + unpack_s
         ready_s = self._booted_s + self._setup_s
-        place.setup_cache.add(self._instance_id, place.at(ready_s + unpack_s))
+        surroundings.setup_cache.add(self._instance_id, surroundings.at(ready_s + unpack_s))
         return ready_s
 
     def _stand_by(self) -> None:
-        state, now_s = self._recorder.state, self._place.now_s
+        state, now_s = self._recorder.state, self._surroundings.now_s
         window_s = leaving_window_s(state)
         if self._leaving is None and window_s is not None:
             self._leaving = Leaving(now_s, window_s)
@@ -172,9 +174,9 @@ class SimulatedAgent:
             raise PowerOff("the standby is not needed, or the cloud takes it")
 
     def _take_over(self) -> None:
-        timings = self._place.timings
+        timings = self._surroundings.timings
         self._journal.take_over()
         self._follow(self._recorder.state)
         waited = self._phase == "standby" and bool(self._recorder.state.commits)
         restore_s = self._takes("restore", timings.warm_restore_s if waited else timings.restore_s)
-        self._attempt = SimulatedAttempt(self._place, self._recorder, self._journal, self._drain, restore_s)
+        self._attempt = SimulatedAttempt(self._surroundings, self._recorder, self._journal, self._drain, restore_s)

@@ -17,8 +17,8 @@ from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import ResumedFrom
 from spotrun.simulation.world.journal import SimulatedRecorder
-from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.saves import Save, Saves
+from spotrun.simulation.world.surroundings import Surroundings
 from spotrun.simulation.world.trainer import SimulatedTrainer
 from spotrun.trainer_link import EpochEnded
 
@@ -30,9 +30,14 @@ class SimulatedAttempt:
     """
 
     def __init__(
-        self, place: Place, recorder: SimulatedRecorder, journal: AttemptJournal, drain: Drain, restore_s: float
+        self,
+        surroundings: Surroundings,
+        recorder: SimulatedRecorder,
+        journal: AttemptJournal,
+        drain: Drain,
+        restore_s: float,
     ) -> None:
-        self._place, self._recorder = place, recorder
+        self._surroundings, self._recorder = surroundings, recorder
         self._journal, self._drain = journal, drain
         state, newest = recorder.state, recorder.state.latest_commit()
         self._resumed = ResumedFrom(
@@ -43,13 +48,15 @@ class SimulatedAttempt:
             step=0 if newest is None else newest.event.step,
         )
         journal.resumed(0, self._resumed)
-        self.trainer = SimulatedTrainer(place.training, self._resumed.step, place.now_s + restore_s)
-        self._committed_s = -inf if newest is None else place.moment_s(newest.at)
+        self.trainer = SimulatedTrainer(surroundings.training, self._resumed.step, surroundings.now_s + restore_s)
+        self._committed_s = -inf if newest is None else surroundings.moment_s(newest.at)
         committed_s = None if newest is None else self._committed_s
-        hazard = observed_hazard(state, place.clock.now())
-        self._pace = Pace(place.spec.checkpoint.every, committed_s, hazard, place.now_s)
-        self._saves = Saves(recorder, place.training, place.spec.checkpoint, self._pace, place.began_at)
-        self._epoch = place.training.epoch_of(self._resumed.step)
+        hazard = observed_hazard(state, surroundings.clock.now())
+        self._pace = Pace(surroundings.spec.checkpoint.every, committed_s, hazard, surroundings.now_s)
+        self._saves = Saves(
+            recorder, surroundings.training, surroundings.spec.checkpoint, self._pace, surroundings.began_at
+        )
+        self._epoch = surroundings.training.epoch_of(self._resumed.step)
         self._started = self._final = self._finished = False
         self._snapshot_s = self._stops_s = inf
         self._act: Callable[[], None] = self._train
@@ -73,7 +80,7 @@ class SimulatedAttempt:
     @property
     def next_s(self) -> float:
         """When something is due, if nobody says anything. Sets the moment of the next snapshot."""
-        now_s = self._place.now_s
+        now_s = self._surroundings.now_s
         moments = [now_s + self._drain.until_next_s(self._pace)]
         if self._saves.in_flight is not None:
             moments.append(self._saves.in_flight.durable_s)
@@ -82,7 +89,7 @@ class SimulatedAttempt:
         elif self._awaits_final:
             moments.append(self._stops_s)
         elif not self._final and self._drain.draining_s is None:
-            moments.append(self.trainer.done_s(self._place.training.epoch_end(self._epoch)))
+            moments.append(self.trainer.done_s(self._surroundings.training.epoch_end(self._epoch)))
             self._snapshot_s = self._saves.due_s(self.trainer, self._committed_s, now_s)
             moments.append(self._snapshot_s)
         return max(now_s, min(moments))
@@ -96,7 +103,7 @@ class SimulatedAttempt:
     # -- steps and epochs ----------------------------------------------------------------------------------------------
 
     def _tell_progress(self) -> None:
-        now_s = self._place.now_s
+        now_s = self._surroundings.now_s
         step = self.trainer.step_at(now_s)
         if step <= self.trainer.first:
             return
@@ -104,16 +111,16 @@ class SimulatedAttempt:
             self._journal.training_started(0, self.trainer.first + 1)
             self._started, self.phase = True, "train"
         self._pace.progressed(self.trainer.progress(now_s), now_s)
-        while not self._final and step >= self._place.training.epoch_end(self._epoch):
-            self._end_epoch(self._place.training.epoch_end(self._epoch))
+        while not self._final and step >= self._surroundings.training.epoch_end(self._epoch):
+            self._end_epoch(self._surroundings.training.epoch_end(self._epoch))
 
     def _end_epoch(self, step: int) -> None:
         done_s = self.trainer.done_s(step)
         ended = EpochEnded(epoch=self._epoch, step=step, batches=step, samples=step)
-        self._journal.epoch_completed(ended, Said(0, ended, self._place.at(done_s), done_s))
+        self._journal.epoch_completed(ended, Said(0, ended, self._surroundings.at(done_s), done_s))
         self._epoch += 1
         self._saves.epoch_ended(step)
-        if step >= self._place.training.steps:
+        if step >= self._surroundings.training.steps:
             self._saves.take(self.trainer, done_s, "end of training", final=True)
             self._final = self._finished = True
 
@@ -123,13 +130,13 @@ class SimulatedAttempt:
         """At the moment that was set for it, even where the store has held this agent up since then."""
         if self._final or not self._started or self._drain.draining_s is not None:
             return
-        if self._snapshot_s <= self._place.now_s:
-            why = self._pace.snapshot_due(self._place.now_s) or "steps"
+        if self._snapshot_s <= self._surroundings.now_s:
+            why = self._pace.snapshot_due(self._surroundings.now_s) or "steps"
             self._saves.take(self.trainer, self._snapshot_s, why)
             self._snapshot_s = inf
 
     def _settle_save(self) -> None:
-        save, now_s = self._saves.in_flight, self._place.now_s
+        save, now_s = self._saves.in_flight, self._surroundings.now_s
         if save is None or now_s < save.durable_s:
             return
         number = self._saves.commit(self._journal.attempt, now_s)
@@ -143,7 +150,7 @@ class SimulatedAttempt:
         if self._finished:
             self._journal.completed(commit, save.step)
             raise PowerOff("completed")
-        self._journal.drained(commit, self._place.at(save.taken_s), self._drain.reason)
+        self._journal.drained(commit, self._surroundings.at(save.taken_s), self._drain.reason)
         raise PowerOff("drained")
 
     # -- draining ------------------------------------------------------------------------------------------------------
@@ -160,7 +167,7 @@ class SimulatedAttempt:
             self._end_untrained()
         if self._drain.too_short and self._saves.in_flight is None:
             self._end_short(self._drain.too_short)
-        if self._awaits_final and self._stops_s <= self._place.now_s:
+        if self._awaits_final and self._stops_s <= self._surroundings.now_s:
             self._take_final()
 
     @property
@@ -170,13 +177,13 @@ class SimulatedAttempt:
 
     def _begin_drain(self) -> None:
         self._drain.begin(self._pace, uploading=self._saves.in_flight is not None)
-        self._stops_s = self.trainer.between_steps_s(self._place.now_s)
+        self._stops_s = self.trainer.between_steps_s(self._surroundings.now_s)
         if self._final:
             self._drain.too_short = ""  # it ends by itself, as soon as its last snapshot is durable
             return
         self.phase = "drain"
         if self._drain.too_short:
-            self.trainer.stop(self._place.now_s)
+            self.trainer.stop(self._surroundings.now_s)
 
     def _take_final(self) -> None:
         if self._drain.deadline_s is not None:
@@ -187,12 +194,12 @@ class SimulatedAttempt:
     def _end_untrained(self) -> None:
         newest = self._recorder.state.latest_commit()
         final = None if newest is None else newest.number
-        self._journal.drained(final, self._place.clock.now(), self._drain.reason)
+        self._journal.drained(final, self._surroundings.clock.now(), self._drain.reason)
         raise PowerOff("drained")
 
     def _end_short(self, why: str) -> None:
         newest = self._recorder.state.latest_commit()
         survives = "no step survives" if newest is None else f"step {newest.event.step:,} survives"
         detail = f"{self._drain.reason}: {why}; {survives}"
-        self._journal.ended(self._drain.cause, self.trainer.step_at(self._place.now_s), detail)
+        self._journal.ended(self._drain.cause, self.trainer.step_at(self._surroundings.now_s), detail)
         raise PowerOff("ended")

@@ -22,10 +22,10 @@ from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
 from spotrun.simulation.world.market import Market
-from spotrun.simulation.world.place import Place
 from spotrun.simulation.world.result import RunResult, result_of
 from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
+from spotrun.simulation.world.surroundings import Surroundings
 from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
 from spotrun.store.memory import MemoryStore
@@ -73,7 +73,7 @@ class SimulatedWorld:
         self.uid = f"{seed % 16**10:010x}"
         self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
         self._create(bucket_region)
-        self._place = Place(
+        self._surroundings = Surroundings(
             clock=self.clock,
             cloud=self.cloud,
             store=self.store,
@@ -155,7 +155,7 @@ class SimulatedWorld:
         running = [each for each in self.cloud.alive if each.state is InstanceState.RUNNING]
         for instance in running:
             if instance.instance_id not in self._agents:
-                self._agents[instance.instance_id] = SimulatedAgent(self._place, instance)
+                self._agents[instance.instance_id] = SimulatedAgent(self._surroundings, instance)
         return [self._agents[instance.instance_id] for instance in running]
 
     @staticmethod

@@ -16,7 +16,7 @@ from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """
     `line` is how agents reach `store`: it may be a bad one. `starts` is None where boot and set-up are drawn by the
     timings. Moments are seconds since the world began.
