@@ -81,8 +81,10 @@ class AttemptLoop:
             Precedence(),
         )
         self._drain = Drain(node.clock)
-        place = node.place
-        self._journal = AttemptJournal(node.recorder, place.launch, place.instance_id, node.booted_at, node.setup)
+        assignment = node.assignment
+        self._journal = AttemptJournal(
+            node.recorder, assignment.launch, assignment.instance_id, node.booted_at, node.setup
+        )
         self._current: Trainer | None = None
 
     # -- from the beginning to the end ---------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
-from spotrun.agent.node import Node, Place
+from spotrun.agent.node import Assignment, Node
 from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
 from spotrun.agent.trainer import start_trainer
@@ -35,7 +35,7 @@ def main() -> int:
     """Does not return when a crash leaves threads behind that wait for a store."""
     threading.excepthook = _crash_of_thread
     try:
-        node = Node.open(Place.from_environment())
+        node = Node.open(Assignment.from_environment())
         node.start()
         _serve(node)
     except BaseException:  # noqa: BLE001  the last line of this process: say why, then be started again
@@ -60,7 +60,7 @@ def _run(node: Node) -> None:
         PowerOff
     """
     verdict = _standing(node)
-    groups.end_left_over(node.place.trainer_mark, node.place.instance_id)
+    groups.end_left_over(node.assignment.trainer_mark, node.assignment.instance_id)
     failure = _set_up(node)
     spare: TrainerProcess | None = None
     image = None
@@ -83,7 +83,7 @@ def _run(node: Node) -> None:
 
 
 def _standing(node: Node) -> Standing:
-    verdict = standing(node.recorder.state, node.place.launch)
+    verdict = standing(node.recorder.state, node.assignment.launch)
     if verdict is Standing.LEAVE:
         raise PowerOff("the run needs nothing from this instance")
     return verdict

@@ -1,5 +1,5 @@
 """
-What an agent has: its place in the run, and the things that all its parts use.
+What an agent has: its assignment in the run, and the things that all its parts use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METADATA_DEFAULT = "http://169.254.169.254/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Assignment:
     """Where this agent is: read from the environment, which the instance's user-data has set."""
 
     run_uri: str
@@ -40,7 +40,7 @@ class Place:
     metadata_endpoint: str
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Assignment:
         return cls(
             run_uri=environment["SPOTRUN_RUN"],
             run_uid=environment["SPOTRUN_RUN_UID"],
@@ -61,7 +61,7 @@ class Place:
 
 @dataclass
 class Node:
-    place: Place
+    assignment: Assignment
     clock: Clock
     store: Store
     recorder: Recorder
@@ -81,7 +81,7 @@ class Node:
         self.spec = RunSpec.from_dict(self.created.spec)
 
     @classmethod
-    def open(cls, place: Place) -> Node:
+    def open(cls, assignment: Assignment) -> Node:
         """
         Everything but the threads. The ledger has been read.
 
@@ -89,16 +89,19 @@ class Node:
             StoreError: the run cannot be read.
         """
         clock = clock_from_environment()
-        store = open_store(place.run_uri)
-        ledger = Ledger(store, place.run_uid, f"agent:{place.launch}", clock)
+        store = open_store(assignment.run_uri)
+        ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.launch}", clock)
         created = ledger.refresh().created
-        assert created is not None, f"{place.run_uri} holds no run {place.run_uid}"
+        assert created is not None, f"{assignment.run_uri} holds no run {assignment.run_uid}"
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
         secrets = Secrets.of(spec, os.environ)
-        status, console = Status(place.folder), Console(place.folder, secrets.redaction(spec, place.folder))
+        status, console = (
+            Status(assignment.folder),
+            Console(assignment.folder, secrets.redaction(spec, assignment.folder)),
+        )
         return cls(
-            place=place,
+            assignment=assignment,
             clock=clock,
             store=store,
             recorder=Recorder(ledger, clock, inbox),
@@ -107,10 +110,10 @@ class Node:
             console=console,
             created=created,
             secrets=secrets,
-            booted_at=_booted_at(place.folder / "booted-at", clock),
-            heartbeat=Heartbeat(store, clock, place.launch, status, console.tail),
-            shipper=LogShipper(store, clock, console, place.launch),
-            watcher=NoticeWatcher(place.metadata_endpoint, clock, inbox, console.note),
+            booted_at=_booted_at(assignment.folder / "booted-at", clock),
+            heartbeat=Heartbeat(store, clock, assignment.launch, status, console.tail),
+            shipper=LogShipper(store, clock, console, assignment.launch),
+            watcher=NoticeWatcher(assignment.metadata_endpoint, clock, inbox, console.note),
         )
 
     def start(self) -> None:

@@ -52,7 +52,7 @@ def prepare(node: Node) -> SetUp:
         SetupFailed: the command ended with an error, or not within an hour.
         SpotrunError: the work folder cannot be had.
     """
-    done = node.place.folder / "setup-done"
+    done = node.assignment.folder / "setup-done"
     if done.exists():
         return msgspec.json.decode(done.read_bytes(), type=SetUp)
     node.status.change(phase="setup")
@@ -68,12 +68,12 @@ def prepare(node: Node) -> SetUp:
 
 def _fetch(node: Node) -> None:
     """Into clean folders: an agent before this one may have died halfway through."""
-    shutil.rmtree(node.place.work, ignore_errors=True)
-    workdir.fetch(node.store, node.created.workdir_sha256, node.place.work)
+    shutil.rmtree(node.assignment.work, ignore_errors=True)
+    workdir.fetch(node.store, node.created.workdir_sha256, node.assignment.work)
     if node.created.start_sha256 is not None:
-        start_file.fetch(node.store, node.created.start_sha256, node.place.folder)
+        start_file.fetch(node.store, node.created.start_sha256, node.assignment.folder)
     if node.spec.setup is not None:
-        environment.make(node.place.folder)
+        environment.make(node.assignment.folder)
 
 
 def _environment(node: Node, command: str) -> tuple[str, int]:
@@ -81,7 +81,7 @@ def _environment(node: Node, command: str) -> tuple[str, int]:
     if not node.spec.pack_setup:
         _run(node, command)
         return "run", 0
-    offering = node.recorder.state.launches[node.place.launch].intent.offering
+    offering = node.recorder.state.launches[node.assignment.launch].intent.offering
     key = environment.key_of(node.spec, node.created.workdir_sha256, offering.accelerators)
     size_bytes = _unpacked(node, key)
     if size_bytes is not None:
@@ -117,10 +117,10 @@ def _unpacked(node: Node, key: str) -> int | None:
 
 
 def _unpack(node: Node, key: str, packed: setup_cache.PackedSetup) -> None:
-    with _temporary(node.place.folder / "setup-fetched.tar") as archive:
+    with _temporary(node.assignment.folder / "setup-fetched.tar") as archive:
         setup_cache.fetch(node.store, key, packed, archive)
-        made_in = diff_archive.unpack(archive, node.place.folder, FOLDERS).made_in
-    environment.relocate(node.place.folder, made_in)
+        made_in = diff_archive.unpack(archive, node.assignment.folder, FOLDERS).made_in
+    environment.relocate(node.assignment.folder, made_in)
 
 
 @contextlib.contextmanager
@@ -141,16 +141,16 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     `watched`: what the command leaves elsewhere on this machine will not be on the next one.
     """
     side_effects = SideEffects(Path.home()) if watched else None
-    before = diff_archive.survey(node.place.folder, FOLDERS)
+    before = diff_archive.survey(node.assignment.folder, FOLDERS)
     began_s = time.monotonic()
     _run(node, command)
     took_s = time.monotonic() - began_s
-    changed = diff_archive.between(node.place.folder, before, diff_archive.survey(node.place.folder, FOLDERS))
+    changed = diff_archive.between(node.assignment.folder, before, diff_archive.survey(node.assignment.folder, FOLDERS))
     why_not = _why_not_packed(node, changed, side_effects)
     if why_not:
         node.note(f"set-up took {took_s:.1f} s, and is done on each instance: {why_not}")
         return 0
-    archive = node.place.folder / "setup.tar"
+    archive = node.assignment.folder / "setup.tar"
     diff_archive.pack(changed, archive)
     size_bytes = archive.stat().st_size
     node.note(f"set-up took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
@@ -161,19 +161,19 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
 def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEffects | None) -> str:
     if not changed:
         return "it has changed nothing in its environment and its work folder"
-    if left := groups.carrying(node.place.instance_id):
+    if left := groups.carrying(node.assignment.instance_id):
         return f"it has left processes behind ({', '.join(map(str, left))})"
     if elsewhere := side_effects.since() if side_effects is not None else []:
         more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
         return f"it has changed what cannot be packed: {', '.join(elsewhere[:3])}{more}"
-    size_bytes = sum(path.lstat().st_size for path in map(node.place.folder.joinpath, changed.written))
+    size_bytes = sum(path.lstat().st_size for path in map(node.assignment.folder.joinpath, changed.written))
     return f"{_megabytes(size_bytes)} are too many to pack" if size_bytes > PACKED_MAX_BYTES else ""
 
 
 def _store(node: Node, key: str, archive: Path) -> None:
     """Beside the training. An instance that ends before this does leaves the set-up to the next one."""
     try:
-        stored = setup_cache.upload(node.store, key, node.place.launch, archive)
+        stored = setup_cache.upload(node.store, key, node.assignment.launch, archive)
     except StoreError as error:
         node.note(f"the set-up could not be stored, and is done again on the next instance: {error.message}")
     else:
@@ -191,8 +191,10 @@ def _run(node: Node, command: str) -> None:
     try:
         process = subprocess.Popen(
             ["bash", "-c", command],
-            cwd=node.place.work,
-            env=user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid),
+            cwd=node.assignment.work,
+            env=user_environment(
+                node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
+            ),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -78,7 +78,7 @@ def stand_by(node: Node, *, warming: bool) -> Image | None:
         window_s = leaving_window_s(state)
         if leaving is None and window_s is not None:
             leaving = Leaving(now_s, window_s)
-        verdict = standby_verdict(state, node.place.launch, leaving, began_s, now_s)
+        verdict = standby_verdict(state, node.assignment.launch, leaving, began_s, now_s)
         if verdict is Standing.START:
             break
         if verdict is not Standing.STAND_BY:

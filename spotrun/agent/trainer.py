@@ -315,10 +315,12 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
     process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
     output = node.console.open()
     try:
-        environment = user_environment(node.spec, node.place.folder, node.place.instance_id, node.place.run_uid)
+        environment = user_environment(
+            node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
+        )
         environment |= node.secrets.values
-        command = training_command(node.spec, node.place.folder)
-        process.start(command, node.place.work, environment, output, node.place.trainer_mark)
+        command = training_command(node.spec, node.assignment.folder)
+        process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
     finally:
         os.close(output)
     return process

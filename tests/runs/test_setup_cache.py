@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.agent import diff_archive, environment, side_effects
-from spotrun.agent.node import Node, Place
+from spotrun.agent.node import Assignment, Node
 from spotrun.agent.setup import prepare
 from spotrun.agent.trainer_process import training_command, user_environment
 from spotrun.checkpoint import pruning
@@ -79,7 +79,7 @@ class Machines:
         )
         folder = self._folder / f"instance-{launch}"
         folder.mkdir()
-        place = Place(
+        assignment = Assignment(
             run_uri=self.run.store.uri,
             run_uid=UID,
             launch=launch,
@@ -87,7 +87,7 @@ class Machines:
             folder=folder,
             metadata_endpoint="http://127.0.0.1:9",
         )
-        self.nodes.append(Node.open(place))
+        self.nodes.append(Node.open(assignment))
         self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))
         return self.nodes[-1]
 
@@ -113,8 +113,8 @@ def log(node: Node) -> str:
 
 def said(node: Node, *command: str) -> str:
     """What a command prints on that instance, as the training would run it."""
-    seen = user_environment(node.spec, node.place.folder, node.place.instance_id, UID)
-    done = subprocess.run(command, cwd=node.place.work, env=seen, check=True, capture_output=True, text=True)
+    seen = user_environment(node.spec, node.assignment.folder, node.assignment.instance_id, UID)
+    done = subprocess.run(command, cwd=node.assignment.work, env=seen, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -129,12 +129,12 @@ def test_the_second_instance_unpacks_what_the_first_one_made(machines: Callable[
         assert said(node, "python", "-c", "import addon, msgspec; print(addon.WORD)") == "from the set-up"
         assert said(node, "tool") == "tool from the set-up"
         assert said(node, "cat", "given.txt") == "changed"
-        assert os.listdir(node.place.work / "link") == ["empty"]
-        assert os.path.realpath(node.place.work / "link") == str(node.place.work / "built")
-        assert not (node.place.work / "superfluous.txt").exists()
-        assert training_command(node.spec, node.place.folder)[0] == f"{node.place.folder}/env/bin/python"
+        assert os.listdir(node.assignment.work / "link") == ["empty"]
+        assert os.path.realpath(node.assignment.work / "link") == str(node.assignment.work / "built")
+        assert not (node.assignment.work / "superfluous.txt").exists()
+        assert training_command(node.spec, node.assignment.folder)[0] == f"{node.assignment.folder}/env/bin/python"
     assert "unpacked in" in log(second)
-    assert [path.name for path in second.place.folder.glob("*.tar")] == []
+    assert [path.name for path in second.assignment.folder.glob("*.tar")] == []
 
 
 def test_a_machine_without_pip_gets_the_one_that_comes_with_python(
@@ -157,21 +157,21 @@ def test_a_machine_without_pip_gets_the_one_that_comes_with_python(
 def test_a_restarted_agent_sets_nothing_up_again(machines: Callable[..., Machines]) -> None:
     run = machines()
     node = run.one_that_packs()
-    (node.place.work / "of-the-training").touch()
+    (node.assignment.work / "of-the-training").touch()
     assert prepare(node) == prepare(node)
     assert run.times == 1
-    assert (node.place.work / "of-the-training").exists()
+    assert (node.assignment.work / "of-the-training").exists()
 
 
 def test_an_agent_that_died_in_the_set_up_begins_it_from_clean_folders(machines: Callable[..., Machines]) -> None:
     run = machines()
     node = run.another()
     for half_done in ("work/half-done", "env/half-done"):
-        path = node.place.folder / half_done
+        path = node.assignment.folder / half_done
         path.parent.mkdir(exist_ok=True)
         path.touch()
     assert prepare(node).how == "run"
-    assert not list(node.place.folder.glob("*/half-done"))
+    assert not list(node.assignment.folder.glob("*/half-done"))
 
 
 def truncate(path: Path) -> None:
@@ -209,13 +209,13 @@ def test_a_pack_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable
     forged = [("pack.json", b'{"made_in": "/x"}'), ("work/left-behind", b"x"), ("work/../../escaped", b"x")]
     key = environment.key_of(second.spec, second.created.workdir_sha256, "")
     setup_cache.discard(second.store, key)
-    archive = second.place.folder.parent / "forged.tar"
+    archive = second.assignment.folder.parent / "forged.tar"
     archive.write_bytes(tar_of(forged))
     assert setup_cache.upload(second.store, key, 99, archive) is not None
     assert prepare(second).how == "run"
     assert "none of the run's own" in log(second)
-    assert not (second.place.work / "left-behind").exists()
-    assert not (second.place.folder.parent / "escaped").exists()
+    assert not (second.assignment.work / "left-behind").exists()
+    assert not (second.assignment.folder.parent / "escaped").exists()
 
 
 def tar_of(members: list[tuple[str, bytes]]) -> bytes:
@@ -253,7 +253,7 @@ def test_what_a_pack_cannot_hold_is_done_on_each_instance(
         assert prepare(node) == ev.SetUp(seconds=prepare(node).seconds, how="run")
         assert (run.times, run.stored()) == (times, [])
         assert why in log(node)
-        kill_all(lambda node=node: carrying("SPOTRUN_TRAINER", node.place.instance_id))
+        kill_all(lambda node=node: carrying("SPOTRUN_TRAINER", node.assignment.instance_id))
         for left in home.iterdir():
             left.rmdir()
 
