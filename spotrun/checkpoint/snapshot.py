@@ -46,7 +46,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class ImagePlan:
     """An image that has yet to be written: its header, and its tensors."""
 
     header: bytes
@@ -54,7 +54,7 @@ class Plan:
     size_bytes: int
 
 
-def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = ()) -> Plan:
+def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = ()) -> ImagePlan:
     """
     Lay out `state`, without a copy: the plan refers to the living tensors.
 
@@ -73,10 +73,10 @@ def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = 
         if entry.size_bytes
     ]
     end = max((start + size for _, start, size in pieces), default=len(header))
-    return Plan(header, pieces, end)
+    return ImagePlan(header, pieces, end)
 
 
-def write_header(plan: Plan, arena: Tensor) -> None:
+def write_header(plan: ImagePlan, arena: Tensor) -> None:
     _copy_at_once(arena.data_ptr(), plan.header, len(plan.header))
 
 
@@ -102,7 +102,7 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
-def write_image(plan: Plan, arena: Tensor) -> None:
+def write_image(plan: ImagePlan, arena: Tensor) -> None:
     """Copy everything into `arena` (bytes, at least `plan.size_bytes`)."""
     write_header(plan, arena)
     write_pieces(plan.pieces, arena)

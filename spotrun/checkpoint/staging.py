@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.accelerator import CudaLanes, Lanes, Moment, pin, unpin
-from spotrun.checkpoint.snapshot import Piece, Plan, write_header, write_pieces
+from spotrun.checkpoint.snapshot import ImagePlan, Piece, write_header, write_pieces
 
 _PAGE_BYTES = 4096
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Stager:
         with self._lock:
             return self._lock.wait_for(lambda: bool(self._free) and self.size_bytes >= size_bytes, timeout_s)
 
-    def stage(self, plan: Plan, later: Sequence[Piece] = (), *, overlapped: bool = True) -> Staged:
+    def stage(self, plan: ImagePlan, later: Sequence[Piece] = (), *, overlapped: bool = True) -> Staged:
         """
         Write the image into a free arena; `ready(plan.size_bytes)` must hold.
 

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 import msgspec
 import numpy as np
 
-from spotrun.simulation.lifetimes import STANDBY, Generated, Lifetime, Market, Source, draw, standby_of
+from spotrun.simulation.lifetimes import STANDBY, Generated, Lifetime, Source, SpotPools, draw, standby_of
 from spotrun.simulation.ticks import Outcome, Standby, simulate
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
@@ -49,7 +49,7 @@ class Question(msgspec.Struct, frozen=True):
     """One row of a forecast. `rule` decides, where it is none of the strategies that have a name."""
 
     strategy: str
-    market: Market
+    market: SpotPools
     rule: Patient | None = None
 
 

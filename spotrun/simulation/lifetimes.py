@@ -26,7 +26,7 @@ NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Market(msgspec.Struct, frozen=True):
+class SpotPools(msgspec.Struct, frozen=True):
     """
     Some spot pools to choose among: their names, regions and prices (USD per hour), in the order of asking.
 
@@ -58,7 +58,7 @@ class Source(Protocol):
     @property
     def words(self) -> str: ...
 
-    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn: ...
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn: ...
 
 
 class Generated(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class Generated(msgspec.Struct, frozen=True):
     def words(self) -> str:
         return "as in a generator fitted to nine V100 zones of 2023, at the prices of now"
 
-    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         return Drawn(generate(market.regions, ticks, tick_s, seed), np.array(market.prices))
 
 
@@ -87,7 +87,7 @@ class Recorded(msgspec.Struct, frozen=True):
     def words(self) -> str:
         return f"as recorded in {self.name}, and prices move from those of now as they did there"
 
-    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         zones = len(self.windows.zones)
         pools = range(len(market.pools))
         columns = [self._column(pool % zones, ticks, tick_s, (seed, pool // zones)) for pool in pools]
@@ -119,7 +119,7 @@ class Local(msgspec.Struct, frozen=True):
     def words(self) -> str:
         return "as the local cloud generates it (local.market), from other seeds, with prices that move"
 
-    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         world = local.Market(msgspec.structs.replace(self.config, seed=seed), ORIGIN)
         up = np.zeros((ticks, len(market.pools)), dtype=bool)
         usd = np.zeros((ticks, len(market.pools)))
@@ -154,7 +154,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
     One is made when it is looked at, and most of the last ones never are.
     """
 
-    def __init__(self, market: Market, drawn: Drawn) -> None:
+    def __init__(self, market: SpotPools, drawn: Drawn) -> None:
         self._pools = market.pools
         usd = drawn.usd + np.array(market.sending) if market.sending else drawn.usd
         offered = np.where(drawn.up, usd, NOT_OFFERED)
@@ -180,7 +180,7 @@ class Lifetime(Sequence[Mapping[str, float]]):
         return self._made[number]
 
 
-def draw(market: Market, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
+def draw(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Drawn:
     """The market of one lifetime; one without pools needs no source."""
     if not market.pools:
         return Drawn(np.zeros((ticks, 0), dtype=bool), np.zeros(0))

@@ -20,7 +20,7 @@ from spotrun.policy.explain import Considered
 from spotrun.policy.facts import name_of
 from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import GENERATED, Doubt, Forecast, Question, forecast, tick_for
-from spotrun.simulation.lifetimes import STANDBY, Market, Source
+from spotrun.simulation.lifetimes import STANDBY, Source, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.sent import NOTHING_SENT, Sent
 from spotrun.simulation.ticks import Standby
@@ -30,7 +30,7 @@ from spotrun.strategies.port import ON_DEMAND, Job
 from spotrun.units import format_duration
 
 NOTHING_MEASURED = Measured()
-ANYWHERE = Market("any", (), (), ())
+ANYWHERE = SpotPools("any", (), (), ())
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -204,9 +204,9 @@ def _rule(spec: RunSpec, *, falls_back: bool) -> Patient | None:
     return patience(spec) if falls_back else Patient(inf, None)
 
 
-def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> Market:
+def _market(name: str, offerings: Sequence[Offering], sent: Sent, toll: dict[str, float]) -> SpotPools:
     tolls = {name_of(found.pool): sent.to(found).start_usd for found in offerings} | toll
-    return Market(
+    return SpotPools(
         name,
         tuple(name_of(found.pool) for found in offerings),
         tuple(found.region for found in offerings),

@@ -9,7 +9,7 @@ import numpy as np
 
 from spotrun.instance import PriceSegment
 from spotrun.simulation.generator import generate
-from spotrun.simulation.lifetimes import Drawn, Market
+from spotrun.simulation.lifetimes import Drawn, SpotPools
 from spotrun.units import format_duration
 
 
@@ -35,7 +35,7 @@ class Replayed(msgspec.Struct, frozen=True):
     def _span_s(self) -> float:
         return (self.until - self._since).total_seconds()
 
-    def draw(self, market: Market, ticks: int, tick_s: float, seed: int) -> Drawn:
+    def draw(self, market: SpotPools, ticks: int, tick_s: float, seed: int) -> Drawn:
         begin_s = np.random.default_rng((seed, 3)).uniform(0, self._span_s)
         moments = (begin_s + np.arange(ticks) * tick_s) % self._span_s
         usd = [self._course(*pool, moments) for pool in zip(market.pools, market.prices, strict=True)]

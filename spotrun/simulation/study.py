@@ -79,7 +79,7 @@ class Options(msgspec.Struct, frozen=True):
     every: int = 1
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordFacts(msgspec.Struct, frozen=True):
     """A record, how it was read, and how many trials it had room for."""
 
     name: str
@@ -94,7 +94,7 @@ class Record(msgspec.Struct, frozen=True):
 class Study(msgspec.Struct, frozen=True):
     """`digest` is the sha256 of every trial: the same records and options give the same one."""
 
-    records: tuple[Record, ...]
+    records: tuple[RecordFacts, ...]
     rows: tuple[Row, ...]
     digest: str
 
@@ -146,9 +146,9 @@ def read(path: Path, options: Options) -> Windows:
     return read_any(path, options.published_as, options.nodes, price)
 
 
-def _facts(path: Path, record: Windows, trials: int) -> Record:
+def _facts(path: Path, record: Windows, trials: int) -> RecordFacts:
     windows, _, zones = record.up.shape
-    return Record(path.name, zones, windows, record.tick_s, float(record.up.mean()), record.polarity, trials)
+    return RecordFacts(path.name, zones, windows, record.tick_s, float(record.up.mean()), record.polarity, trials)
 
 
 def trials_of(path: Path, window: int, options: Options) -> list[Trial]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from spotrun.checkpoint.snapshot import Piece, Plan, is_plain
+from spotrun.checkpoint.snapshot import ImagePlan, Piece, is_plain
 from spotrun.checkpoint.staging import Staged
 
 FROM_BYTES = 8 << 20
@@ -33,7 +33,7 @@ class Overlap:
         self._allowed = bool(trainer.lightning_module.automatic_optimization)
         self._snapshots = 0
 
-    def pieces(self, plan: Plan) -> list[Piece]:
+    def pieces(self, plan: ImagePlan) -> list[Piece]:
         """Those of `plan` that only optimizers write to; none where waiting for a copy of them is as quick."""
         if not self._allowed:
             return []

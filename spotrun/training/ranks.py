@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from spotrun.checkpoint.snapshot import Piece, Plan
+from spotrun.checkpoint.snapshot import ImagePlan, Piece
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import Message
@@ -92,10 +92,10 @@ class Follower:
     def any_room(self) -> bool:
         return False
 
-    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         return False
 
-    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         raise AssertionError("only rank 0 has arenas")
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:

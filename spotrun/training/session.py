@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spotrun import trainer_link
-from spotrun.checkpoint.snapshot import Piece, Plan
+from spotrun.checkpoint.snapshot import ImagePlan, Piece
 from spotrun.checkpoint.staging import Aside, Staged, Stager
 from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import (
@@ -68,9 +68,9 @@ class Agent(Protocol):
 
     def any_room(self) -> bool: ...
 
-    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool: ...
+    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool: ...
 
-    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
+    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
 
     def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]: ...
 
@@ -151,7 +151,7 @@ class Session:
 
     # --- arenas
 
-    def room_for(self, plan: Plan, wait_s: float = 0.0) -> bool:
+    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
         A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once; who waits
         lets it know.
@@ -176,7 +176,7 @@ class Session:
             self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES
             self.tell(ArenasWanted(size_bytes=self._asked_bytes))
 
-    def stage(self, plan: Plan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
         """See `Stager.stage`."""
         return self._stager.stage(plan, later, overlapped=overlapped)
 

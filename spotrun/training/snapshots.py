@@ -17,7 +17,7 @@ import msgspec
 
 import spotrun
 from spotrun.checkpoint.layout import Unsavable
-from spotrun.checkpoint.snapshot import Plan, plan_image
+from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.lightning.connectors import averaging
 from spotrun.lightning.connectors import state as lightning_state
@@ -187,7 +187,7 @@ class Snapshots:
         if self._on_its_way is not None:
             self._on_its_way.begin()
 
-    def _told(self, arena: int, plan: Plan, place: Place, *, final: bool) -> SnapshotTaken:
+    def _told(self, arena: int, plan: ImagePlan, place: Place, *, final: bool) -> SnapshotTaken:
         """What the agent is to know of it, but for what shows only when it is whole."""
         return SnapshotTaken(
             arena=arena,
@@ -225,7 +225,7 @@ class Snapshots:
         stall_s = coming.stall_s + time.perf_counter() - started
         self._agent.tell(msgspec.structs.replace(coming.taken, stall_s=stall_s, finite=finite))
 
-    def plan(self, state: State) -> Plan:
+    def plan(self, state: State) -> ImagePlan:
         """
         Raises:
             TrainingRefused: the state holds what no image can hold.

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from spotrun.checkpoint.snapshot import Piece, Plan, plan_image, read_image
+from spotrun.checkpoint.snapshot import ImagePlan, Piece, plan_image, read_image
 from spotrun.checkpoint.staging import Stager
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import overlap
@@ -130,7 +130,7 @@ def stager() -> Iterator[Stager]:
     stager.close()
 
 
-def _planned(tensor: Tensor) -> tuple[Plan, list[Piece]]:
+def _planned(tensor: Tensor) -> tuple[ImagePlan, list[Piece]]:
     plan = plan_image({"x": tensor, "y": torch.arange(5)}, {"step": 3})
     return plan, [piece for piece in plan.pieces if piece.tensor.data_ptr() == tensor.data_ptr()]
 

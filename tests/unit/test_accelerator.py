@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint.snapshot import Piece, Plan, plan_image, read_image
+from spotrun.checkpoint.snapshot import ImagePlan, Piece, plan_image, read_image
 from spotrun.checkpoint.staging import Stager
 
 ARENA_BYTES = 64 << 20
@@ -61,7 +61,7 @@ def stager_of(lanes: Lanes | None) -> Iterator[Stager]:
         stager.close()
 
 
-def planned(weights: Tensor) -> tuple[Plan, list[Piece]]:
+def planned(weights: Tensor) -> tuple[ImagePlan, list[Piece]]:
     plan = plan_image({"weights": weights, "steps": torch.arange(5, device=weights.device)}, {})
     return plan, [piece for piece in plan.pieces if piece.tensor.data_ptr() == weights.data_ptr()]
 

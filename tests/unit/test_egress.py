@@ -24,7 +24,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 from spotrun.simulation.by_runner import by_runner
-from spotrun.simulation.lifetimes import Drawn, Lifetime, Market
+from spotrun.simulation.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import plan
 from spotrun.simulation.ticks import simulate
@@ -265,7 +265,7 @@ def test_a_forecast_knows_what_crosses_regions() -> None:
 
 def test_what_is_sent_in_an_hour_is_paid_beside_any_price() -> None:
     drawn = Drawn(np.array([[True, True], [True, False]]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    ticks = Lifetime(Market("2", ("a", "b"), ("east", "west"), (1.0, 2.0), sending=(0.0, 0.5)), drawn)
+    ticks = Lifetime(SpotPools("2", ("a", "b"), ("east", "west"), (1.0, 2.0), sending=(0.0, 0.5)), drawn)
     assert list(ticks) == [{"a": 1.0, "b": 2.5}, {"a": 3.0}]
 
 

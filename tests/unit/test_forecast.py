@@ -29,7 +29,7 @@ from spotrun.run.events import SetUp
 from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
-from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Market, Recorded, Source, draw
+from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Source, SpotPools, draw
 from spotrun.simulation.measured import Measured, measured
 from spotrun.simulation.plan import Plan, asked, plan
 from spotrun.simulation.price_replay import Replayed
@@ -51,10 +51,10 @@ REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 HOUR = timedelta(hours=1)
 OFFERINGS = (offering(SPOT, "0.90", "local-a"), offering(SPOT, "1.00", "local-b"), offering(ON_DEMAND, "3.00"))
 JOB = Job(4 * 3600.0, 8 * 3600.0, 360.0, tick_for(8 * 3600.0), 3.0, margin_s=600.0)
-ONE = Market("1 zone", ("a",), ("east",), (0.9,))
+ONE = SpotPools("1 zone", ("a",), ("east",), (0.9,))
 
 
-def lifetime(market: Market, ticks: int, tick_s: float, seed: int, source: Source) -> Lifetime:
+def lifetime(market: SpotPools, ticks: int, tick_s: float, seed: int, source: Source) -> Lifetime:
     return Lifetime(market, draw(market, ticks, tick_s, seed, source))
 
 
@@ -94,7 +94,7 @@ def test_a_recorded_market_is_drawn_with_its_zones_at_the_same_moments() -> None
     together = rng.random((4, 500, 1)) < 0.7
     up = np.concatenate([together, together, ~together], axis=2)
     record = Recorded("test", Windows(up, np.ones(up.shape), ("a", "b", "c"), 300.0, "1 = available"))
-    three = Market("3", ("x", "y", "z"), ("r",) * 3, (1.0, 2.0, 3.0))
+    three = SpotPools("3", ("x", "y", "z"), ("r",) * 3, (1.0, 2.0, 3.0))
     for number in range(5):
         ticks = lifetime(three, 300, 200.0, number, record)
         assert all(("x" in tick) == ("y" in tick) != ("z" in tick) for tick in ticks)
@@ -105,7 +105,7 @@ def test_the_prices_of_a_record_move_those_of_now() -> None:
     up = np.ones((1, 400, 1), dtype=bool)
     price = np.where(np.arange(400) < 200, 0.8, 1.6)[None, :, None]  # 1.2 in the mean
     record = Recorded("test", Windows(up, price, ("a",), 60.0, "1 = available"))
-    ticks = lifetime(Market("1", ("x",), ("r",), (3.0,)), 400, 60.0, 1, record)
+    ticks = lifetime(SpotPools("1", ("x",), ("r",), (3.0,)), 400, 60.0, 1, record)
     assert {round(tick["x"], 6) for tick in ticks} == {2.0, 4.0}
 
 
@@ -114,7 +114,7 @@ def test_the_prices_of_a_history_come_again_with_all_pools_at_the_same_moments()
         return tuple(PriceSegment(since=START + n * HOUR, usd_per_hour=Decimal(each)) for n, each in enumerate(usd))
 
     source = Replayed({"x": history("1", "2", "4"), "y": history("4", "2", "1")}, START + 3 * HOUR)
-    three = Market("3", ("x", "y", "z"), ("r",) * 3, (4.0, 1.0, 7.0))
+    three = SpotPools("3", ("x", "y", "z"), ("r",) * 3, (4.0, 1.0, 7.0))
     seen = set()
     for seed in range(3):
         drawn = source.draw(three, 6 * 60, 60.0, seed)
@@ -126,7 +126,7 @@ def test_the_prices_of_a_history_come_again_with_all_pools_at_the_same_moments()
 
 def test_more_of_a_market_begins_as_less_of_it_does() -> None:
     """Forecasts draw a short stretch, and a longer one only where the job is not done in it."""
-    two = Market("2", ("us-east-1a/p3.2xlarge", "us-east-1b/p3.2xlarge"), ("e", "e"), (1.0, 1.0))
+    two = SpotPools("2", ("us-east-1a/p3.2xlarge", "us-east-1b/p3.2xlarge"), ("e", "e"), (1.0, 1.0))
     rng = np.random.default_rng(0)
     record = Windows(rng.random((3, 50, 2)) < 0.7, rng.random((3, 50, 2)), ("a", "b"), 60.0, "1 = available")
     for source in (Generated(), Local(MarketConfig(kind="generated")), Recorded("test", record)):
@@ -137,7 +137,7 @@ def test_more_of_a_market_begins_as_less_of_it_does() -> None:
 def test_the_generated_market_of_the_local_cloud_is_what_its_instances_would_live_in() -> None:
     config = MarketConfig(seed=5, kind="generated")
     pools = tuple(f"us-east-1{zone}/p3.2xlarge" for zone in "abc")
-    three = Market("3", pools, ("us-east-1",) * 3, (1.0,) * 3)
+    three = SpotPools("3", pools, ("us-east-1",) * 3, (1.0,) * 3)
     lives = [lifetime(three, 600, 60.0, seed, Local(config)) for seed in range(40)]
     share = np.mean([pool in tick for ticks in lives for tick in ticks for pool in pools])
     assert share == pytest.approx(0.70, abs=0.08)  # up 3.1 h in the mean, away 67 min
@@ -327,7 +327,7 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
 
 
 def test_an_endless_wait_is_null_for_machines() -> None:
-    nowhere = Market("nowhere", (), (), ())
+    nowhere = SpotPools("nowhere", (), (), ())
     (row,) = forecast([Question("spot_only", nowhere)], JOB, 60.0, 3)
     assert row.missed == 1.0
     assert math.isinf(row.finish_p50_s)
@@ -391,7 +391,7 @@ def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: flo
 
 
 def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
-    nowhere = [Question("on_demand_only", Market("any", (), (), ()))]
+    nowhere = [Question("on_demand_only", SpotPools("any", (), (), ()))]
     (sure,), (unsure,) = (
         forecast(nowhere, JOB, 0.0, 400, doubt=doubt) for doubt in (Doubt(), Doubt(0.1, (300.0, 900.0), 1.2))
     )

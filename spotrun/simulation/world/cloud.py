@@ -18,7 +18,7 @@ from spotrun.clock import Clock
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.market import SimulatedMarket
 from spotrun.simulation.world.rng import Range, Rng
 from spotrun.simulation.world.timings import Timings
 
@@ -63,7 +63,7 @@ class SimulatedCloud:
     """
 
     clock: Clock
-    market: Market
+    market: SimulatedMarket
     timings: Timings = field(default_factory=Timings)
     rng: Rng = field(default_factory=lambda: Rng(0))
     hidden_s: Range = (0.0, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotrun.policy import assumptions
-from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.market import SimulatedMarket
 from spotrun.simulation.world.timings import Timings, Training
 from spotrun.simulation.world.world import SimulatedWorld
 from spotrun.spec.model import RunSpec
@@ -19,7 +19,7 @@ WARM_SHARE = 0.1
 def world_of(
     job: Job,
     spec: RunSpec,
-    market: Market,
+    market: SimulatedMarket,
     seed: int,
     *,
     unbilled_s: float = 0.0,

@@ -20,7 +20,7 @@ TICK_ROUNDING = 1e-9
 """A moment so little before a tick, as a share of it, is that tick's start."""
 
 
-class Market(Protocol):
+class SimulatedMarket(Protocol):
     """On-demand capacity can always be had; spot comes and goes by pool."""
 
     def offerings(self, at_s: float) -> list[Offering]:

@@ -21,7 +21,7 @@ from spotrun.runner import Pass, Runner
 from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
-from spotrun.simulation.world.market import Market
+from spotrun.simulation.world.market import SimulatedMarket
 from spotrun.simulation.world.result import RunResult, result_of
 from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
@@ -50,7 +50,7 @@ class SimulatedWorld:
         self,
         spec: RunSpec,
         training: Training,
-        market: Market,
+        market: SimulatedMarket,
         *,
         seed: int = 0,
         timings: Timings | None = None,
