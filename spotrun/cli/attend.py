@@ -15,7 +15,7 @@ from rich.console import Console
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.notifying import telling
+from spotrun.cli.notifying import notifying
 from spotrun.cli.wiring import OpenRun, cloud_of, earlier_run, first_look, who
 from spotrun.clock import system_clock
 from spotrun.creation import clock_of, deadline_at
@@ -23,7 +23,7 @@ from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
 from spotrun.folder.ledger import EntryRefused
 from spotrun.market.world import World
 from spotrun.notify.news import night
-from spotrun.notify.notifier import Herald
+from spotrun.notify.notifier import Notifier
 from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.cross_region import reservable
@@ -164,25 +164,25 @@ def attend(run: OpenRun, *, nightly: bool = False) -> None:
         RunEnded: it failed, or was stopped.
         LimitExceeded: it is complete, and is what `report.fail_if` says that it must not be.
     """
-    with telling(run) as herald:
-        last = _until_the_end(run, herald)
+    with notifying(run) as notifier:
+        last = _until_the_end(run, notifier)
         if last is None:
             return
         summary = summarise(last.state, run.clock.now())
         terminal.show(summary)
         if nightly:
-            herald.tell(night(last.state, summary))
+            notifier.tell(night(last.state, summary))
     _report_end(run, last)
     check_limits(run.spec, summary)
 
 
-def _until_the_end(run: OpenRun, herald: Herald) -> Pass | None:
+def _until_the_end(run: OpenRun, notifier: Notifier) -> Pass | None:
     """The last pass; None where the run was left to another runner."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
     def watch(seen: Pass) -> None:
-        herald.show(run.ledger.entries)
+        notifier.show(run.ledger.entries)
         show(seen)
 
     while True:

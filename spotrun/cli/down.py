@@ -20,7 +20,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     import time
 
     from spotrun.cli import attend
-    from spotrun.cli.notifying import telling
+    from spotrun.cli.notifying import notifying
     from spotrun.cli.wiring import open_run
     from spotrun.errors import CloudUnavailable, StoreError
 
@@ -36,8 +36,8 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
         with contextlib.suppress(CloudUnavailable):  # the next look tries again
             _end_instances(opened)
         if opened.runner.tick().done:
-            with telling(opened) as herald:
-                herald.show(opened.ledger.entries)
+            with notifying(opened) as notifier:
+                notifier.show(opened.ledger.entries)
             print(f"{opened.id} is down; nothing of it is left running")
             return
         time.sleep(LOOK_AGAIN_S)

@@ -17,7 +17,7 @@ from pathlib import Path
 from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli import attend
-from spotrun.cli.notifying import telling
+from spotrun.cli.notifying import notifying
 from spotrun.cli.wiring import OpenRun, attended, last_runs
 from spotrun.errors import NightUnderWay, RunNotFound, SpotrunError
 from spotrun.notify.news import night
@@ -111,6 +111,6 @@ def _if_late(run: OpenRun) -> str:
 
 def put_in_order(run: OpenRun) -> None:
     """See to it that a run that has ended, or was asked to, left nothing running and nothing untold."""
-    with telling(run) as herald:
-        last = run.runner.run(lambda _: herald.show(run.ledger.entries))
-        herald.tell(night(last.state, summarise(last.state, run.clock.now())))
+    with notifying(run) as notifier:
+        last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
+        notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterator
 
 from spotrun.cli.wiring import OpenRun
-from spotrun.notify.notifier import Herald
+from spotrun.notify.notifier import Notifier
 from spotrun.report.tables import plain
 
 
 @contextlib.contextmanager
-def telling(run: OpenRun) -> Iterator[Herald]:
+def notifying(run: OpenRun) -> Iterator[Notifier]:
     """Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told."""
-    herald = Herald(run.spec, run.store)
-    with herald:
-        yield herald
-    for failure in herald.failures:
+    notifier = Notifier(run.spec, run.store)
+    with notifier:
+        yield notifier
+    for failure in notifier.failures:
         print(f"note: {plain(failure)}", file=sys.stderr)

@@ -23,7 +23,7 @@ def resume(
     from spotrun.account.summary import summarise
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.notifying import telling
+    from spotrun.cli.notifying import notifying
     from spotrun.cli.wiring import open_run, who
     from spotrun.run.events import ResumeRequested
     from spotrun.run.state import RunState
@@ -41,8 +41,8 @@ def resume(
     state = opened.ledger.state
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     if completed and all(launch.settled for launch in state.launches.values()):
-        with telling(opened) as herald:
-            herald.show(opened.ledger.entries)
+        with notifying(opened) as notifier:
+            notifier.show(opened.ledger.entries)
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
         return

@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True):
     said: str = ""
 
 
-class Courier(threading.Thread):
+class DeliveryWorker(threading.Thread):
     """Delivers the news of some kinds to one sink. `number` is its place in the job's `notify`."""
 
     def __init__(

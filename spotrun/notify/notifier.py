@@ -1,4 +1,4 @@
-"""Who tells the world of a run: one courier for each of the job's `notify`, fed by whoever attends to the run."""
+"""Who tells the world of a run: one worker for each of the job's `notify`, fed by whoever attends to the run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from spotrun.errors import SpecInvalid
-from spotrun.notify.delivery import PAUSE_S, Courier
+from spotrun.notify.delivery import PAUSE_S, DeliveryWorker
 from spotrun.notify.news import News
 from spotrun.notify.sinks import open_sink
 from spotrun.run.events import Entry
@@ -21,7 +21,7 @@ CLOSE_WITHIN_S = 10.0
 """System time that the end of a command may wait for news that are still on their way."""
 
 
-class Herald:
+class Notifier:
     """
     Tells of each entry that it is shown. Nothing here raises, and nothing blocks but leaving it, for
     `CLOSE_WITHIN_S` at most: what is not delivered by then is delivered by whoever attends to the run next.
@@ -31,7 +31,7 @@ class Herald:
         self, spec: RunSpec, store: Store, environment: Mapping[str, str] = os.environ, pause_s: float = PAUSE_S
     ) -> None:
         self._shown = 0
-        self._couriers: list[Courier] = []
+        self._workers: list[DeliveryWorker] = []
         self._unusable: list[str] = []
         addresses = [environment.get(each.variable, "") for each in spec.notify if each.variable is not None]
         own = {name: value for name, value in spec.envs.items() if value != spec.name}
@@ -43,23 +43,23 @@ class Herald:
             except SpecInvalid as error:
                 self._unusable.append(error.message)
             else:
-                self._couriers.append(Courier(sink, number, wanted.on, store, redactor, pause_s))
+                self._workers.append(DeliveryWorker(sink, number, wanted.on, store, redactor, pause_s))
 
     def __enter__(self) -> Self:
-        for courier in self._couriers:
-            courier.start()
+        for worker in self._workers:
+            worker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for courier in self._couriers:
-            courier.finish()
+        for worker in self._workers:
+            worker.finish()
         give_up_at = time.monotonic() + CLOSE_WITHIN_S
-        for courier in self._couriers:
-            courier.join(max(0.0, give_up_at - time.monotonic()))
-            if courier.is_alive():
-                courier.abandon()
+        for worker in self._workers:
+            worker.join(max(0.0, give_up_at - time.monotonic()))
+            if worker.is_alive():
+                worker.abandon()
 
     def show(self, entries: Sequence[Entry]) -> None:
         """The ledger so far, from its first entry."""
@@ -72,11 +72,11 @@ class Herald:
         self._tell(news)
 
     def _tell(self, item: Entry | News) -> None:
-        for courier in self._couriers:
-            courier.tell(item)
+        for worker in self._workers:
+            worker.tell(item)
 
     @property
     def failures(self) -> list[str]:
         """What could not be told, for people; without secrets."""
-        late = [f"{each.name}: some news are still on their way" for each in self._couriers if each.is_alive()]
-        return self._unusable + [said for each in self._couriers for said in each.failures] + late
+        late = [f"{each.name}: some news are still on their way" for each in self._workers if each.is_alive()]
+        return self._unusable + [said for each in self._workers for said in each.failures] + late

@@ -1,5 +1,5 @@
 """
-Where news go: a webhook, or a command. One try each, bounded in time; trying again is the courier's.
+Where news go: a webhook, or a command. One try each, bounded in time; a delivery worker tries again.
 
 A sink raises `Undelivered` for what may pass, and `Refused` for what another try cannot change.
 """

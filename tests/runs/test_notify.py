@@ -26,7 +26,7 @@ from spotrun.agent.trainer_process import user_environment
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night
-from spotrun.notify.notifier import CLOSE_WITHIN_S, Herald
+from spotrun.notify.notifier import CLOSE_WITHIN_S, Notifier
 from spotrun.notify.sinks import Command, Refused, Undelivered, Webhook, open_sink, require_sinks
 from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report.why import decisions
@@ -254,11 +254,11 @@ def wanted(**more: Any) -> RunSpec:
 
 def tell(history: History, hook: Hook, store: MemoryStore, job: RunSpec | None = None) -> list[str]:
     """One runner's life; what it could not tell."""
-    herald = Herald(job or wanted(), store, {"HOOK": hook.url}, pause_s=0.001)
-    with herald:
+    notifier = Notifier(job or wanted(), store, {"HOOK": hook.url}, pause_s=0.001)
+    with notifier:
         for cut in range(1, len(history.entries) + 1):
-            herald.show(history.entries[:cut])
-    return herald.failures
+            notifier.show(history.entries[:cut])
+    return notifier.failures
 
 
 def test_what_fails_is_tried_again_under_the_same_id() -> None:
@@ -322,11 +322,11 @@ def test_what_is_refused_is_not_tried_again() -> None:
 def test_showing_an_entry_waits_for_nobody() -> None:
     history = restless()
     with Hook(hanging) as hook:
-        herald = Herald(wanted(), MemoryStore(), {"HOOK": hook.url})
-        herald.__enter__()
+        notifier = Notifier(wanted(), MemoryStore(), {"HOOK": hook.url})
+        notifier.__enter__()
         began = time.monotonic()
         for cut in range(1, len(history.entries) + 1):
-            herald.show(history.entries[:cut])
+            notifier.show(history.entries[:cut])
         assert time.monotonic() - began < 0.5
         eventually(lambda: hook.posted)
         hook.over.set()
@@ -336,10 +336,10 @@ def test_a_variable_that_is_missing_is_refused_at_launch_and_only_noted_later(mo
     monkeypatch.delenv("HOOK", raising=False)
     with pytest.raises(SpecInvalid, match=r"\$HOOK is not set here"):
         require_sinks(wanted())
-    herald = Herald(wanted(), MemoryStore(), {})
-    with herald:
-        herald.show(restless().entries)
-    assert herald.failures == ["notify: $HOOK is not set here"]
+    notifier = Notifier(wanted(), MemoryStore(), {})
+    with notifier:
+        notifier.show(restless().entries)
+    assert notifier.failures == ["notify: $HOOK is not set here"]
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------------
@@ -378,14 +378,14 @@ def test_of_forty_canaries_none_is_in_what_leaves() -> None:
         history.write(ev.RunFailed(cause=Cause.USER_ERROR, detail=log))
         store = MemoryStore()
         job = spec(notify=[{"webhook": "$HOOK"}, {"command": "exit 1"}], envs=own)
-        herald = Herald(job, store, environment, pause_s=0.001)
-        with herald:
-            herald.show(history.entries)
+        notifier = Notifier(job, store, environment, pause_s=0.001)
+        with notifier:
+            notifier.show(history.entries)
         assert hook.events == ["started", "failed"]
-        sent = [*(f"{posted.headers} {posted.body.decode()}" for posted in hook.posted), *herald.failures]
+        sent = [*(f"{posted.headers} {posted.body.decode()}" for posted in hook.posted), *notifier.failures]
         sent += [data.decode() for data in store.objects.values()]
         everything = "\n".join(sent)
-    assert herald.failures, "what could not be told is looked through too"
+    assert notifier.failures, "what could not be told is looked through too"
     forms = [form for each in canaries for form in (each, each.upper(), base64.b64encode(each.encode()).decode()[:16])]
     assert [form for form in [*forms, canaries[3][-PIECE:]] if form in everything] == []
     assert "***" in everything
