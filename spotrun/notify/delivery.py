@@ -40,7 +40,7 @@ FOLDER = "notified"
 SENTENCE_MAX = 1000
 
 
-class Record(msgspec.Struct, frozen=True):
+class DeliveryStatus(msgspec.Struct, frozen=True):
     """What became of one piece of news so far."""
 
     delivered: bool
@@ -95,17 +95,17 @@ class DeliveryWorker(threading.Thread):
     def _settle(self, news: News) -> None:
         if news.kind not in self._kinds:
             return
-        known = self._record(news)
+        known = self._status(news)
         if known.delivered or known.tries >= TRIES_EVER:
             return
         tries = 1 if self._in_vain else min(TRIES, TRIES_EVER - known.tries)
-        record = self._deliver(news, known.tries, tries)
-        self._in_vain = not record.delivered
-        if not record.delivered:
-            self.failures.append(f"{self._sink.name} was not told of {news.kind!r}: {record.said}")
-        self._write(news, record)
+        status = self._deliver(news, known.tries, tries)
+        self._in_vain = not status.delivered
+        if not status.delivered:
+            self.failures.append(f"{self._sink.name} was not told of {news.kind!r}: {status.said}")
+        self._write(news, status)
 
-    def _deliver(self, news: News, tried: int, tries: int) -> Record:
+    def _deliver(self, news: News, tried: int, tries: int) -> DeliveryStatus:
         body = letter(news, self._redactor)
         again = Retrying(
             stop=stop_after_attempt(tries),
@@ -116,24 +116,24 @@ class DeliveryWorker(threading.Thread):
         try:
             again(self._sink.deliver, body, self._redactor.clean(news.id))
         except Refused as refusal:
-            return Record(False, TRIES_EVER, self._redactor.clean(str(refusal)))
+            return DeliveryStatus(False, TRIES_EVER, self._redactor.clean(str(refusal)))
         except Undelivered as failure:
-            return Record(False, tried + tries, self._redactor.clean(str(failure)))
-        return Record(True, tried + 1)
+            return DeliveryStatus(False, tried + tries, self._redactor.clean(str(failure)))
+        return DeliveryStatus(True, tried + 1)
 
     def _key(self, news: News) -> str:
         return f"{FOLDER}/{self._number}-{news.entry}-{news.kind}.json"
 
-    def _record(self, news: News) -> Record:
+    def _status(self, news: News) -> DeliveryStatus:
         """A store that cannot say makes us deliver again rather than not at all."""
         try:
-            return msgspec.json.decode(self._store.get(self._key(news)), type=Record)
+            return msgspec.json.decode(self._store.get(self._key(news)), type=DeliveryStatus)
         except (StoreError, msgspec.MsgspecError):
-            return Record(False, 0)
+            return DeliveryStatus(False, 0)
 
-    def _write(self, news: News, record: Record) -> None:
+    def _write(self, news: News, status: DeliveryStatus) -> None:
         try:
-            self._store.put_hint(self._key(news), msgspec.json.encode(record))
+            self._store.put_hint(self._key(news), msgspec.json.encode(status))
         except StoreError as error:
             self.failures.append(f"that {news.kind!r} was told could not be noted ({error.message}): it may come twice")
 
