@@ -29,15 +29,15 @@ def verify_resume(
     from spotrun.errors import NotIdentical
     from spotrun.report import verification as report
     from spotrun.verify.job import load_job
-    from spotrun.verify.sandbox import Site
-    from spotrun.verify.verification import Plan, verify
+    from spotrun.verify.sandbox import Sandbox
+    from spotrun.verify.verification import KillPlan, verify
 
-    plan = Plan(kills=kills, at=_steps(at), seed=seed, within=_duration(within))
+    plan = KillPlan(kills=kills, at=_steps(at), seed=seed, within=_duration(within))
     spec = load_job(job, arguments or [])
-    with report.view() as view, Site(keep=keep) as site:
-        seen = verify(spec, plan, site, view.show)
+    with report.view() as view, Sandbox(keep=keep) as sandbox:
+        seen = verify(spec, plan, sandbox, view.show)
     if keep:
-        seen = replace(seen, folder=str(site.folder))
+        seen = replace(seen, folder=str(sandbox.folder))
     if as_json:
         print_json(report.as_json(seen))
     else:

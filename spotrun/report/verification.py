@@ -14,26 +14,26 @@ from spotrun.exactness.comparison import Difference, Kind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
-from spotrun.verify.rehearsal import Progress
+from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
 """System time between two lines about the same training, where nothing was killed."""
 
 
-def view() -> View[Progress]:
+def view() -> View[RehearsalProgress]:
     """One line that changes on a terminal, plain lines elsewhere; on stderr, for stdout holds the answer."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
-class PlainView(Lines[Progress]):
+class PlainView(Lines[RehearsalProgress]):
     """A line when a training begins, at each kill, and now and then."""
 
     def __init__(self) -> None:
         self._told: tuple[str, int] | None = None
         self._told_at = 0.0
 
-    def show(self, news: Progress) -> None:
+    def show(self, news: RehearsalProgress) -> None:
         now = (news.name, news.kills)
         if now == self._told and time.monotonic() - self._told_at < PLAIN_EVERY_S:
             return
@@ -41,15 +41,15 @@ class PlainView(Lines[Progress]):
         print(progress_line(news), file=sys.stderr, flush=True)
 
 
-class LiveView(Screen[Progress]):
+class LiveView(Screen[RehearsalProgress]):
     def __init__(self) -> None:
         super().__init__(Console(stderr=True), refresh_per_second=8, transient=True)
 
-    def render(self, news: Progress) -> RenderableType:
+    def render(self, news: RehearsalProgress) -> RenderableType:
         return Spinner("dots", text=progress_line(news))
 
 
-def progress_line(progress: Progress) -> str:
+def progress_line(progress: RehearsalProgress) -> str:
     parts = [f"{progress.name} training", f"step {progress.step:,}"]
     if progress.kills_planned:
         parts.append(f"{progress.kills} of {progress.kills_planned} kills")

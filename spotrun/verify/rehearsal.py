@@ -22,7 +22,7 @@ from spotrun.runner import Pass, Runner
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration
-from spotrun.verify.sandbox import Site, environment
+from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
 """System time between two looks at the run and its trace."""
@@ -31,7 +31,7 @@ VICTIMS = ("instance", "trainer")
 """Whom the kills hit, in turns: everything on the machine at once, or the training alone."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a rehearsal has come. `held_up` says why nothing is being trained, where a runner knows."""
 
     name: str
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     held_up: str | None = None
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[RehearsalProgress], None]
 
 
 class Killed(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,13 +61,13 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Attends to one run of `spec` at `site`, which is killed once at each step of `kill_at`."""
+    """Attends to one run of `spec` at `sandbox`, which is killed once at each step of `kill_at`."""
 
-    def __init__(self, site: Site, spec: RunSpec, name: str, kill_at: Sequence[int] = ()) -> None:
+    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, kill_at: Sequence[int] = ()) -> None:
         self._name = name
         self._kill_at = kill_at
         self._kills: list[Killed] = []
-        self._path = site.folder / f"{name}.trace"
+        self._path = sandbox.folder / f"{name}.trace"
         self._file = TraceFile(self._path)
         self._began_s = time.monotonic()
         uri = create_run(spec, "verify-resume")
@@ -75,7 +75,7 @@ class Rehearsal:
         created = first_entry(store)
         clock = ScaledClock(created.clock_epoch, created.time_scale)
         self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock)
-        self._cloud = site.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
+        self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
         self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
 
     def run(self, within: timedelta, watch: Watch) -> Rehearsed:
@@ -103,8 +103,8 @@ class Rehearsal:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _progress(self, seen: Pass, trace: Trace) -> Progress:
-        return Progress(
+    def _progress(self, seen: Pass, trace: Trace) -> RehearsalProgress:
+        return RehearsalProgress(
             name=self._name,
             step=trace.steps,
             kills=len(self._kills),

@@ -18,7 +18,7 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalCloud
 
 
-class Site:
+class Sandbox:
     """
     Entered before the first run; left only when every instance is gone, after Ctrl-C and SIGTERM too.
 

@@ -14,10 +14,10 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import Steps
 from spotrun.verify import job
 from spotrun.verify.rehearsal import Killed, Rehearsal, Rehearsed, Watch
-from spotrun.verify.sandbox import Site
+from spotrun.verify.sandbox import Sandbox
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
     `at` names the steps to kill at; where it is empty, `kills` of them are drawn from `seed`.
 
@@ -68,7 +68,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     folder: str | None = None
 
 
-def verify(spec: RunSpec, plan: Plan, site: Site, watch: Watch) -> Verification:
+def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification:
     """
     Both trainings, one after the other, and their first difference.
 
@@ -76,14 +76,14 @@ def verify(spec: RunSpec, plan: Plan, site: Site, watch: Watch) -> Verification:
         SpecInvalid: `plan.at` names a step that the training does not have.
         SpotrunError: a training failed, or lasted longer than `plan.within`.
     """
-    straight = Rehearsal(site, job.straight(spec, site.store), "straight").run(plan.within, watch)
+    straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
     steps = straight.trace.steps
-    disturbed = job.interrupted(spec, site.store, checkpoint_every(steps))
-    interrupted = Rehearsal(site, disturbed, "interrupted", kill_steps(steps, plan)).run(plan.within, watch)
+    disturbed = job.interrupted(spec, sandbox.store, checkpoint_every(steps))
+    interrupted = Rehearsal(sandbox, disturbed, "interrupted", kill_steps(steps, plan)).run(plan.within, watch)
     return compare(straight, interrupted, plan.seed)
 
 
-def kill_steps(steps: int, plan: Plan) -> list[int]:
+def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
     Where a training of so many steps is killed, in order.
 

@@ -18,7 +18,7 @@ from spotrun.exactness.comparison import Difference, Kind
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.report.verification import describe, progress_line
 from spotrun.verify.rehearsal import Progress
-from spotrun.verify.verification import Plan, checkpoint_every, kill_steps
+from spotrun.verify.verification import KillPlan, checkpoint_every, kill_steps
 from tests.support.eventually import eventually
 from tests.support.local_runs import environment_of, processes_now
 from tests.support.repository import JOBS
@@ -229,5 +229,5 @@ def test_progress_is_told_in_a_line() -> None:
     assert "\x1b" not in progress_line(later), "what others wrote moves no cursor"
 
 
-def plan(*, kills: int = 4, at: tuple[int, ...] = (), seed: int = 0) -> Plan:
-    return Plan(kills=kills, at=at, seed=seed, within=timedelta(minutes=1))
+def plan(*, kills: int = 4, at: tuple[int, ...] = (), seed: int = 0) -> KillPlan:
+    return KillPlan(kills=kills, at=at, seed=seed, within=timedelta(minutes=1))
