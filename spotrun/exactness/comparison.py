@@ -10,10 +10,10 @@ from hashlib import sha256
 
 import msgspec
 
-from spotrun.exactness.trace import Place, Trace, Trained
+from spotrun.exactness.trace import BatchPosition, Trace, Trained
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """What differs first. The order is that of cause and effect within a step."""
 
     SAMPLES = "samples"
@@ -36,7 +36,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     after all of them; where it is False, the two trainings had parted before anything was interrupted.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     straight: str
     interrupted: str
     likely_cause: str
@@ -49,7 +49,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
     """
-    The earliest place of the training where the two differ; None when they are the same, bit for bit.
+    The earliest batch of the training where the two differ; None when they are the same, bit for bit.
 
     Every pass of `interrupted` over a batch is compared, and none of `straight`'s batches may be missing.
     """
@@ -66,42 +66,42 @@ def digest_of(parts: Mapping[str, str]) -> str:
 
 
 def _of_steps(straight: Trace, interrupted: Trace) -> Difference | None:
-    wanted = {record.place: record for _, record in straight.trained()}
-    done: dict[Place, list[tuple[int, Trained]]] = {}
+    wanted = {record.position: record for _, record in straight.trained()}
+    done: dict[BatchPosition, list[tuple[int, Trained]]] = {}
     for number, record in interrupted.trained():
-        done.setdefault(record.place, []).append((number, record))
-    for place in sorted(wanted.keys() | done.keys()):
-        if place not in wanted or place not in done:
-            return _of_length(place, wanted.get(place), done.get(place))
-        for number, record in done[place]:
-            if (difference := _of_one_step(wanted[place], record, resumed=number > 0)) is not None:
+        done.setdefault(record.position, []).append((number, record))
+    for position in sorted(wanted.keys() | done.keys()):
+        if position not in wanted or position not in done:
+            return _of_length(position, wanted.get(position), done.get(position))
+        for number, record in done[position]:
+            if (difference := _of_one_step(wanted[position], record, resumed=number > 0)) is not None:
                 return difference
     return None
 
 
-def _of_length(place: Place, wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
+def _of_length(position: BatchPosition, wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
     known = wanted if wanted is not None else done[0][1] if done else None
     assert known is not None
     return Difference(
-        kind=Kind.STEPS,
+        kind=DifferenceKind.STEPS,
         straight="not trained" if wanted is None else "trained",
         interrupted="trained" if done else "not trained",
-        likely_cause=_CAUSES[Kind.STEPS],
+        likely_cause=_CAUSES[DifferenceKind.STEPS],
         resumed=True,
-        epoch=place[0],
-        batch=place[1],
+        epoch=position[0],
+        batch=position[1],
         step=known.step,
     )
 
 
 def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference | None:
-    pairs: dict[Kind, tuple[object, object]] = {
-        Kind.SAMPLES: (wanted.samples, done.samples),
-        Kind.DATA: (wanted.data, done.data),
-        Kind.LR: (_listed(wanted.lr), _listed(done.lr)),
-        Kind.LOSS: (wanted.loss, done.loss),
-        Kind.RNG: (wanted.rng, done.rng),
-        Kind.STEPS: (wanted.step, done.step),
+    pairs: dict[DifferenceKind, tuple[object, object]] = {
+        DifferenceKind.SAMPLES: (wanted.samples, done.samples),
+        DifferenceKind.DATA: (wanted.data, done.data),
+        DifferenceKind.LR: (_listed(wanted.lr), _listed(done.lr)),
+        DifferenceKind.LOSS: (wanted.loss, done.loss),
+        DifferenceKind.RNG: (wanted.rng, done.rng),
+        DifferenceKind.STEPS: (wanted.step, done.step),
     }
     for kind, (one, other) in pairs.items():
         if one != other:
@@ -128,25 +128,25 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
 def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
     if not straight.ended or not interrupted.ended:
         return Difference(
-            kind=Kind.STEPS,
+            kind=DifferenceKind.STEPS,
             straight="ended" if straight.ended else "not ended",
             interrupted="ended" if interrupted.ended else "not ended",
-            likely_cause=_CAUSES[Kind.STEPS],
+            likely_cause=_CAUSES[DifferenceKind.STEPS],
             resumed=True,
         )
     wanted = straight.ended[-1]
     for done in interrupted.ended:
         for kind, one, other in (
-            (Kind.WEIGHTS, wanted.weights, done.weights),
-            (Kind.OPTIMIZER, wanted.optimizer, done.optimizer),
-            (Kind.END_RNG, wanted.rng, done.rng),
+            (DifferenceKind.WEIGHTS, wanted.weights, done.weights),
+            (DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer),
+            (DifferenceKind.END_RNG, wanted.rng, done.rng),
         ):
             if one != other:
                 return _of_parts(kind, one, other)
     return None
 
 
-def _of_parts(kind: Kind, straight: Mapping[str, str], interrupted: Mapping[str, str]) -> Difference:
+def _of_parts(kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str]) -> Difference:
     names = [*straight, *(name for name in interrupted if name not in straight)]
     name = next(name for name in names if straight.get(name) != interrupted.get(name))
     return Difference(
@@ -161,48 +161,48 @@ def _of_parts(kind: Kind, straight: Mapping[str, str], interrupted: Mapping[str,
 
 # -- causes ----------------------------------------------------------------------------------------------------------
 
-_CAUSES: dict[Kind, str] = {
-    Kind.SAMPLES: (
+_CAUSES: dict[DifferenceKind, str] = {
+    DifferenceKind.SAMPLES: (
         "the data order is not a function of seed and epoch: a sampler draws from the clock, from the operating "
         "system, or from something that changed since the epoch began"
     ),
-    Kind.DATA: (
+    DifferenceKind.DATA: (
         "the samples are the same and their content is not: the dataset or a transform draws from the clock, from the "
         "operating system (random.SystemRandom, os.urandom), or from a generator of its own"
     ),
-    Kind.LR: (
+    DifferenceKind.LR: (
         "the learning rate does not follow from the steps alone: a scheduler or hook looks at the clock, or counts in "
         "a variable that no checkpoint holds"
     ),
-    Kind.LOSS: (
+    DifferenceKind.LOSS: (
         "samples and learning rate are the same and the loss is not: random numbers drawn outside of the seeded "
         "generators (a torch.Generator of its own, random.SystemRandom, the clock), or kernels and threads that are "
         "not deterministic (try torch.use_deterministic_algorithms(True) and OMP_NUM_THREADS=1)"
     ),
-    Kind.RNG: (
+    DifferenceKind.RNG: (
         "the step drew more or fewer random numbers: something in it depends on the clock or on what happened in the "
         "process before"
     ),
-    Kind.STEPS: (
+    DifferenceKind.STEPS: (
         "the trainings differ in length: what ends them (EarlyStopping, max_time, a hook) depends on the clock, or on "
         "state that no checkpoint holds"
     ),
-    Kind.WEIGHTS: (
+    DifferenceKind.WEIGHTS: (
         "all steps were the same and the weights are not: something changes them outside of training_step (a hook at "
         "the end, an averaging callback), or training_step returns no loss that could have shown it earlier"
     ),
-    Kind.OPTIMIZER: (
+    DifferenceKind.OPTIMIZER: (
         "all steps and the weights are the same and the optimizer's state is not: it keeps something that its "
         "state_dict() does not save and load alike"
     ),
-    Kind.END_RNG: "only the generators differ: a hook at the end of fit() draws a number of times that varies",
+    DifferenceKind.END_RNG: "only the generators differ: a hook at the end of fit() draws a varying number of times",
 }
 _AFTER_RESUME = "; or state of the script that no checkpoint holds (an attribute outside of state_dict(), a global)"
 _ON_ITS_OWN = "; it differed before any interruption, so two runs of the script differ without spotrun's doing too"
-_STATEFUL = frozenset({Kind.DATA, Kind.LR, Kind.LOSS, Kind.RNG})
+_STATEFUL = frozenset({DifferenceKind.DATA, DifferenceKind.LR, DifferenceKind.LOSS, DifferenceKind.RNG})
 
 
-def _cause(kind: Kind, *, resumed: bool) -> str:
+def _cause(kind: DifferenceKind, *, resumed: bool) -> str:
     if not resumed:
         return _CAUSES[kind] + _ON_ITS_OWN
     return _CAUSES[kind] + (_AFTER_RESUME if kind in _STATEFUL else "")

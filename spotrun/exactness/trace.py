@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-Place = tuple[int, int]
+BatchPosition = tuple[int, int]
 """Epoch and batch in it, both from 0."""
 
 
@@ -43,7 +43,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     rng: str
 
     @property
-    def place(self) -> Place:
+    def position(self) -> BatchPosition:
         return self.epoch, self.batch
 
 
@@ -62,17 +62,17 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     rng: dict[str, str]
 
 
-Record = Begun | Trained | Held | Ended
+TraceRecord = Begun | Trained | Held | Ended
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_decoder: msgspec.json.Decoder[TraceRecord] = msgspec.json.Decoder(TraceRecord)
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: TraceRecord) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 
-def decode_record(line: bytes) -> Record | None:
+def decode_record(line: bytes) -> TraceRecord | None:
     """None for a line that a killed process left torn: its step is done again, or found missing."""
     try:
         return _decoder.decode(line)
@@ -83,7 +83,7 @@ def decode_record(line: bytes) -> Record | None:
 class Trace:
     """What one training wrote, in the order of writing."""
 
-    def __init__(self, records: list[Record]) -> None:
+    def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records
 
     @property
@@ -120,5 +120,5 @@ class Trace:
         return [number for number, record in enumerate(self.records) if isinstance(record, Held)]
 
     def batches_redone(self) -> int:
-        places = [record.place for _, record in self.trained()]
-        return len(places) - len(set(places))
+        positions = [record.position for _, record in self.trained()]
+        return len(positions) - len(set(positions))

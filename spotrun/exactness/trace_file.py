@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from spotrun.exactness.trace import Record, Trace, decode_record, encode_record
+from spotrun.exactness.trace import Trace, TraceRecord, decode_record, encode_record
 
 FILE_VARIABLE = "SPOTRUN_TRACE"
 """The file that a trainer is to write its trace to."""
@@ -25,9 +25,9 @@ class TraceFile:
         self._path = path
         self._appended = False
         self._read_bytes = 0
-        self._records: list[Record] = []
+        self._records: list[TraceRecord] = []
 
-    def append(self, record: Record) -> None:
+    def append(self, record: TraceRecord) -> None:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             line = encode_record(record)

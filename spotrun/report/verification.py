@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
-from spotrun.exactness.comparison import Difference, Kind
+from spotrun.exactness.comparison import Difference, DifferenceKind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
@@ -101,26 +101,28 @@ def describe(found: Difference) -> str:
 
 
 _WHAT = {
-    Kind.SAMPLES: "the sample ids",
-    Kind.DATA: "the content of the samples",
-    Kind.LR: "the learning rate",
-    Kind.LOSS: "the loss",
-    Kind.RNG: "the generators",
-    Kind.STEPS: "the steps",
-    Kind.WEIGHTS: "the weight",
-    Kind.OPTIMIZER: "the optimizer state",
-    Kind.END_RNG: "the generator at the end,",
+    DifferenceKind.SAMPLES: "the sample ids",
+    DifferenceKind.DATA: "the content of the samples",
+    DifferenceKind.LR: "the learning rate",
+    DifferenceKind.LOSS: "the loss",
+    DifferenceKind.RNG: "the generators",
+    DifferenceKind.STEPS: "the steps",
+    DifferenceKind.WEIGHTS: "the weight",
+    DifferenceKind.OPTIMIZER: "the optimizer state",
+    DifferenceKind.END_RNG: "the generator at the end,",
 }
-_DIGESTS = frozenset({Kind.DATA, Kind.RNG, Kind.WEIGHTS, Kind.OPTIMIZER, Kind.END_RNG})
+_DIGESTS = frozenset(
+    {DifferenceKind.DATA, DifferenceKind.RNG, DifferenceKind.WEIGHTS, DifferenceKind.OPTIMIZER, DifferenceKind.END_RNG}
+)
 _SHOWN_MAX = 60
 
 
 def _readable(found: Difference, value: str) -> str:
     if found.kind in _DIGESTS:
         return f"sha256 {value[:12]}…" if len(value) > len("absent") else value
-    if found.kind is Kind.LOSS and value != str(None):
+    if found.kind is DifferenceKind.LOSS and value != str(None):
         return repr(float.fromhex(value))
-    if found.kind is Kind.LR:
+    if found.kind is DifferenceKind.LR:
         return "; ".join(
             ", ".join(repr(float.fromhex(rate)) for rate in rates.split(", ") if rate) for rates in value.split("; ")
         )

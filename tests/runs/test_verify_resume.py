@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness.comparison import Difference, Kind
+from spotrun.exactness.comparison import Difference, DifferenceKind
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.report.verification import describe, progress_line
-from spotrun.verify.rehearsal import Progress
+from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import KillPlan, checkpoint_every, kill_steps
 from tests.support.eventually import eventually
 from tests.support.local_runs import environment_of, processes_now
@@ -195,25 +195,25 @@ def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_fe
     ("kind", "straight", "interrupted", "told"),
     [
         (
-            Kind.LOSS,
+            DifferenceKind.LOSS,
             (0.5).hex(),
             (0.25).hex(),
             "the loss at epoch 2, batch 1 (step 13): 0.5 straight, 0.25 interrupted",
         ),
-        (Kind.LOSS, "None", (0.25).hex(), "None straight, 0.25 interrupted"),
-        (Kind.LR, (0.1).hex(), f"{(0.2).hex()}, {(0.3).hex()}; ", "0.1 straight, 0.2, 0.3; "),
+        (DifferenceKind.LOSS, "None", (0.25).hex(), "None straight, 0.25 interrupted"),
+        (DifferenceKind.LR, (0.1).hex(), f"{(0.2).hex()}, {(0.3).hex()}; ", "0.1 straight, 0.2, 0.3; "),
         (
-            Kind.SAMPLES,
+            DifferenceKind.SAMPLES,
             "[1, 2]",
             "[2, 1]",
             "the sample ids at epoch 2, batch 1 (step 13): [1, 2] straight, [2, 1] inter",
         ),
-        (Kind.DATA, "a" * 64, "b" * 64, "sha256 aaaaaaaaaaaa… straight, sha256 bbbbbbbbbbbb… interrupted"),
-        (Kind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
+        (DifferenceKind.DATA, "a" * 64, "b" * 64, "sha256 aaaaaaaaaaaa… straight, sha256 bbbbbbbbbbbb… interrupted"),
+        (DifferenceKind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
     ],
 )
 def test_a_difference_is_told_in_numbers_that_people_read(
-    kind: Kind, straight: str, interrupted: str, told: str
+    kind: DifferenceKind, straight: str, interrupted: str, told: str
 ) -> None:
     found = Difference(
         kind=kind, straight=straight, interrupted=interrupted, likely_cause="", resumed=True, epoch=1, batch=0, step=13
@@ -222,9 +222,11 @@ def test_a_difference_is_told_in_numbers_that_people_read(
 
 
 def test_progress_is_told_in_a_line() -> None:
-    begun = Progress(name="straight", step=0, kills=0, kills_planned=0, elapsed_s=0.2)
+    begun = RehearsalProgress(name="straight", step=0, kills=0, kills_planned=0, elapsed_s=0.2)
     assert progress_line(begun) == "straight training, step 0"
-    later = Progress(name="interrupted", step=1200, kills=1, kills_planned=4, elapsed_s=61, held_up="no\x1b[2J spot")
+    later = RehearsalProgress(
+        name="interrupted", step=1200, kills=1, kills_planned=4, elapsed_s=61, held_up="no\x1b[2J spot"
+    )
     assert progress_line(later).startswith("interrupted training, step 1,200, 1 of 4 kills, 1m01s, no")
     assert "\x1b" not in progress_line(later), "what others wrote moves no cursor"
 

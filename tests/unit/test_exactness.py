@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.exactness.comparison import Kind, digest_of, first_difference
-from spotrun.exactness.trace import Begun, Ended, Held, Record, Trace, Trained, decode_record, encode_record
+from spotrun.exactness.comparison import DifferenceKind, digest_of, first_difference
+from spotrun.exactness.trace import Begun, Ended, Held, Trace, TraceRecord, Trained, decode_record, encode_record
 from spotrun.exactness.trace_file import TraceFile
 
 BATCHES = 4
@@ -34,7 +34,7 @@ def trained(number: int, **changes: object) -> Trained:
 ENDED = Ended(step=8, weights={"a": "1", "b": "2"}, optimizer={"0.lr": "3"}, rng={"torch": "4"})
 
 
-def steps(first: int, end: int) -> list[Record]:
+def steps(first: int, end: int) -> list[TraceRecord]:
     return [Begun(pid=1, step=first), *(trained(number) for number in range(first, end))]
 
 
@@ -59,15 +59,15 @@ def test_redone_steps_that_are_the_same_are_no_difference() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "cause"),
     [
-        ({"samples": "[99]"}, Kind.SAMPLES, "data order is not a function of seed and epoch"),
-        ({"data": "x"}, Kind.DATA, "the dataset or a transform draws"),
-        ({"lr": ((0.5).hex(),)}, Kind.LR, "a scheduler or hook"),
-        ({"loss": (0.5).hex()}, Kind.LOSS, "random numbers drawn outside of the seeded generators"),
-        ({"rng": "x"}, Kind.RNG, "more or fewer random numbers"),
-        ({"step": 99}, Kind.STEPS, "differ in length"),
+        ({"samples": "[99]"}, DifferenceKind.SAMPLES, "data order is not a function of seed and epoch"),
+        ({"data": "x"}, DifferenceKind.DATA, "the dataset or a transform draws"),
+        ({"lr": ((0.5).hex(),)}, DifferenceKind.LR, "a scheduler or hook"),
+        ({"loss": (0.5).hex()}, DifferenceKind.LOSS, "random numbers drawn outside of the seeded generators"),
+        ({"rng": "x"}, DifferenceKind.RNG, "more or fewer random numbers"),
+        ({"step": 99}, DifferenceKind.STEPS, "differ in length"),
     ],
 )
-def test_each_kind_of_difference_has_its_cause(changes: dict[str, object], kind: Kind, cause: str) -> None:
+def test_each_kind_of_difference_has_its_cause(changes: dict[str, object], kind: DifferenceKind, cause: str) -> None:
     found = first_difference(STRAIGHT, with_change(6, **changes))
     assert found is not None
     assert (found.kind, found.epoch, found.batch, found.step) == (kind, 1, 2, 7)
@@ -78,10 +78,10 @@ def test_each_kind_of_difference_has_its_cause(changes: dict[str, object], kind:
 def test_what_comes_first_in_a_step_is_the_cause_of_what_comes_later() -> None:
     found = first_difference(STRAIGHT, with_change(6, samples="[1]", data="x", loss="0x1p-1", rng="x"))
     assert found is not None
-    assert found.kind is Kind.SAMPLES
+    assert found.kind is DifferenceKind.SAMPLES
     found = first_difference(STRAIGHT, with_change(6, loss="0x1p-1", rng="x"))
     assert found is not None
-    assert found.kind is Kind.LOSS
+    assert found.kind is DifferenceKind.LOSS
 
 
 def test_the_first_pass_is_told_from_one_after_a_resume() -> None:
@@ -101,7 +101,7 @@ def test_the_earliest_place_is_told_and_not_the_first_line() -> None:
     records = [*steps(0, 6), trained(6, loss="0x1p-1"), Held(step=7), Begun(pid=2, step=5), trained(5, data="x")]
     found = first_difference(STRAIGHT, Trace([*records, trained(6), trained(7), ENDED]))
     assert found is not None
-    assert (found.kind, found.step) == (Kind.DATA, 6)
+    assert (found.kind, found.step) == (DifferenceKind.DATA, 6)
 
 
 @pytest.mark.parametrize("missing", range(8))
@@ -109,13 +109,13 @@ def test_no_step_may_be_missing(missing: int) -> None:
     kept = [record for record in STRAIGHT.records if record != trained(missing)]
     found = first_difference(STRAIGHT, Trace(kept))
     assert found is not None
-    assert (found.kind, found.step, found.interrupted) == (Kind.STEPS, missing + 1, "not trained")
+    assert (found.kind, found.step, found.interrupted) == (DifferenceKind.STEPS, missing + 1, "not trained")
 
 
 def test_no_step_may_be_added_and_an_end_may_not_be_missing() -> None:
     more = first_difference(STRAIGHT, Trace([*steps(0, 9), ENDED]))
     assert more is not None
-    assert (more.kind, more.straight, more.interrupted) == (Kind.STEPS, "not trained", "trained")
+    assert (more.kind, more.straight, more.interrupted) == (DifferenceKind.STEPS, "not trained", "trained")
     unended = first_difference(STRAIGHT, Trace(steps(0, 8)))
     assert unended is not None
     assert (unended.straight, unended.interrupted) == ("ended", "not ended")
@@ -124,13 +124,13 @@ def test_no_step_may_be_added_and_an_end_may_not_be_missing() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "name"),
     [
-        ({"weights": {"a": "1", "b": "9"}}, Kind.WEIGHTS, "b"),
-        ({"weights": {"a": "1"}}, Kind.WEIGHTS, "b"),
-        ({"optimizer": {"0.lr": "9"}}, Kind.OPTIMIZER, "0.lr"),
-        ({"rng": {"torch": "9"}}, Kind.END_RNG, "torch"),
+        ({"weights": {"a": "1", "b": "9"}}, DifferenceKind.WEIGHTS, "b"),
+        ({"weights": {"a": "1"}}, DifferenceKind.WEIGHTS, "b"),
+        ({"optimizer": {"0.lr": "9"}}, DifferenceKind.OPTIMIZER, "0.lr"),
+        ({"rng": {"torch": "9"}}, DifferenceKind.END_RNG, "torch"),
     ],
 )
-def test_an_end_that_differs_names_the_part(changes: dict[str, object], kind: Kind, name: str) -> None:
+def test_an_end_that_differs_names_the_part(changes: dict[str, object], kind: DifferenceKind, name: str) -> None:
     found = first_difference(STRAIGHT, Trace([*steps(0, 8), ENDED, replace(ENDED, **changes)]))
     assert found is not None
     assert (found.kind, found.name, found.step) == (kind, name, None)
@@ -140,7 +140,7 @@ def test_an_end_that_differs_names_the_part(changes: dict[str, object], kind: Ki
 def test_any_history_of_kills_is_the_same_and_any_change_in_it_is_found(
     kills: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    records: list[Record] = []
+    records: list[TraceRecord] = []
     at = 0
     for end, back_to in kills:
         records += steps(at, max(at, end))
@@ -152,7 +152,7 @@ def test_any_history_of_kills_is_the_same_and_any_change_in_it_is_found(
     records[index] = changed
     found = first_difference(STRAIGHT, Trace(records))
     assert found is not None
-    assert (found.kind, found.step) == (Kind.DATA, changed.step)
+    assert (found.kind, found.step) == (DifferenceKind.DATA, changed.step)
 
 
 def test_nan_is_the_same_as_nan_and_not_as_a_number() -> None:
