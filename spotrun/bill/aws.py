@@ -15,8 +15,8 @@ from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 
-from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
-from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_lines, read_rows
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement
+from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_lines, read_rows
 from spotrun.errors import SpecInvalid
 from spotrun.run.billing import EC2_RULE
 
@@ -36,14 +36,14 @@ _FEED_FIELDS = (
 )
 
 
-def read_cost_and_usage_report(paths: Sequence[Path], wanted: Wanted) -> Record:
+def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
     The lines about one run, of either generation, in CSV or Parquet; a month's report comes in several files.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage, parts = Coverage(), Parts()
+    coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
     for row in chain.from_iterable(map(read_rows, paths)):
         kind = _kind(row)
@@ -51,9 +51,9 @@ def read_cost_and_usage_report(paths: Sequence[Path], wanted: Wanted) -> Record:
         if kind is ChargeKind.USAGE:
             coverage.add(start, end)
         resource = row.text("line_item_resource_id", optional=True)
-        if not wanted.includes(_tagged_run(row), resource):
+        if not lines_of_run.includes(_tagged_run(row), resource):
             continue
-        parts.add(row)
+        duplicates.check(row)
         if (currency := row.text("line_item_currency_code")) != "USD":
             raise row.refuse(f"is in {currency}, and the ledger is in USD", "export the report in US dollars")
         charges.append(
@@ -71,10 +71,10 @@ def read_cost_and_usage_report(paths: Sequence[Path], wanted: Wanted) -> Record:
             )
         )
     title = "AWS Cost and Usage Report"
-    return Record(tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
+    return Statement(tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges))
 
 
-def _tagged_run(row: Row) -> str:
+def _tagged_run(row: BillRow) -> str:
     """The run in a column of its own, or in the map that the second generation has for all tags."""
     tags = row.structure("resource_tags")
     if tags is None:
@@ -82,7 +82,7 @@ def _tagged_run(row: Row) -> str:
     return str(dict(tags).get(_TAG, ""))
 
 
-def _kind(row: Row) -> ChargeKind:
+def _kind(row: BillRow) -> ChargeKind:
     line_type, usage_type = row.text("line_item_line_item_type"), row.text("line_item_usage_type")
     if line_type == "Tax":
         return ChargeKind.TAX
@@ -93,21 +93,21 @@ def _kind(row: Row) -> ChargeKind:
     return next((kind for kind, marks in _KINDS if any(mark in usage_type for mark in marks)), ChargeKind.OTHER)
 
 
-def read_spot_data_feed(paths: Sequence[Path], wanted: Wanted) -> Record:
+def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
     The instance hours of one run. The feed has no tags, and nothing but spot; each hour is a file of its own.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage, parts = Coverage(), Parts()
+    coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
     for row in chain.from_iterable(map(_feed_rows, paths)):
         start = row.moment("timestamp").replace(minute=0, second=0, microsecond=0)
         end = start + timedelta(hours=1)
         coverage.add(start, end)
-        if wanted.includes("", row.text("instance_id")):
-            parts.add(row)
+        if lines_of_run.includes("", row.text("instance_id")):
+            duplicates.check(row)
             charges.append(
                 Charge(
                     path=str(row.path),
@@ -122,12 +122,12 @@ def read_spot_data_feed(paths: Sequence[Path], wanted: Wanted) -> Record:
                 )
             )
     title = "EC2 Spot Instance data feed"
-    return Record(
+    return Statement(
         tuple(map(str, paths)), title, EC2_RULE, coverage.since, coverage.until, tuple(charges), spot_only=True
     )
 
 
-def _feed_rows(path: Path) -> Iterator[Row]:
+def _feed_rows(path: Path) -> Iterator[BillRow]:
     for line, text in read_lines(path):
         if text.startswith("#"):
             continue
@@ -137,10 +137,10 @@ def _feed_rows(path: Path) -> Iterator[Row]:
                 f"{path}:{line}: has {len(fields)} fields between tabs, and a line of the feed {len(_FEED_FIELDS)}"
             )
             raise SpecInvalid(message, hint=EXPORT_ANEW)
-        yield Row(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
+        yield BillRow(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
 
 
-def _dollars(row: Row, column: str) -> Decimal:
+def _dollars(row: BillRow, column: str) -> Decimal:
     if not row.text(column).endswith(" USD"):
         raise row.refuse(f"{column} is {row.text(column)!r}, which is not in USD", EXPORT_ANEW)
     return row.amount(column, " USD")

@@ -1,4 +1,4 @@
-"""The cloud's record of what it charged, in our words, whatever the format that it came in."""
+"""The cloud's statement of what it charged, in our words, whatever the format that it came in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ChargeKind(StrEnum):
 @dataclass(frozen=True)
 class Charge:
     """
-    One line of the record, or one of several amounts in it.
+    One line of the statement, or one of several amounts in it.
 
     `line` counts from 1 in the file `path`. `resource` is the cloud's name of what was charged: an instance id, a
     volume id, or "". `hours` is the metered time where the line says it. `precision_usd` is by how much the amount may
@@ -47,7 +47,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class LineFilter:
     """Which lines of a bill are about one run: those with its tag, and those of an instance in its ledger."""
 
     run_uid: str
@@ -58,7 +58,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Record:
+class Statement:
     """
     What the files of a bill say about one run.
 

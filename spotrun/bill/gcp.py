@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from spotrun.bill.charge import Charge, ChargeKind, Coverage, Record, Wanted
-from spotrun.bill.rows import EXPORT_ANEW, Parts, Row, read_rows
+from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statement
+from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_rows
 from spotrun.run.billing import COMPUTE_ENGINE_RULE
 
 RUN_LABEL = "spotrun-run"
@@ -31,27 +31,27 @@ _SKUS = (
 )
 
 
-def read_billing_export(paths: Sequence[Path], wanted: Wanted) -> Record:
+def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
     The lines about one run: those with its label, and those of its instances; a large export comes in several files.
 
     Raises:
         SpecInvalid: names file, line and fix.
     """
-    coverage, parts = Coverage(), Parts()
+    coverage, duplicates = Coverage(), DuplicateLines()
     charges: list[Charge] = []
     for row in chain.from_iterable(map(read_rows, paths)):
         kind = _kind(row)
         if kind is ChargeKind.USAGE:
             coverage.add(row.moment("usage_start_time"), row.moment("usage_end_time"))
-        if wanted.includes(_labelled_run(row), _resource(row)):
-            parts.add(row)
+        if lines_of_run.includes(_labelled_run(row), _resource(row)):
+            duplicates.check(row)
             charges += _charges(row, kind)
     title = "Google Cloud billing export"
-    return Record(tuple(map(str, paths)), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
+    return Statement(tuple(map(str, paths)), title, COMPUTE_ENGINE_RULE, coverage.since, coverage.until, tuple(charges))
 
 
-def _charges(row: Row, kind: ChargeKind) -> Iterator[Charge]:
+def _charges(row: BillRow, kind: ChargeKind) -> Iterator[Charge]:
     """The cost before credits, and each credit: https://cloud.google.com/billing/docs/how-to/bq-examples."""
     if (currency := row.text("currency")) != "USD":
         raise row.refuse(f"is in {currency}, and the ledger is in USD", "divide cost by currency_conversion_rate first")
@@ -71,7 +71,7 @@ def _charges(row: Row, kind: ChargeKind) -> Iterator[Charge]:
         )
 
 
-def _credits(row: Row) -> Iterator[tuple[str, Decimal]]:
+def _credits(row: BillRow) -> Iterator[tuple[str, Decimal]]:
     for credit in _listed(row, "credits"):
         try:
             yield str(credit.get("name", "credit")), Decimal(str(credit["amount"]))
@@ -79,25 +79,25 @@ def _credits(row: Row) -> Iterator[tuple[str, Decimal]]:
             raise row.refuse("has a credit without an amount", EXPORT_ANEW) from None
 
 
-def _labelled_run(row: Row) -> str:
+def _labelled_run(row: BillRow) -> str:
     found = (label.get("value") for label in _listed(row, "labels") if label.get("key") == RUN_LABEL)
     return str(next(found, ""))
 
 
-def _listed(row: Row, column: str) -> list[dict[str, Any]]:
+def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:
     found = row.structure(column) or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise row.refuse(f"{column} is no list of objects", EXPORT_ANEW)
     return found
 
 
-def _resource(row: Row) -> str:
+def _resource(row: BillRow) -> str:
     """`resource.name`, or the end of `//compute.googleapis.com/projects/P/zones/Z/instances/NAME`."""
     named = row.text("resource_name", optional=True)
     return named or row.text("resource_global_name", optional=True).rpartition("/")[2]
 
 
-def _kind(row: Row) -> ChargeKind:
+def _kind(row: BillRow) -> ChargeKind:
     by_type = _COST_TYPES.get(row.text("cost_type", optional=True))
     if by_type is not None:
         return by_type

@@ -1,5 +1,5 @@
 """
-Our ledger against the cloud's record, instance by instance. Pure, and exact:
+Our ledger against the cloud's statement, instance by instance. Pure, and exact:
 
     ours + the explained parts + what is unexplained = theirs
 
@@ -19,7 +19,7 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from spotrun.bill.charge import Charge, ChargeKind, Record, Wanted
+from spotrun.bill.charge import Charge, ChargeKind, LineFilter, Statement
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.run.billing import ZERO, Meter, exact_seconds, hourly, machine_alone, metered
@@ -62,7 +62,7 @@ _ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
 
 @dataclass(frozen=True)
-class Part:
+class ExplainedPart:
     """A part of the difference: positive where the cloud charged more."""
 
     reason: Reason
@@ -82,7 +82,7 @@ class Line:
     what: str
     ours_usd: Decimal
     theirs_usd: Decimal
-    parts: tuple[Part, ...]
+    parts: tuple[ExplainedPart, ...]
     why: str
     charges: tuple[Charge, ...]
 
@@ -103,7 +103,7 @@ class Line:
 class Reconciliation:
     """All lines about a run: its instances in the order of their launches, then what the ledger does not know."""
 
-    record: Record
+    statement: Statement
     lines: tuple[Line, ...]
 
     @property
@@ -115,47 +115,49 @@ class Reconciliation:
         return _sum(line.theirs_usd for line in self.lines)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ExplainedPart, ...]:
         """One for each reason that is met."""
         sums = {
             reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
             for reason in Reason
         }
         met = {part.reason for line in self.lines for part in line.parts}
-        return tuple(Part(reason, usd) for reason, usd in sums.items() if reason in met)
+        return tuple(ExplainedPart(reason, usd) for reason, usd in sums.items() if reason in met)
 
     @property
     def unexplained(self) -> tuple[Line, ...]:
         return tuple(line for line in self.lines if line.unexplained_usd)
 
 
-def wanted_of(state: RunState) -> Wanted:
+def line_filter(state: RunState) -> LineFilter:
     """What to look for in a bill."""
     assert state.created is not None
     ids = {_instance_id(launch) for launch in state.launches.values()} - {""}
-    return Wanted(state.created.uid, frozenset(ids))
+    return LineFilter(state.created.uid, frozenset(ids))
 
 
-def reconcile(state: RunState, record: Record, now: datetime) -> Reconciliation:
+def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
     """Every instance of the run and every charge about it, in exactly one line each."""
     launches = {_instance_id(launch): launch for launch in state.launches.values() if _instance_id(launch)}
     by_resource: dict[str, list[Charge]] = {}
-    beside = tuple(charge for charge in record.charges if charge.kind in _ATTACHED)
-    for charge in (charge for charge in record.charges if charge.kind not in _ATTACHED):
+    beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
+    for charge in (charge for charge in statement.charges if charge.kind not in _ATTACHED):
         by_resource.setdefault(charge.resource, []).append(charge)
     lines = [
-        _Instance(state, launch, record, tuple(by_resource.get(instance_id, ())), now).line()
+        _InstanceLine(state, launch, statement, tuple(by_resource.get(instance_id, ())), now).line()
         for instance_id, launch in launches.items()
     ]
     lines += [
-        _stranger(resource, tuple(charges)) for resource, charges in by_resource.items() if resource not in launches
+        _not_in_ledger(resource, tuple(charges))
+        for resource, charges in by_resource.items()
+        if resource not in launches
     ]
-    attached = _attached(state, record, beside, now)
-    return Reconciliation(record, (*lines, attached) if attached.ours_usd or beside else tuple(lines))
+    attached = _attached(state, statement, beside, now)
+    return Reconciliation(statement, (*lines, attached) if attached.ours_usd or beside else tuple(lines))
 
 
-def _attached(state: RunState, record: Record, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Disks, addresses and traffic of the whole run: no record says whose they were."""
+def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
+    """Disks, addresses and traffic of the whole run: no bill says whose they were."""
     assert state.created is not None
     rule = state.created.billing
     whole, disks_too, alone = (
@@ -168,7 +170,7 @@ def _attached(state: RunState, record: Record, charges: tuple[Charge, ...], now:
     if ours[ChargeKind.VOLUME] and theirs[ChargeKind.VOLUME] > DISKS_MOST * ours[ChargeKind.VOLUME]:
         why = f"disks cost more than {DISKS_MOST} times what the ledger says: one may have outlived its instance"
     parts = [
-        Part(Reason.NOT_IN_FILE if record.spot_only else _BY_KIND[kind], theirs[kind] - ours[kind])
+        ExplainedPart(Reason.NOT_IN_FILE if statement.spot_only else _BY_KIND[kind], theirs[kind] - ours[kind])
         for kind in _ATTACHED
         if kind is not ChargeKind.VOLUME or not why
     ]
@@ -197,17 +199,17 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
     return sum(amounts, ZERO)
 
 
-def _besides(charges: Iterable[Charge]) -> tuple[Part, ...]:
+def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
     """What is not the instance itself, by reason."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
             reason = _BY_KIND[charge.kind]
             sums[reason] = sums.get(reason, ZERO) + charge.amount_usd
-    return tuple(Part(reason, usd) for reason, usd in sums.items())
+    return tuple(ExplainedPart(reason, usd) for reason, usd in sums.items())
 
 
-def _stranger(resource: str, charges: tuple[Charge, ...]) -> Line:
+def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
     """What the ledger has no line for: a tax is explained by what it is, an instance is not."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
@@ -216,24 +218,24 @@ def _stranger(resource: str, charges: tuple[Charge, ...]) -> Line:
         what=", ".join(sorted(unknown or {charge.what for charge in charges})),
         ours_usd=ZERO,
         theirs_usd=_sum(charge.amount_usd for charge in charges),
-        parts=_besides(charges),
+        parts=_beside_usage(charges),
         why=f"the run's tag is on it, and the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
         charges=charges,
     )
 
 
-class _Instance:
+class _InstanceLine:
     """One instance of the ledger against the lines about it."""
 
     def __init__(
-        self, state: RunState, launch: Launch, record: Record, charges: tuple[Charge, ...], now: datetime
+        self, state: RunState, launch: Launch, statement: Statement, charges: tuple[Charge, ...], now: datetime
     ) -> None:
         assert state.created is not None
         self._state = state
         self._rule = machine_alone(state.created.billing)
-        self._published = machine_alone(record.rule)
+        self._published = machine_alone(statement.rule)
         self._launch = launch
-        self._record = record
+        self._statement = statement
         self._charges = charges
         self._usage = [charge for charge in charges if charge.kind is ChargeKind.USAGE]
         self._until = _until(launch, now)
@@ -242,8 +244,8 @@ class _Instance:
         ours, in_file = self._cost(self._rule), self._in_file(self._launch.meter(self._published))
         residual = _sum(charge.amount_usd for charge in self._usage) - in_file
         reason = self._reason(residual, in_file)
-        parts = [*self._by_rule(ours, in_file), *([] if reason is None else [Part(reason, residual)])]
-        found = tuple(part for part in (*parts, *_besides(self._charges)) if part.usd)
+        parts = [*self._by_rule(ours, in_file), *([] if reason is None else [ExplainedPart(reason, residual)])]
+        found = tuple(part for part in (*parts, *_beside_usage(self._charges)) if part.usd)
         theirs = _sum(charge.amount_usd for charge in self._charges)
         settled = ours + _sum(part.usd for part in found) == theirs
         offering = self._launch.intent.offering
@@ -254,17 +256,17 @@ class _Instance:
             ours_usd=ours,
             theirs_usd=theirs,
             parts=found,
-            why="" if settled else "; ".join(self._told(in_file, residual if reason is None else ZERO)),
+            why="" if settled else "; ".join(self._doubts(in_file, residual if reason is None else ZERO)),
             charges=self._charges,
         )
 
-    def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[Part]:
+    def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
         """From what the ledger says to what the published rule makes of it, and to what of that the file can have."""
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
-        yield Part(Reason.MINIMUM, minimum - ours)
-        yield Part(Reason.REFUND, expected - minimum)
-        yield Part(Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED, in_file - expected)
+        yield ExplainedPart(Reason.MINIMUM, minimum - ours)
+        yield ExplainedPart(Reason.REFUND, expected - minimum)
+        yield ExplainedPart(Reason.NOT_IN_FILE if self._absent else Reason.NOT_COVERED, in_file - expected)
 
     def _cost(self, rule: BillingRule) -> Decimal:
         return self._launch.meter(rule).cost_until(self._until)
@@ -275,7 +277,7 @@ class _Instance:
 
     @property
     def _absent(self) -> bool:
-        return self._record.spot_only and not self._spot
+        return self._statement.spot_only and not self._spot
 
     @property
     def _began(self) -> datetime:
@@ -284,7 +286,7 @@ class _Instance:
 
     def _in_file(self, meter: Meter) -> Decimal:
         """What of its bill falls into the hours that the file has."""
-        since, until = self._record.since, self._record.until
+        since, until = self._statement.since, self._statement.until
         if since is None or until is None or self._absent:
             return ZERO
         whole = meter.cost_until(self._until)
@@ -311,7 +313,7 @@ class _Instance:
         gone = self._launch.gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
-        return (gone.ended_at - self._began).total_seconds() < self._record.rule.free_if_interrupted_within_s
+        return (gone.ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
 
     def _starting(self) -> Decimal:
         """What the time from the launch until the machine ran our code costs by the ledger."""
@@ -319,7 +321,7 @@ class _Instance:
             return ZERO
         return metered(self._launch.prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
 
-    def _told(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
+    def _doubts(self, in_file: Decimal, residual: Decimal) -> Iterator[str]:
         others = {charge.what for charge in self._charges if charge.kind is ChargeKind.OTHER and charge.amount_usd}
         if others:
             yield f"a charge of another kind: {', '.join(sorted(others))}"
@@ -347,6 +349,6 @@ class _Instance:
 
     def _covered(self) -> timedelta:
         """For how long it ran by the ledger in the hours that the file has."""
-        assert self._record.since is not None
-        assert self._record.until is not None
-        return min(self._until, self._record.until) - max(self._began, self._record.since)
+        assert self._statement.since is not None
+        assert self._statement.until is not None
+        return min(self._until, self._statement.until) - max(self._began, self._statement.since)

@@ -33,7 +33,7 @@ NAME_IT = "name the file that the cloud exported"
 EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
 
 
-class Row:
+class BillRow:
     """One row, and where it stands, so that a fault in it can be named."""
 
     def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
@@ -96,7 +96,7 @@ class Row:
             ) from None
 
 
-class Parts:
+class DuplicateLines:
     """
     Keeps the files of a bill apart: a line that another of them has too would be counted twice.
 
@@ -106,7 +106,7 @@ class Parts:
     def __init__(self) -> None:
         self._seen: dict[str, Path] = {}
 
-    def add(self, row: Row) -> None:
+    def check(self, row: BillRow) -> None:
         """
         Raises:
             SpecInvalid: names both files.
@@ -139,7 +139,7 @@ def column_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", _HUMP.sub("_", name.strip()).lower()).strip("_")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[BillRow]:
     """
     The rows of a CSV, JSON or Parquet file; which of them it is, its first bytes tell.
 
@@ -193,7 +193,7 @@ def _unreadable(path: Path, error: Exception) -> SpotrunError:
     return SpecInvalid(f"cannot read {path}: {reason}", hint=NAME_IT)
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path) -> Iterator[BillRow]:
     with _opened(path) as file:
         reader = csv.reader(file, strict=True)
         try:
@@ -207,14 +207,14 @@ def _csv_rows(path: Path) -> Iterator[Row]:
             raise SpecInvalid(f"{path}:{reader.line_num}: {error}", hint=EXPORT_ANEW) from error
 
 
-def _csv_row(path: Path, line: int, header: list[str], cells: list[str]) -> Row:
+def _csv_row(path: Path, line: int, header: list[str], cells: list[str]) -> BillRow:
     if len(cells) != len(header):
         message = f"{path}:{line}: has {len(cells)} columns, and its first line names {len(header)}"
         raise SpecInvalid(message, hint=EXPORT_ANEW)
-    return Row(path, line, dict(zip(header, cells, strict=True)))
+    return BillRow(path, line, dict(zip(header, cells, strict=True)))
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[BillRow]:
     if _first_bytes(path).lstrip()[:1] == b"[":
         with _opened(path) as file:
             yield from _objects(path, [(1, file.read())])
@@ -222,7 +222,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         yield from _objects(path, read_lines(path))
 
 
-def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[Row]:
+def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
     for line, text in texts:
         try:
             found = json.loads(text, parse_float=Decimal)
@@ -232,7 +232,7 @@ def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[Row]:
         for index, one in enumerate(found if whole else [found], 1):
             if not isinstance(one, dict):
                 raise SpecInvalid(f"{path}:{line}: {shown(one)} is no object", hint=EXPORT_ANEW)
-            yield Row(path, index if whole else line, dict(_flat(one)))
+            yield BillRow(path, index if whole else line, dict(_flat(one)))
 
 
 def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -243,7 +243,7 @@ def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield column_name(prefix + name), value
 
 
-def _parquet_rows(path: Path) -> Iterator[Row]:
+def _parquet_rows(path: Path) -> Iterator[BillRow]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -257,6 +257,6 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             names = [column_name(name) for name in batch.schema.names]
             for found in batch.to_pylist():
                 line += 1
-                yield Row(path, line, dict(zip(names, found.values(), strict=True)))
+                yield BillRow(path, line, dict(zip(names, found.values(), strict=True)))
     except (ArrowException, OSError) as error:
         raise SpecInvalid(f"{path}: is no readable Parquet file: {error}", hint=EXPORT_ANEW) from error

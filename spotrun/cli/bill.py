@@ -30,7 +30,7 @@ def bill(
     A bill in several files: give the option once for each, or a pattern in quotes, like 'cur/2026-11/*.csv.gz'.
     """
     from spotrun.bill import aws, gcp
-    from spotrun.bill.reconcile import reconcile, wanted_of
+    from spotrun.bill.reconcile import line_filter, reconcile
     from spotrun.bill.rows import files_of
     from spotrun.cli.wiring import open_run
     from spotrun.errors import BillUnexplained, SpecInvalid
@@ -51,7 +51,7 @@ def bill(
     paths = files_of(patterns)
     opened = open_run(run, store)
     state = opened.ledger.refresh()
-    found = reconcile(state, read(paths, wanted_of(state)), opened.clock.now())
+    found = reconcile(state, read(paths, line_filter(state)), opened.clock.now())
     simulated = opened.created.simulated
     if as_json:
         print_json(shown.machine(found, opened.id, simulated=simulated))

@@ -1,4 +1,4 @@
-"""`spotrun bill` for people and for machines: our ledger, the cloud's record, and each difference by its reason."""
+"""`spotrun bill` for people and for machines: our ledger, the cloud's statement, and each difference by its reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from spotrun.bill.charge import Charge, Record
-from spotrun.bill.reconcile import Line, Part, Reconciliation
+from spotrun.bill.charge import Charge, Statement
+from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
 from spotrun.report.machine import usd_text
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 
@@ -29,7 +29,7 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
         for line in found.unexplained
     ]
     return Group(
-        Text(f"{plain(run)} and the {found.record.title}", style="bold"),
+        Text(f"{plain(run)} and the {found.statement.title}", style="bold"),
         *([Text("Prices are SIMULATED: no cloud has billed this run.")] if simulated else []),
         Text(_coverage(found)),
         Text(),
@@ -39,19 +39,20 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
         *told,
         Text(),
         Text(SCOPE, style="dim"),
-        Text(f"Rule: {plain(found.record.rule.source)}", style="dim"),
+        Text(f"Rule: {plain(found.statement.rule.source)}", style="dim"),
     )
 
 
 def _coverage(found: Reconciliation) -> str:
-    record = found.record
-    if record.since is None or record.until is None:
-        return f"{_files(record)} has no instance hours at all."
-    return f"{_files(record)} has the hours from {record.since:%Y-%m-%d %H:%M} to {record.until:%Y-%m-%d %H:%M} UTC."
+    statement = found.statement
+    if statement.since is None or statement.until is None:
+        return f"{_files(statement)} has no instance hours at all."
+    since, until = (f"{at:%Y-%m-%d %H:%M}" for at in (statement.since, statement.until))
+    return f"{_files(statement)} has the hours from {since} to {until} UTC."
 
 
-def _files(record: Record) -> str:
-    first, *others = record.paths
+def _files(statement: Statement) -> str:
+    first, *others = statement.paths
     return plain(first) + (f" with {len(others)} more" if others else "")
 
 
@@ -82,15 +83,15 @@ def _dollars(amount: Decimal) -> str:
 
 def machine(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
     """What `spotrun bill --json` prints; dollars are decimal strings, exact."""
-    record = found.record
+    statement = found.statement
     return {
         "run": plain(run),
         "record": {
-            "title": record.title,
-            "paths": list(record.paths),
-            "rule": record.rule.source,
-            "since": None if record.since is None else record.since.isoformat(),
-            "until": None if record.until is None else record.until.isoformat(),
+            "title": statement.title,
+            "paths": list(statement.paths),
+            "rule": statement.rule.source,
+            "since": None if statement.since is None else statement.since.isoformat(),
+            "until": None if statement.until is None else statement.until.isoformat(),
         },
         "simulated": simulated,
         "instances": [_line(line) for line in found.lines],
@@ -120,7 +121,7 @@ def _line(line: Line) -> dict[str, Any]:
     }
 
 
-def _parts(parts: tuple[Part, ...]) -> dict[str, str]:
+def _parts(parts: tuple[ExplainedPart, ...]) -> dict[str, str]:
     return {str(part.reason): _exact(part.usd) for part in parts}
 
 

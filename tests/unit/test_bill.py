@@ -17,8 +17,8 @@ from rich.console import Console
 
 from spotrun.account.summary import summarise
 from spotrun.bill import aws, gcp
-from spotrun.bill.charge import Record
-from spotrun.bill.reconcile import Line, Reason, Reconciliation, reconcile, wanted_of
+from spotrun.bill.charge import Statement
+from spotrun.bill.reconcile import Line, Reason, Reconciliation, line_filter, reconcile
 from spotrun.bill.rows import column_name, files_of
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import key_of
@@ -59,18 +59,18 @@ def stormy(**created: object) -> History:
     return history
 
 
-def against(history: History, record: Record) -> Reconciliation:
-    found = reconcile(history.state, record, history.now)
+def against(history: History, statement: Statement) -> Reconciliation:
+    found = reconcile(history.state, statement, history.now)
     for line in found.lines:
         assert line.ours_usd + sum(part.usd for part in line.parts) + line.unexplained_usd == line.theirs_usd
         assert bool(line.why) == bool(line.unexplained_usd)
-    assert sum(line.theirs_usd for line in found.lines) == sum(charge.amount_usd for charge in record.charges)
+    assert sum(line.theirs_usd for line in found.lines) == sum(charge.amount_usd for charge in statement.charges)
     return found
 
 
 def by_report(history: History, lines: list[Billed], folder: Path, tagged: bool = True) -> Reconciliation:
     path = write_csv(folder / "cur.csv", cost_and_usage_rows(lines, tagged))
-    return against(history, aws.read_cost_and_usage_report([path], wanted_of(history.state)))
+    return against(history, aws.read_cost_and_usage_report([path], line_filter(history.state)))
 
 
 def line_of(found: Reconciliation, resource: str) -> Line:
@@ -113,7 +113,7 @@ def test_every_form_of_the_report_says_the_same(tmp_path: Path, kind: str) -> No
         write_csv(path, rows)
     if kind == "gzip":
         path.write_bytes(gzip.compress(path.read_bytes()))
-    found = against(history, aws.read_cost_and_usage_report([path], wanted_of(history.state)))
+    found = against(history, aws.read_cost_and_usage_report([path], line_filter(history.state)))
     expected = by_report(history, billed(history), tmp_path)
     assert found.unexplained == ()
     assert abs(found.theirs_usd - expected.theirs_usd) < Decimal("1e-8")
@@ -137,7 +137,7 @@ def test_a_month_in_several_files_is_one_bill_and_a_file_that_is_named_twice_is_
     first = folder / "cur-0.csv.gz"
     paths = files_of([str(folder / "*.gz"), str(first)])
     assert len(paths) == len(list(folder.iterdir())) > 2
-    found = against(history, aws.read_cost_and_usage_report(paths, wanted_of(history.state)))
+    found = against(history, aws.read_cost_and_usage_report(paths, line_filter(history.state)))
     whole = by_report(history, lines, tmp_path)
     assert (found.theirs_usd, found.parts) == (whole.theirs_usd, whole.parts)
     assert {charge.path for line in found.lines for charge in line.charges} == set(map(str, paths))
@@ -147,7 +147,7 @@ def test_two_versions_of_a_report_are_not_added_up(tmp_path: Path) -> None:
     rows = cost_and_usage_rows(billed(stormy()))
     old, new = write_csv(tmp_path / "old.csv", rows[:4]), write_csv(tmp_path / "new.csv", rows)
     with pytest.raises(SpotrunError, match=r"new\.csv:2: has the same line as .*old\.csv") as caught:
-        aws.read_cost_and_usage_report([old, new], wanted_of(stormy().state))
+        aws.read_cost_and_usage_report([old, new], line_filter(stormy().state))
     assert caught.value.hint == "name the files of its newest version only, each once"
 
 
@@ -197,7 +197,7 @@ def test_disks_and_addresses_are_one_line_that_the_ledger_counts_at_list_prices(
     assert Reason.REFUND not in reasons(found)
     feed = tmp_path / "feed.tsv"
     feed.write_text(spot_data_feed(billed(history)))
-    by_feed = against(history, aws.read_spot_data_feed([feed], wanted_of(history.state)))
+    by_feed = against(history, aws.read_spot_data_feed([feed], line_filter(history.state)))
     assert by_feed.unexplained == ()
     assert set(reasons(by_feed)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
 
@@ -231,7 +231,7 @@ def test_hours_that_the_export_does_not_have_yet_explain_what_is_missing(tmp_pat
     cut = START + timedelta(hours=3)
     found = by_report(history, billed(history, until=cut), tmp_path)
     assert found.unexplained == ()
-    assert found.record.until == cut
+    assert found.statement.until == cut
     # on-demand ran from 2 h 53 min on: what it cost after the third full hour
     third = line_of(found, found.lines[-1].resource)
     began = history.state.launches[third.launch or 0].recorded
@@ -241,7 +241,7 @@ def test_hours_that_the_export_does_not_have_yet_explain_what_is_missing(tmp_pat
     told = {part.reason: part.usd for part in third.parts}
     assert told[Reason.NOT_COVERED] == pytest.approx(-missing, abs=Decimal("1e-8"))
     empty = by_report(history, [replace(billed(history)[0], resource="i-x", run="", usage_type="EBS:x")], tmp_path)
-    assert empty.record.until is None
+    assert empty.statement.until is None
     assert empty.unexplained == ()
     assert empty.theirs_usd == 0
 
@@ -340,13 +340,13 @@ def test_the_spot_data_feed_knows_spot_only_and_its_own_rounding(tmp_path: Path,
     history = stormy()
     path = tmp_path / "111122223333.2026-03-01-12.001.b959dbc6.gz"
     path.write_bytes(gzip.compress(spot_data_feed(billed(history), places).encode()))
-    found = against(history, aws.read_spot_data_feed([path], wanted_of(history.state)))
+    found = against(history, aws.read_spot_data_feed([path], line_filter(history.state)))
     assert found.unexplained == ()
     assert set(reasons(found)) == {Reason.ROUNDING, Reason.NOT_IN_FILE}
     third = found.lines[-1]
     assert (third.theirs_usd, third.explained_usd) == (0, -third.ours_usd)
     path.write_text(spot_data_feed([replace(line, seconds=line.seconds * 2) for line in billed(history)]))
-    changed = against(history, aws.read_spot_data_feed([path], wanted_of(history.state)))
+    changed = against(history, aws.read_spot_data_feed([path], line_filter(history.state)))
     assert [line.why for line in changed.unexplained] == ["another amount for its hours"]
 
 
@@ -369,7 +369,7 @@ def test_the_export_of_google_cloud_in_each_of_its_forms(tmp_path: Path, kind: s
         path.write_text(json.dumps(rows, indent=1))
     else:
         write_json_lines(path, rows)
-    found = against(history, gcp.read_billing_export([path], wanted_of(history.state)))
+    found = against(history, gcp.read_billing_export([path], line_filter(history.state)))
     assert found.unexplained == ()
     told = reasons(found)
     assert (told[Reason.VOLUME], told[Reason.CREDIT]) == ("0.002500", "-0.010000")
@@ -388,7 +388,7 @@ def damaged(path: Path) -> str:
         "gcp": gcp.read_billing_export,
     }[path.stem]
     with pytest.raises(SpotrunError) as caught:
-        read([path], wanted_of(history.state))
+        read([path], line_filter(history.state))
     assert caught.value.exit_code == 2
     assert caught.value.hint
     return caught.value.message.replace(str(path), path.name)
@@ -435,7 +435,7 @@ def test_a_parquet_file_without_pyarrow_says_what_to_install(tmp_path: Path, mon
     path = write_parquet(tmp_path / "cur.parquet", second_generation(cost_and_usage_rows(billed(history))))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SpotrunError, match="pyarrow is not installed") as caught:
-        aws.read_cost_and_usage_report([path], wanted_of(history.state))
+        aws.read_cost_and_usage_report([path], line_filter(history.state))
     assert caught.value.hint == "pip install 'spotrun[parquet]'"
 
 
