@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from spotrun.spec.values import (
+    CLOUD_NAME_PATTERN,
     IMAGE_PARAMETER_PATTERN,
-    PLACE_PATTERN,
     SHARE_PATTERN,
     STEPS_PATTERN,
     TEMPLATE_PATTERN,
@@ -100,8 +100,8 @@ ImageParameter = Annotated[
     PlainValidator(matching(IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
     WithJsonSchema({"type": "string", "pattern": IMAGE_PARAMETER_PATTERN}),
 ]
-Place = Annotated[
+CloudName = Annotated[
     str,
-    PlainValidator(matching(PLACE_PATTERN, "use letters, digits, dots and dashes")),
-    WithJsonSchema({"type": "string", "pattern": PLACE_PATTERN}),
+    PlainValidator(matching(CLOUD_NAME_PATTERN, "use letters, digits, dots and dashes")),
+    WithJsonSchema({"type": "string", "pattern": CLOUD_NAME_PATTERN}),
 ]

@@ -2,7 +2,7 @@
 The words of a scripted market: *when* something happens on the local cloud, and *what*.
 
 Conditions are about the training, not about wall time, so that a demo and a test interrupt at the same place
-on a fast and on a slow machine. `parse_condition(str(condition)) == condition`.
+on a fast and on a slow machine. `parse_trigger(str(condition)) == condition`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import StrEnum
 from spotrun.units import Unreadable, format_duration, parse_duration, shown
 
 FORMS = '"epoch 2 at 40%", "upload at 50%" or "after 10m"'
-CONDITION_PATTERN = r"^(epoch [1-9]\d* at \d+(\.\d+)? ?%|upload at \d+(\.\d+)? ?%|after \d\S*)$"
+TRIGGER_PATTERN = r"^(epoch [1-9]\d* at \d+(\.\d+)? ?%|upload at \d+(\.\d+)? ?%|after \d\S*)$"
 
 _PERCENT = r"(\d{1,3}(?:\.\d{1,6})?)\s?%"
 _EPOCH = re.compile(rf"epoch (\d{{1,9}}) at {_PERCENT}", re.ASCII)
@@ -77,10 +77,10 @@ class After:
         return f"after {format_duration(self.duration)}"
 
 
-Condition = EpochAt | UploadAt | After
+Trigger = EpochAt | UploadAt | After
 
 
-def parse_condition(text: object) -> Condition:
+def parse_trigger(text: object) -> Trigger:
     """
     `epoch N at P%` (epochs counted from 1), `upload at P%`, `after DURATION`.
 

@@ -37,11 +37,11 @@ from spotrun.spec.condition import EXAMPLE, FIGURE_NAMES
 from spotrun.spec.fields import (
     TEXT_SCHEMA,
     AmountField,
+    CloudName,
     Command,
     Deadline,
     Duration,
     ImageParameter,
-    Place,
     PositiveDuration,
     Share,
     StepsField,
@@ -52,7 +52,7 @@ from spotrun.spec.fields import (
     as_text,
     duration_text,
 )
-from spotrun.spec.market_script import CONDITION_PATTERN, Action, Condition, parse_condition
+from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import (
     INSTANCE_TYPE_PATTERN,
@@ -155,9 +155,9 @@ class ResourcesSpec(Model):
         ]
         | None
     ) = Field(default=None, description="Accelerators per instance: V100:1, {V100: 1} or V100.")
-    instance_type: Place | None = Field(default=None, description="Only this instance type.")
-    region: Place | None = Field(default=None, description="Only this region.")
-    zone: Place | None = Field(default=None, description="Only this zone.")
+    instance_type: CloudName | None = Field(default=None, description="Only this instance type.")
+    region: CloudName | None = Field(default=None, description="Only this region.")
+    zone: CloudName | None = Field(default=None, description="Only this zone.")
     cpus: AmountField | None = Field(default=None, description="CPUs per instance: 4 is exactly four, 4+ four or more.")
     memory: AmountField | None = Field(default=None, description="Memory per instance in GB: 16 exactly, 16+ or more.")
     spot_policy: Annotated[
@@ -347,10 +347,10 @@ class ScriptStep(Model):
     """One step of a scripted market. Steps fire in order, each once."""
 
     when: Annotated[
-        Condition,
-        PlainValidator(parse_condition),
+        Trigger,
+        PlainValidator(parse_trigger),
         as_text,
-        WithJsonSchema({"type": "string", "pattern": CONDITION_PATTERN}),
+        WithJsonSchema({"type": "string", "pattern": TRIGGER_PATTERN}),
     ] = Field(
         description='"epoch N at P%" (epochs counted from 1), "upload at P%" (of a checkpoint\'s bytes), '
         '"after DURATION" (of run time since the step before).'
@@ -430,13 +430,15 @@ def instance_types_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]
 class AwsSpec(Model):
     """Amazon EC2: where to look for capacity, and what is around an instance. Counts with `cloud: aws` alone."""
 
-    regions: tuple[Place, ...] = Field(
+    regions: tuple[CloudName, ...] = Field(
         default=("us-east-1",), max_length=30, description="Where to look, unless resources name a place."
     )
-    instance_types: tuple[Place, ...] = Field(
+    instance_types: tuple[CloudName, ...] = Field(
         default=(), max_length=100, description="Only these types. Default: every x86_64 type that suits resources."
     )
-    image_id: Place | None = Field(default=None, description="The machine image: ami-… Default: see image_parameter.")
+    image_id: CloudName | None = Field(
+        default=None, description="The machine image: ami-… Default: see image_parameter."
+    )
     image_parameter: ImageParameter = Field(
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
     )
@@ -449,8 +451,10 @@ class AwsSpec(Model):
     launch_template: TemplateName | None = Field(
         default=None, description="Its name: launches go by its default version of then, and what spotrun asks wins."
     )
-    security_group: Place = Field(default="spotrun-node", description="Its name; in its network the subnets are found.")
-    instance_profile: Place | None = Field(
+    security_group: CloudName = Field(
+        default="spotrun-node", description="Its name; in its network the subnets are found."
+    )
+    instance_profile: CloudName | None = Field(
         default=None,
         description="The name of an instance profile of your own, whose role then serves all runs. Default: spotrun "
         "makes one for each run, which reaches that run's folder alone, and removes it at the end.",

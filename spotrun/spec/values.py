@@ -25,7 +25,7 @@ from spotrun.spec import condition
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
-PLACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+CLOUD_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 TEMPLATE_PATTERN = r"^[A-Za-z0-9()./_-]{3,128}$"
 IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from spotrun.errors import SpecInvalid
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec
-from spotrun.spec.market_script import Action, After, EpochAt, UploadAt, parse_condition
+from spotrun.spec.market_script import Action, After, EpochAt, UploadAt, parse_trigger
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import keys_of
 from spotrun.spec.schema import json_schema
@@ -603,7 +603,7 @@ def test_durations_in_figures(written: str, seconds: int, short: str) -> None:
 
 @given(conditions())
 def test_conditions_come_back_from_their_words(text: str) -> None:
-    assert parse_condition(str(parse_condition(text))) == parse_condition(text)
+    assert parse_trigger(str(parse_trigger(text))) == parse_trigger(text)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zone
-from spotrun.spec.market_script import Action, Condition, parse_condition
+from spotrun.spec.market_script import Action, Trigger, parse_trigger
 
 NOTICE = timedelta(minutes=2)
 """How long before an interruption EC2 gives notice, when it gives one."""
@@ -26,8 +26,8 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     notice_s: float | None = NOTICE.total_seconds()
 
     @property
-    def condition(self) -> Condition:
-        return parse_condition(self.when)
+    def condition(self) -> Trigger:
+        return parse_trigger(self.when)
 
     @property
     def notice(self) -> timedelta | None:

@@ -19,7 +19,7 @@ import msgspec
 from spotrun.clouds.local.config import ScriptStep
 from spotrun.clouds.local.records import write_atomically
 from spotrun.offering import CapacityType
-from spotrun.spec.market_script import Action, After, Condition, EpochAt, UploadAt
+from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Script:
             return None if now < due_at else now if meets_one else due_at
         return now if observer is not None and has_come_true(condition, observer) else None
 
-    def _next_condition(self) -> Condition:
+    def _next_condition(self) -> Trigger:
         return self._conditions[len(self._happened)]
 
     def _last_at(self) -> datetime:
