@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from spotrun.account.storage_prices import storage_prices
 from spotrun.boot import upload as boot
 from spotrun.clock import ScaledClock, clock_from_environment, system_clock
-from spotrun.errors import LedgerDamaged, LedgerUnspoken, RunNotFound, SpotrunError, StoreError
+from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunNotFound, SpotrunError, StoreError
 from spotrun.folder import start_file, workdir
 from spotrun.folder.ledger import FOLDER, Ledger, read_entry
 from spotrun.run import fold
@@ -146,7 +146,7 @@ def first_entry(store: Store) -> RunCreated:
     Raises:
         RunNotFound: there is none, or it creates no run.
         LedgerDamaged: it is not what was written.
-        LedgerUnspoken: a spotrun wrote it whose ledgers this one does not read.
+        LedgerVersionUnknown: a spotrun wrote it whose ledgers this one does not read.
         StoreUnavailable: it could not be read for some seconds; a person may be waiting.
     """
     data = persist(lambda: read_entry(store, 0))
@@ -158,7 +158,7 @@ def first_entry(store: Store) -> RunCreated:
     if entry is None or not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
     if entry.event.ledger_version != LEDGER_VERSION:
-        raise LedgerUnspoken(
+        raise LedgerVersionUnknown(
             f"the ledger of {store.uri} is of version {entry.event.ledger_version}, and this spotrun reads version "
             f"{LEDGER_VERSION}",
             hint="use the spotrun that the run was launched with, or another --store",

@@ -9,7 +9,7 @@ Every failure that a user of spotrun can meet, and its exit code.
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
     │   │   └── LoginExpired         until somebody logs in anew: wait for it, but do not ask at once again
     │   ├── ObjectMissing            no object of that name
-    │   ├── LedgerUnspoken           another version of spotrun wrote it: that one reads it
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: that one reads it
     │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back whole
     ├── NotIdentical             9   an interrupted training is not the straight one
@@ -78,7 +78,7 @@ class ObjectMissing(StoreError):
     pass
 
 
-class LedgerUnspoken(StoreError):
+class LedgerVersionUnknown(StoreError):
     pass
 
 

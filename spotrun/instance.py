@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from spotrun.offering import Moment, Offering, require_amount
+from spotrun.offering import AwareDatetime, Offering, require_amount
 
 VOLUME_GIB = 100
 """The root volume, unless a job says otherwise."""
@@ -39,7 +39,7 @@ class EndedBy(StrEnum):
 class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
     """From `since` on, until the next segment, one instance-hour costs `usd_per_hour`."""
 
-    since: Moment
+    since: AwareDatetime
     usd_per_hour: Decimal
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
 """A time that says its zone; one that does not is refused where it is read."""
 
 AMOUNT_MAX = Decimal(10) ** 12

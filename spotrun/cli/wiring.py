@@ -25,7 +25,15 @@ from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
 from spotrun.creation import clock_of, first_entry, newborn, region_of
-from spotrun.errors import CloudError, LedgerDamaged, LedgerUnspoken, RunNotFound, SpecInvalid, SpotrunError, StoreError
+from spotrun.errors import (
+    CloudError,
+    LedgerDamaged,
+    LedgerVersionUnknown,
+    RunNotFound,
+    SpecInvalid,
+    SpotrunError,
+    StoreError,
+)
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
@@ -363,7 +371,7 @@ class Unreadable(NamedTuple):
 
     name: str
     uri: str
-    error: LedgerDamaged | LedgerUnspoken
+    error: LedgerDamaged | LedgerVersionUnknown
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -394,7 +402,7 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
         return OpenRun(uri, writer("cli"))
     except RunNotFound:
         return None
-    except (LedgerDamaged, LedgerUnspoken) as error:
+    except (LedgerDamaged, LedgerVersionUnknown) as error:
         return Unreadable(name, uri, error)
 
 

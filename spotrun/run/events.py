@@ -18,7 +18,7 @@ import msgspec
 
 from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import Moment, Offering, require_amount
+from spotrun.offering import AwareDatetime, Offering, require_amount
 
 LEDGER_VERSION = 2
 ENTRY_SIZE_MAX = 64 * 1024
@@ -72,14 +72,14 @@ class RunCreated(Event, frozen=True, kw_only=True):
     spec_sha256: str
     workdir_sha256: str
     start_sha256: str | None = None
-    clock_epoch: Moment
+    clock_epoch: AwareDatetime
     time_scale: float
     price_cap_usd_per_hour: Decimal | None
     budget_usd: Decimal | None
     storage: StoragePrices
     billing: BillingRule
     simulated: bool
-    deadline_at: Moment | None = None
+    deadline_at: AwareDatetime | None = None
     interruption_bands: dict[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     time_to_live_s: float
     price_ceiling_usd_per_hour: Decimal
     on_demand_usd_per_hour: Decimal
-    not_after: Moment
+    not_after: AwareDatetime
     reason: str
     standby_for: int | None = None
     egress_usd: Decimal = Decimal(0)
@@ -204,7 +204,7 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    billed_from: Moment
+    billed_from: AwareDatetime
     prices: tuple[PriceSegment, ...]
     unguarded: str | None = None
 
@@ -253,8 +253,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    billed_from: Moment | None
-    ended_at: Moment
+    billed_from: AwareDatetime | None
+    ended_at: AwareDatetime
     ended_by: EndedBy
     prices: tuple[PriceSegment, ...]
     evidence: str
@@ -264,8 +264,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
     """By what was measured, even on demand the run will be completed only at `expected_at`. Told once."""
 
-    deadline_at: Moment
-    expected_at: Moment
+    deadline_at: AwareDatetime
+    expected_at: AwareDatetime
     work_left_s: float
 
 
@@ -276,7 +276,7 @@ class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
 
     spent_usd: Decimal
-    passes_at: Moment | None = None
+    passes_at: AwareDatetime | None = None
     epoch: Count | None = None
 
     def __post_init__(self) -> None:
@@ -303,7 +303,7 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
     launch: int
     instance_id: str
-    booted_at: Moment
+    booted_at: AwareDatetime
     setup: SetUp | None = None
 
 
@@ -357,7 +357,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
     attempt: int
     kind: str
-    deadline_at: Moment | None
+    deadline_at: AwareDatetime | None
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
@@ -386,7 +386,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     epoch: int
     batch: int
     step: int
-    taken_at: Moment
+    taken_at: AwareDatetime
     stall_s: float
     durable_s: float
     why: str
@@ -428,7 +428,7 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
     attempt: int
     epoch: int
     step: int
-    ended_at: Moment
+    ended_at: AwareDatetime
     metrics: dict[str, float] = {}
 
 
@@ -448,7 +448,7 @@ class AttemptDrained(Event, frozen=True, kw_only=True):
 
     attempt: int
     final_commit: int | None
-    stopped_at: Moment
+    stopped_at: AwareDatetime
     reason: str
 
 
@@ -512,7 +512,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     number: int
     run: str
     nonce: str
-    at: Moment
+    at: AwareDatetime
     writer: str
     event: AnyEvent
 
