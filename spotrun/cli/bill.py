@@ -54,7 +54,7 @@ def bill(
     found = reconcile(state, read(paths, line_filter(state)), opened.clock.now())
     simulated = opened.created.simulated
     if as_json:
-        print_json(shown.machine(found, opened.id, simulated=simulated))
+        print_json(shown.as_json(found, opened.id, simulated=simulated))
     else:
         shown.show(found, opened.id, simulated=simulated)
     if found.unexplained:

@@ -38,7 +38,7 @@ def compare(
     if html is not None and not (as_json or csv or md):
         print(f"wrote {html}")
     elif as_json:
-        print_json(comparison.machine(summaries))
+        print_json(comparison.as_json(summaries))
     elif csv:
         print(comparison.csv(summaries), end="")
     elif md:

@@ -47,7 +47,7 @@ def offers(
     if not found.quotes:
         raise SpecInvalid(f"{cloud} rents out nothing of the kind there", hint="ask for less, or in another --region")
     if as_json:
-        print_json(shown.machine(found, sort))
+        print_json(shown.as_json(found, sort))
     else:
         shown.show(found, sort)
 

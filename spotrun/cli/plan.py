@@ -114,7 +114,7 @@ def plan(
     if html is not None:
         write_text(html, forecast_page(found, spec.name, lived))
     if as_json:
-        print_json(shown.for_machines(found, lived))
+        print_json(shown.as_json(found, lived))
     elif html is not None:
         print(f"wrote {html}")
     else:

@@ -27,7 +27,7 @@ def report(
     from spotrun.account.summary import summarise
     from spotrun.cli.wiring import open_run
     from spotrun.errors import SpecInvalid
-    from spotrun.report import limits, machine, terminal
+    from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
 
     if metric is not None and html is None:
@@ -41,9 +41,9 @@ def report(
     if html is not None and not (as_json or csv):
         print(f"wrote {html}")
     elif as_json:
-        print_json(machine.report(summary))
+        print_json(machine_readable.report(summary))
     elif csv:
-        print(machine.report_csv(summary), end="")
+        print(machine_readable.report_csv(summary), end="")
     else:
         terminal.show(summary)
     if limit is not None:

@@ -71,8 +71,8 @@ def simulate(
         found = study(records_in(traces), options, progressed)
         beside = fidelity(records_in(traces), options, with_runner, progressed) if with_runner else []
     if as_json:
-        more = {"with_runner": shown_beside.for_machines(beside)} if with_runner else {}
-        print_json(shown.for_machines(found) | more)
+        more = {"with_runner": shown_beside.as_json(beside)} if with_runner else {}
+        print_json(shown.as_json(found) | more)
     elif as_csv:
         print(shown.as_csv(found), end="")
     else:

@@ -126,7 +126,7 @@ def _budget_facts(budget: Outlook | None) -> dict[str, Any]:
 def _next(run: OpenRun, state: RunState) -> str | None:
     """What is decided next; None once it has ended, and where a later spotrun wrote what it wants."""
     from spotrun.errors import SpecInvalid
-    from spotrun.report.outlook import next_decision
+    from spotrun.report.next_decision import next_decision
     from spotrun.report.tables import plain
 
     if state.terminal is not None:

@@ -10,7 +10,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     from spotrun.cli.wiring import open_run
     from spotrun.report.decision import briefly
     from spotrun.report.describe import moment
-    from spotrun.report.outlook import next_decision
+    from spotrun.report.next_decision import next_decision
     from spotrun.report.why import decisions
 
     opened = open_run(run, store)

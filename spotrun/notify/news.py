@@ -13,7 +13,7 @@ from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report.describe import describe
-from spotrun.report.machine import optional_usd, rounded, usd_text
+from spotrun.report.machine_readable import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
 from spotrun.report.why import place
 from spotrun.run import events as ev

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from spotrun.bill.charge import Charge, Statement
 from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
-from spotrun.report.machine import usd_text
+from spotrun.report.machine_readable import usd_text
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 
 SCOPE = "Instances, their disks and addresses: what the bucket charges for storage and requests carries no run's tag."
@@ -81,7 +81,7 @@ def _dollars(amount: Decimal) -> str:
     return f"{'-' if amount < 0 else ''}${text}"
 
 
-def machine(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
+def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
     """What `spotrun bill --json` prints; dollars are decimal strings, exact."""
     statement = found.statement
     return {

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Kind
-from spotrun.report.machine import csv_text, figures, optional_usd, rounded
+from spotrun.report.machine_readable import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
     add_row,
@@ -55,7 +55,7 @@ def show(summaries: Sequence[RunSummary], console: Console | None = None) -> Non
     print_figures(side_by_side(summaries), console)
 
 
-def machine(summaries: Sequence[RunSummary]) -> dict[str, Any]:
+def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
     """What `spotrun compare --json` prints, as plain values: the runs in the order given, totals only."""
     return {"runs": [_figures(run) for run in comparison(summaries)]}
 

@@ -42,7 +42,7 @@ def _later(seconds: float) -> str:
     return f"{short_duration(timedelta(seconds=abs(seconds)))} {'later' if seconds > 0 else 'earlier'}"
 
 
-def for_machines(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
+def as_json(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
     facts = [msgspec.to_builtins(each) for each in found]
     return [{**each.pop("case"), **each} for each in facts]
 

@@ -112,7 +112,7 @@ def lived_in_words(lived: ByRunner) -> str:
     )
 
 
-def for_machines(plan: Plan, lived: ByRunner | None = None) -> dict[str, Any]:
+def as_json(plan: Plan, lived: ByRunner | None = None) -> dict[str, Any]:
     facts = {
         "work_s": plan.work.total_seconds(),
         "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),

@@ -18,7 +18,7 @@ from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentHint
 from spotrun.report.budget import budget_line, budget_outlook
 from spotrun.report.describe import describe, moment, span
-from spotrun.report.outlook import next_decision
+from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import price_course, sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View

@@ -13,7 +13,7 @@ from rich.table import Table
 from spotrun.market.price_history import PriceRange, price_course
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.offering import CapacityType
-from spotrun.report.machine import optional_usd, usd_text
+from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.sparkline import bars
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain, print_figures
 
@@ -110,7 +110,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
     ]
 
 
-def machine(found: Quotes, order: Order) -> dict[str, Any]:
+def as_json(found: Quotes, order: Order) -> dict[str, Any]:
     """What `--json` prints. The keys are a promise; dollars are decimal strings, shares are numbers."""
     cheapest = cheapest_zones(found.quotes)
     quotes = ordered(found.quotes, order)

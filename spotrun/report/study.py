@@ -54,7 +54,7 @@ def _flat(row: Row) -> dict[str, Any]:
     return {**facts.pop("case"), **facts}
 
 
-def for_machines(found: Study) -> dict[str, Any]:
+def as_json(found: Study) -> dict[str, Any]:
     return {
         "records": msgspec.to_builtins(found.records),
         "results": [_flat(row) for row in found.rows],

@@ -23,7 +23,7 @@ from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
-from spotrun.report.forecast import cost_picture, for_machines, lived_in_words, time_cells, time_columns
+from spotrun.report.forecast import as_json, cost_picture, lived_in_words, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
 from spotrun.simulation.by_runner import ByRunner
@@ -268,7 +268,7 @@ def test_without_a_deadline_patience_decides_and_nothing_is_late() -> None:
     assert {row.missed for row in found.forecasts} == {None}
     assert "late" not in time_columns(found)
     assert all(len(time_cells(found, row)) == len(time_columns(found)) for row in found.forecasts)
-    facts = for_machines(found)
+    facts = as_json(found)
     assert facts["time_left_s"] is None
     ours = [row for row in found.forecasts if row.strategy == "ours"]
     on_demand = next(row for row in found.forecasts if row.strategy == "on_demand_only")
@@ -313,7 +313,7 @@ def test_a_plan_compares_ours_with_on_demand_and_spot_in_every_set_of_markets() 
 
 def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
     found = planned()
-    facts = json.loads(json.dumps(for_machines(found)))
+    facts = json.loads(json.dumps(as_json(found)))
     assert facts["assumed"].startswith("Assumed: spot comes and goes as in a generator")
     assert [each["why"] for each in facts["offerings"]] == [
         "asked first: the cheapest spot",
@@ -331,7 +331,7 @@ def test_an_endless_wait_is_null_for_machines() -> None:
     (row,) = forecast([Question("spot_only", nowhere)], JOB, 60.0, 3)
     assert row.missed == 1.0
     assert math.isinf(row.finish_p50_s)
-    facts = for_machines(Plan(HOUR, HOUR, None, (row,), (), ""))
+    facts = as_json(Plan(HOUR, HOUR, None, (row,), (), ""))
     assert facts["forecasts"][0]["finish_p50_s"] is None
 
 

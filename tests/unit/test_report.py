@@ -17,7 +17,7 @@ from rich.console import Console
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.report import compare, machine, terminal
+from spotrun.report import compare, machine_readable, terminal
 from spotrun.report.tables import dollars, percent, short_duration
 from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
 from tests.support.histories import History, random_runs
@@ -51,7 +51,7 @@ def test_set_up_is_told_where_there_was_any():
     summary = replace(stormy(), setups=seconds)
     assert "Set-up: attempt 2 run in 41s (312.0 MB), attempt 9 unpacked in 3.1s." in printed(summary)
     assert "Set-up" not in printed(stormy())
-    first, later = machine.report(summary)["setups"]
+    first, later = machine_readable.report(summary)["setups"]
     assert first == {"attempt": 2, "how": "run", "seconds": 41.0, "packed_bytes": 312_000_000}
     assert (later["how"], later["seconds"]) == ("unpacked", 3.1)
 
@@ -60,7 +60,7 @@ def test_set_up_is_told_where_there_was_any():
 
 
 def test_the_report_for_machines_has_the_promised_keys():
-    figures = machine.report(stormy())
+    figures = machine_readable.report(stormy())
     wanted = {"run", "state", "epochs", "unfinished", "total", "interruptions", "setups", "assumptions"}
     assert set(figures) == wanted
     assert (figures["run"], figures["state"]) == ("demo-0123456789", "completed")
@@ -76,7 +76,7 @@ def test_the_report_for_machines_has_the_promised_keys():
 @quickly
 @given(random_runs())
 def test_dollars_are_decimal_strings_that_sum_exactly(history: History):
-    figures = json.loads(json.dumps(machine.report(summarise(history.state, history.now)), allow_nan=False))
+    figures = json.loads(json.dumps(machine_readable.report(summarise(history.state, history.now)), allow_nan=False))
     parts = [*figures["epochs"], figures["unfinished"]]
     for key in DOLLARS:
         assert all(isinstance(part[key], str) for part in parts)
@@ -89,7 +89,7 @@ def test_dollars_are_decimal_strings_that_sum_exactly(history: History):
 
 def test_the_csv_has_a_row_per_epoch_one_for_the_rest_and_one_for_the_total():
     summary = stormy()
-    rows = list(csv.DictReader(io.StringIO(machine.report_csv(summary))))
+    rows = list(csv.DictReader(io.StringIO(machine_readable.report_csv(summary))))
     assert [row["epoch"] for row in rows] == ["1", "2", "3", "unfinished", "total"]
     assert set(rows[0]) == KEYS - {"downtime_s"} | {f"{cause}_s" for cause in CAUSES} | {"savings"}
     assert sum(Decimal(row["cost_usd"]) for row in rows[:-1]) == Decimal(rows[-1]["cost_usd"])
@@ -97,7 +97,7 @@ def test_the_csv_has_a_row_per_epoch_one_for_the_rest_and_one_for_the_total():
 
 
 def test_a_comparison_for_machines_measures_each_run_against_the_first():
-    first, second = compare.machine([stormy(), calm_on_demand()])["runs"]
+    first, second = compare.as_json([stormy(), calm_on_demand()])["runs"]
     assert (first["ratio_to_first"], first["epochs"]) == (1.0, 3)
     ratio = Decimal(second["cost_usd"]) / Decimal(first["cost_usd"])
     assert second["ratio_to_first"] == pytest.approx(float(ratio), abs=1e-6)
@@ -110,15 +110,15 @@ def test_a_comparison_for_machines_measures_each_run_against_the_first():
 def test_a_run_of_which_nothing_is_known_yet_can_be_reported_and_compared():
     history = History()
     summary = summarise(history.state, history.now)
-    figures = machine.report(summary)
+    figures = machine_readable.report(summary)
     assert (figures["state"], figures["epochs"], figures["total"]["savings"]) == ("running", [], None)
-    assert compare.machine([summary])["runs"][0]["usd_per_epoch"] is None
+    assert compare.as_json([summary])["runs"][0]["usd_per_epoch"] is None
     assert "total" in printed(summary)
     assert "cost per epoch" in printed([summary, summary])
 
 
 def test_a_name_that_a_spreadsheet_would_run_is_only_text():
-    assert "\"'=cmd()" in machine.csv_text([{"name": '=cmd()"', "downtime_s": {}}], last="name")
+    assert "\"'=cmd()" in machine_readable.csv_text([{"name": '=cmd()"', "downtime_s": {}}], last="name")
 
 
 # -- for people --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from spotrun.errors import SpotrunError
-from spotrun.report.study import as_csv, for_machines
+from spotrun.report.study import as_csv, as_json
 from spotrun.simulation.study import Options, Row, records_in, study
 from tests.support.local_runs import Site
 
@@ -72,7 +72,7 @@ def test_hindsight_is_below_every_strategy_and_counts_no_losses(traces: Path) ->
 def test_csv_and_json_hold_the_same_figures(traces: Path) -> None:
     found = study(records_in(traces), OPTIONS)
     rows = list(csv.DictReader(io.StringIO(as_csv(found))))
-    facts = json.loads(json.dumps(for_machines(found)))
+    facts = json.loads(json.dumps(as_json(found)))
     assert [float(row["cost_share"]) for row in rows] == [each["cost_share"] for each in facts["results"]]
     assert facts["results"][0]["work_s"] == 2 * HOUR_S
 

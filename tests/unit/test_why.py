@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.outcome import status_word
 from spotrun.report.decision import Decision, briefly
-from spotrun.report.outlook import next_decision
+from spotrun.report.next_decision import next_decision
 from spotrun.report.overview import notes, watching
 from spotrun.report.why import decisions
 from spotrun.run import events as ev

@@ -18,7 +18,7 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
     Once `when` holds, do `then`; only after that is the next step looked at.
 
-    `when` is the text of a condition (spotrun.spec.market_script). `notice_s` is run time; None is without notice.
+    `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice.
     """
 
     when: str
@@ -26,7 +26,7 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     notice_s: float | None = NOTICE.total_seconds()
 
     @property
-    def condition(self) -> Trigger:
+    def trigger(self) -> Trigger:
         return parse_trigger(self.when)
 
     @property

@@ -2,7 +2,7 @@
 The scripted part of a market: steps that happen to a run once each, in order, when training has come to a point.
 
 All instances of a run, and whoever launches them, share one file of the steps that have happened. Whoever sees
-the next step's condition hold writes it down under a lock; its effects follow for all from what is written.
+the next step's trigger fire writes it down under a lock; its effects follow for all from what is written.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Script:
     def __init__(self, path: Path, steps: tuple[ScriptStep, ...], origin: datetime) -> None:
         self._path = path
         self._steps = steps
-        self._conditions = [step.condition for step in steps]
+        self._triggers = [step.trigger for step in steps]
         self._origin = origin
         self._signature: tuple[int, int] | None = None
         self._happened: list[Happened] = []
@@ -84,7 +84,7 @@ class Script:
 
     def waits_for_upload(self) -> bool:
         """Whether the next step depends on a moment that lasts only milliseconds."""
-        return len(self._happened) < len(self._steps) and isinstance(self._next_condition(), UploadAt)
+        return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(self, now: datetime, observer: Observer | None) -> None:
         """Write the next step down if it has come true; nothing happens while another process is doing so."""
@@ -101,14 +101,14 @@ class Script:
         meets_one = self._steps[len(self._happened)].then.meets_one
         if meets_one and not (observer is not None and observer.can_be_taken):
             return None
-        condition = self._next_condition()
-        if isinstance(condition, After):
-            due_at = self._last_at() + condition.duration
+        trigger = self._next_trigger()
+        if isinstance(trigger, After):
+            due_at = self._last_at() + trigger.duration
             return None if now < due_at else now if meets_one else due_at
-        return now if observer is not None and has_come_true(condition, observer) else None
+        return now if observer is not None and has_come_true(trigger, observer) else None
 
-    def _next_condition(self) -> Trigger:
-        return self._conditions[len(self._happened)]
+    def _next_trigger(self) -> Trigger:
+        return self._triggers[len(self._happened)]
 
     def _last_at(self) -> datetime:
         return self._happened[-1].at if self._happened else self._origin
@@ -163,14 +163,14 @@ class StatusFile:
         return self._status
 
 
-def has_come_true(condition: EpochAt | UploadAt, observer: Observer) -> bool:
+def has_come_true(trigger: EpochAt | UploadAt, observer: Observer) -> bool:
     status = observer.status
     if observer.under_notice:
         return False
-    if isinstance(condition, UploadAt):
+    if isinstance(trigger, UploadAt):
         upload = status.upload
-        return upload is not None and 0 < upload.size_bytes * condition.fraction <= upload.sent_bytes
+        return upload is not None and 0 < upload.size_bytes * trigger.fraction <= upload.sent_bytes
     if status.phase != "train" or status.epoch is None:
         return False
     done = (status.batch or 0) / status.batches if status.batches else 0.0
-    return (status.epoch + 1, done) >= (condition.epoch, condition.fraction)
+    return (status.epoch + 1, done) >= (trigger.epoch, trigger.fraction)

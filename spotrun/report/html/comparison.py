@@ -12,7 +12,7 @@ from spotrun.report.html import listings
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
 from spotrun.report.html.tables import figure, head, optional_figure, table
-from spotrun.report.machine import optional_usd
+from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
 
 LEFT, WIDTH, ROW = 250, 640, 30

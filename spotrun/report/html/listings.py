@@ -10,7 +10,7 @@ from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import describe
 from spotrun.report.html.markup import Markup, element
 from spotrun.report.html.tables import figure, head, optional_figure, row, table
-from spotrun.report.machine import optional_usd, usd_text
+from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
 from spotrun.report.why import capacity
