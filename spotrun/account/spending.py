@@ -16,7 +16,7 @@ LONGEST = timedelta(days=365)
 """Whoever spends so little has no budget to pass."""
 
 
-class Outlook(msgspec.Struct, frozen=True):
+class BudgetForecast(msgspec.Struct, frozen=True):
     """
     What is spent of a budget and where that leads.
 
@@ -35,9 +35,11 @@ class Outlook(msgspec.Struct, frozen=True):
         return max(ZERO, self.budget_usd - self.spent_usd)
 
 
-def outlook(summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None) -> Outlook:
+def forecast_spending(
+    summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
+) -> BudgetForecast:
     """`epochs_total` is how many epochs the whole training has, where it says so."""
-    spent = Outlook(budget_usd, summary.total.cost_usd)
+    spent = BudgetForecast(budget_usd, summary.total.cost_usd)
     newest = summary.epochs[-EPOCHS_LOOKED_AT:] or (summary.total,)
     usd = sum((account.cost_usd for account in newest), ZERO)
     wall = sum((account.wall for account in newest), timedelta())
@@ -49,7 +51,7 @@ def outlook(summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_tota
     epoch = _epoch(summary.epochs, summary.unfinished.cost_usd + spent.left_usd, usd / len(newest))
     if epoch is not None and epochs_total is not None and epoch >= epochs_total:
         return spent
-    return Outlook(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch)
+    return BudgetForecast(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch)
 
 
 def _epoch(completed: tuple[Account, ...], from_its_start_usd: Decimal, usd_per_epoch: Decimal) -> int | None:

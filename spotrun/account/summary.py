@@ -143,7 +143,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     )
 
 
-def bill_course(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
+def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
     assert state.created_at is not None
     horizon = _horizon(state, now)

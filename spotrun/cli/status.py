@@ -10,7 +10,7 @@ import typer
 from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
-    from spotrun.account.spending import Outlook
+    from spotrun.account.spending import BudgetForecast
     from spotrun.cli.wiring import OpenRun, Unreadable
     from spotrun.run.state import RunState
 
@@ -71,8 +71,8 @@ def _row(run: OpenRun) -> dict[str, Any]:
     from spotrun.account.outcome import status_word
     from spotrun.account.summary import summarise
     from spotrun.errors import LedgerDamaged
-    from spotrun.report.budget import budget_outlook
-    from spotrun.report.sparkline import price_course
+    from spotrun.report.budget import budget_forecast
+    from spotrun.report.sparkline import hourly_prices
     from spotrun.report.tables import plain
 
     base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
@@ -82,7 +82,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
         return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
     now = run.clock.now()
     summary = summarise(state, now)
-    total, budget = summary.total, budget_outlook(state, summary, now, _epochs_total(run))
+    total, budget = summary.total, budget_forecast(state, summary, now, _epochs_total(run))
     return {
         **base,
         "state": status_word(state),
@@ -91,7 +91,7 @@ def _row(run: OpenRun) -> dict[str, Any]:
         "epochs_completed": len(state.epochs),
         "interruptions": total.interruptions,
         "cost_usd": str(total.cost_usd),
-        "prices_usd_per_hour": [None if price is None else str(price) for price in price_course(state, now)],
+        "prices_usd_per_hour": [None if price is None else str(price) for price in hourly_prices(state, now)],
         "simulated": run.created.simulated,
         "voids": len(state.voids),
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
@@ -112,7 +112,7 @@ def _epochs_total(run: OpenRun) -> int | None:
     return None if hint is None else hint.epochs or None
 
 
-def _budget_facts(budget: Outlook | None) -> dict[str, Any]:
+def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
     """Epochs count from 1 where a person reads them."""
     if budget is None:
         return {"budget_usd": None, "budget_passed_at": None, "budget_passed_in_epoch": None}
@@ -137,7 +137,7 @@ def _next(run: OpenRun, state: RunState) -> str | None:
         return None
 
 
-def _detail(state: RunState, budget: Outlook | None) -> str:
+def _detail(state: RunState, budget: BudgetForecast | None) -> str:
     from spotrun.report.budget import budget_line
 
     if state.terminal is not None:

@@ -40,7 +40,7 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
     return PriceRange(_mean(known), min(prices), max(prices))
 
 
-def price_course(
+def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
     """The mean of each of `points` equal parts of the time from `since` to `until`; None where nothing is known."""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.account import cross_region
-from spotrun.account.spending import outlook
+from spotrun.account.spending import forecast_spending
 from spotrun.account.summary import summarise
 from spotrun.market.world import World, on_demand_price
 from spotrun.offering import CapacityType, Offering
@@ -79,7 +79,7 @@ def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) ->
     limit = budget * (spec.budget.warn_at or WARN_AT)
     if state.reserved_usd() + storage_reserve(state, spec) + cross_region.spent_usd(state) < limit:
         return None  # not even all that is reserved comes to it
-    found = outlook(summarise(state, now), budget, now, world.epochs_total)
+    found = forecast_spending(summarise(state, now), budget, now, world.epochs_total)
     if found.spent_usd < limit:
         return None
     return ev.BudgetNearlySpent(spent_usd=found.spent_usd, passes_at=found.passes_at, epoch=found.epoch)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from spotrun.account.spending import Outlook, outlook
+from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import RunSummary
 from spotrun.report.tables import dollars
 from spotrun.run.state import RunState
 
 
-def budget_outlook(
+def budget_forecast(
     state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
-) -> Outlook | None:
+) -> BudgetForecast | None:
     """None for a run without a budget."""
     assert state.created is not None
     budget_usd = state.created.budget_usd
-    return None if budget_usd is None else outlook(summary, budget_usd, now, epochs_total)
+    return None if budget_usd is None else forecast_spending(summary, budget_usd, now, epochs_total)
 
 
-def budget_line(found: Outlook) -> str:
+def budget_line(found: BudgetForecast) -> str:
     """`$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC`; without a forecast where there is none."""
     whole = f"{found.budget_usd:f}"
     return f"{dollars(found.spent_usd)} of ${whole}" + passing(found.passes_at, found.epoch, "it")

@@ -62,19 +62,19 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """How the runs of one name went, the oldest first: a line for each key figure, with its change from the first."""
-    courses: dict[str, list[tuple[Decimal | float | None, str]]] = {
+    by_name: dict[str, list[tuple[Decimal | float | None, str]]] = {
         "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
         "cost per epoch": [(run.usd_per_epoch, optional_dollars(run.usd_per_epoch)) for run in summaries],
         "wall time": [(run.total.wall.total_seconds(), short_duration(run.total.wall)) for run in summaries],
         "interruptions": [(run.total.interruptions, str(run.total.interruptions)) for run in summaries],
     }
-    lines = [f"  {name}: {', '.join(text for _, text in course)}{_change(course)}" for name, course in courses.items()]
+    lines = [f"  {name}: {', '.join(text for _, text in series)}{_change(series)}" for name, series in by_name.items()]
     return "\n".join([f"Trend of the last {len(summaries)}, the oldest first:", *lines])
 
 
-def _change(course: Sequence[tuple[Decimal | float | None, str]]) -> str:
-    first, last = course[0][0], course[-1][0]
-    if not first or last is None or len(course) < 2:
+def _change(series: Sequence[tuple[Decimal | float | None, str]]) -> str:
+    first, last = series[0][0], series[-1][0]
+    if not first or last is None or len(series) < 2:
         return ""
     return f" ({(float(last) / float(first) - 1) * 100:+.0f}%)"
 

@@ -16,10 +16,10 @@ from spotrun.account.summary import RunSummary, summarise
 from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentHint
-from spotrun.report.budget import budget_line, budget_outlook
+from spotrun.report.budget import budget_forecast, budget_line
 from spotrun.report.describe import describe, moment, span
 from spotrun.report.next_decision import next_decision
-from spotrun.report.sparkline import price_course, sparkline
+from spotrun.report.sparkline import hourly_prices, sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
 from spotrun.run.events import CheckpointRetired, Entry
@@ -104,7 +104,7 @@ class LiveView(_Watching, Screen[Pass]):
         facts = Table.grid(padding=(0, 2))
         facts.add_row(Text("where", "dim"), Text(_where(seen.state) or "no instance"))
         facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
-        if prices := sparkline(price_course(seen.state, self._clock.now())):
+        if prices := sparkline(hourly_prices(seen.state, self._clock.now())):
             facts.add_row(Text("price", "dim"), Text(prices))
         if (budget := _budget(seen, summary, self._clock.now())) is not None:
             facts.add_row(Text("budget", "dim"), Text(budget))
@@ -167,7 +167,7 @@ def _place(launch: Launch) -> str:
 
 def _budget(seen: Pass, summary: RunSummary, now: datetime) -> str | None:
     epochs = None if seen.hint is None else seen.hint.epochs or None
-    found = budget_outlook(seen.state, summary, now, epochs)
+    found = budget_forecast(seen.state, summary, now, epochs)
     return None if found is None else budget_line(found)
 
 

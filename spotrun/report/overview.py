@@ -47,9 +47,9 @@ def notes(rows: Rows) -> list[str]:
 
 def prices(rows: Rows) -> list[str]:
     """What an hour has cost so far, of each run that goes on."""
-    courses = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
+    by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
-        run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in courses.items()
+        run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()
     }
     return [f"{run} {line}" for run, line in drawn.items() if line]
 

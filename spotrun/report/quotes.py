@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from spotrun.market.price_history import PriceRange, price_course
+from spotrun.market.price_history import PriceRange, price_series
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.offering import CapacityType
 from spotrun.report.machine_readable import optional_usd, usd_text
@@ -19,7 +19,7 @@ from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, perc
 
 Order = Literal["usd", "compute"]
 MONTH = timedelta(days=30)
-COURSE_POINTS = 12
+SERIES_POINTS = 12
 _FIGURES = [
     "capacity",
     "$/h\nnow",
@@ -104,7 +104,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
         dollars(offering.price_usd_per_hour),
         NOTHING if month is None else dollars(month.mean),
         *([NOTHING] * 3 if whole is None else [dollars(price) for price in whole]),
-        bars(price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)) or NOTHING,
+        bars(price_series(quote.history, now - LOOKED_BACK, now, SERIES_POINTS)) or NOTHING,
         NOTHING if offering.capacity_type is CapacityType.ON_DEMAND else percent(quote.saved),
         NOTHING if compute is None else dollars(compute),
     ]
@@ -123,7 +123,7 @@ def as_json(found: Quotes, order: Order) -> dict[str, Any]:
 
 def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
     offering = quote.offering
-    course = price_course(quote.history, now - LOOKED_BACK, now, COURSE_POINTS)
+    series = price_series(quote.history, now - LOOKED_BACK, now, SERIES_POINTS)
     return {
         "cloud": offering.cloud,
         "region": offering.region,
@@ -136,7 +136,7 @@ def _machine_row(quote: Quote, now: datetime, cheapest: bool) -> dict[str, Any]:
         "usd_per_hour": usd_text(offering.price_usd_per_hour),
         "last_30_days": _machine_range(quote.over(MONTH, now)),
         "last_90_days": _machine_range(quote.over(LOOKED_BACK, now)),
-        "course_90_days": [optional_usd(price) for price in course],
+        "course_90_days": [optional_usd(price) for price in series],
         "on_demand_usd_per_hour": optional_usd(quote.on_demand_usd_per_hour),
         "below_on_demand": None if quote.saved is None else round(quote.saved, 4),
         "usd_per_pflops_hour": optional_usd(quote.usd_per_pflops_hour),

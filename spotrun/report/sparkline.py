@@ -13,7 +13,7 @@ BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 24
 
 
-def price_course(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
+def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
     The hourly price of the newest instance at `width` moments, evenly from the run's creation to now or its end; None
     where none was rented.

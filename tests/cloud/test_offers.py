@@ -28,7 +28,7 @@ from spotrun.clouds.aws.quotas import quota_of
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.market.accelerators import peak_tflops
-from spotrun.market.price_history import price_course, price_range
+from spotrun.market.price_history import price_range, price_series
 from spotrun.market.quotes import Quote
 from spotrun.offering import CapacityType
 from spotrun.report.quotes import ordered
@@ -63,7 +63,7 @@ def test_of_a_time_before_the_first_price_nothing_is_known() -> None:
     segments = [days_ago(10, "2")]
     assert price_range(segments, NOW - timedelta(days=90), NOW - timedelta(days=60)) is None
     assert price_range(segments, NOW - timedelta(days=90), NOW) == (2, 2, 2)
-    assert price_course(segments, NOW - timedelta(days=20), NOW, 4) == [None, None, 2, 2]
+    assert price_series(segments, NOW - timedelta(days=20), NOW, 4) == [None, None, 2, 2]
 
 
 @given(st.dictionaries(st.integers(-100, 100), st.integers(1, 999), min_size=1), st.integers(1, 100))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from spotrun.account.spending import Outlook, outlook
+from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import summarise
 from spotrun.clock import ManualClock
 from spotrun.folder.ledger import Ledger, key_of
@@ -252,7 +252,7 @@ def test_on_demand_that_would_eat_up_the_budget_before_the_work_is_done_is_not_t
 
 def test_the_forecast_names_the_epoch_and_the_time_at_which_the_budget_is_passed() -> None:
     history = trained(30)
-    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now)
     assert found.spent_usd == pytest.approx(Decimal(30), abs=Decimal("0.1"))
     assert found.epoch == 39
     assert found.passes_at is not None
@@ -265,7 +265,7 @@ def test_the_forecast_follows_the_newest_epochs() -> None:
         slower.step += 100
         slower.after(4 / 3 * 3600).epoch(epoch)
         slower.commit(size_bytes=1)
-    early, late = (outlook(summarise(each.state, each.now), BUDGET, each.now) for each in (steady, slower))
+    early, late = (forecast_spending(summarise(each.state, each.now), BUDGET, each.now) for each in (steady, slower))
     assert early.epoch == 79
     assert late.epoch == 34
 
@@ -273,23 +273,23 @@ def test_the_forecast_follows_the_newest_epochs() -> None:
 def test_a_run_that_will_be_done_before_is_not_said_to_pass_its_budget() -> None:
     history = trained(30)
     summary = summarise(history.state, history.now)
-    assert outlook(summary, BUDGET, history.now, epochs_total=39).passes_at is None
-    assert outlook(summary, BUDGET, history.now, epochs_total=40).epoch == 39
+    assert forecast_spending(summary, BUDGET, history.now, epochs_total=39).passes_at is None
+    assert forecast_spending(summary, BUDGET, history.now, epochs_total=40).epoch == 39
 
 
 def test_before_the_first_epoch_there_is_a_time_and_no_epoch_and_before_the_first_cent_neither() -> None:
     history = History(budget_usd=BUDGET)
-    assert outlook(summarise(history.state, history.now), BUDGET, history.now).passes_at is None
+    assert forecast_spending(summarise(history.state, history.now), BUDGET, history.now).passes_at is None
     history = trained(0)
     history.after(3600)
-    found = outlook(summarise(history.state, history.now), BUDGET, history.now)
+    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now)
     assert found.epoch is None
     assert found.passes_at is not None
 
 
 def test_a_forecast_in_words() -> None:
-    assert budget_line(Outlook(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
-    passes = Outlook(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
+    assert budget_line(BudgetForecast(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
+    passes = BudgetForecast(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
     assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10 UTC"
 
 

@@ -12,7 +12,7 @@ from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
-from spotrun.report.sparkline import BARS, WIDTH, price_course, sparkline
+from spotrun.report.sparkline import BARS, WIDTH, hourly_prices, sparkline
 from spotrun.run.events import InstanceGone
 from spotrun.runner import Pass
 from tests.support.decisions import spec
@@ -35,7 +35,7 @@ def dearer() -> History:
 def test_each_bar_is_the_price_in_effect_at_its_moment() -> None:
     history = dearer()
     # 1190 s in twelve: spot from 100 s to 590 s, at 0.60 from 400 s on; on-demand from 690 s
-    told = ["-" if each is None else str(each) for each in price_course(history.state, history.now, width=12)]
+    told = ["-" if each is None else str(each) for each in hourly_prices(history.state, history.now, width=12)]
     assert told == ["-", *["0.30"] * 3, "0.60", "-", *["3.00"] * 6]
 
 
@@ -54,7 +54,7 @@ def test_an_instance_that_was_gone_before_anybody_recorded_it_is_in_it() -> None
             evidence="the cloud's record",
         )
     )
-    assert price_course(history.state, history.now, width=2) == [Decimal("0.30")] * 2
+    assert hourly_prices(history.state, history.now, width=2) == [Decimal("0.30")] * 2
 
 
 def test_the_line_reaches_from_the_least_to_the_most_and_says_both() -> None:
@@ -67,8 +67,8 @@ def test_the_line_reaches_from_the_least_to_the_most_and_says_both() -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs(skewed=True))
 def test_any_run_has_a_course(history: History) -> None:
-    assert len(price_course(history.state, history.now)) == WIDTH
-    sparkline(price_course(history.state, history.now))
+    assert len(hourly_prices(history.state, history.now)) == WIDTH
+    sparkline(hourly_prices(history.state, history.now))
 
 
 def test_the_launch_view_and_the_watched_status_show_it() -> None:
@@ -79,10 +79,10 @@ def test_the_launch_view_and_the_watched_status_show_it() -> None:
     console.print(view.render(Pass(state=history.state)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "$0.30 to $3.00/h" in shown
-    course = [None if each is None else str(each) for each in price_course(history.state, history.now)]
+    course = [None if each is None else str(each) for each in hourly_prices(history.state, history.now)]
     rows = [{"run": "demo", "next": "trains on", "prices_usd_per_hour": course}, {"run": "over", "next": None}]
     assert [line.split()[0] for line in prices(rows)] == ["demo"]
-    assert prices(rows)[0] == f"demo {sparkline(price_course(history.state, history.now))}"
+    assert prices(rows)[0] == f"demo {sparkline(hourly_prices(history.state, history.now))}"
 
 
 class _Ledger:

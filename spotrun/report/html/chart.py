@@ -1,4 +1,4 @@
-"""The course of a run as a drawing: what each instant was, and which instance was there, in which zone."""
+"""A run as a drawing: what each instant was, and which instance was there, in which zone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scale:
         return LEFT + WIDTH * min(1.0, max(0.0, (moment - self.start) / whole))
 
 
-def course(state: RunState, now: datetime) -> Markup:
+def chart(state: RunState, now: datetime) -> Markup:
     """One row for the run, one for commits and notices, one for overlap, and one per zone and capacity type."""
     assert state.created_at is not None
     scale = Scale(state.created_at, account_end(state, now))

@@ -50,14 +50,14 @@ def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
     return join(*parts)
 
 
-def cumulative(course: list[tuple[datetime, Bill]]) -> Markup:
+def cumulative(series: list[tuple[datetime, Bill]]) -> Markup:
     """What had been paid by each moment, and what all on demand would have cost by then."""
-    paid = [float(bill.cost_usd) for _, bill in course]
-    compared = [float(bill.counterfactual_usd) for _, bill in course]
+    paid = [float(bill.cost_usd) for _, bill in series]
+    compared = [float(bill.counterfactual_usd) for _, bill in series]
     most = max([*paid, *compared]) or 1.0
     said = (
-        f"Cumulative bill: {dollars(course[-1][1].cost_usd)} paid, "
-        f"{dollars(course[-1][1].counterfactual_usd)} all on demand."
+        f"Cumulative bill: {dollars(series[-1][1].cost_usd)} paid, "
+        f"{dollars(series[-1][1].counterfactual_usd)} all on demand."
     )
     lines = [_line(compared, most, "all_on_demand"), _line(paid, most, "paid")]
     keys = [("key_paid", "paid"), ("key_all_on_demand", "all on demand (dashed)")]
@@ -66,7 +66,7 @@ def cumulative(course: list[tuple[datetime, Bill]]) -> Markup:
         label(0, HEIGHT + 12, "$0"),
         baseline(LEFT, LEFT + WIDTH, HEIGHT + 10),
         label(LEFT, HEIGHT + 27, "0"),
-        label(LEFT + WIDTH, HEIGHT + 27, short_duration(course[-1][0] - course[0][0]), "end"),
+        label(LEFT + WIDTH, HEIGHT + 27, short_duration(series[-1][0] - series[0][0]), "end"),
     ]
     return join(picture(said, HEIGHT + 30, *axes, *lines), legend(keys))
 

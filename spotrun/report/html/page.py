@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from spotrun.account.summary import bill_course, summarise
+from spotrun.account.summary import bill_series, summarise
 from spotrun.report.html import listings
 from spotrun.report.html import metric as drawing
-from spotrun.report.html.chart import course
+from spotrun.report.html.chart import chart
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import Markup, element, section
@@ -33,10 +33,10 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         element("h1", headline(summary)),
         element("p", verdict(summary)),
         listings.glance(summary),
-        section("Course of the run", course(state, now), listings.attempts(state)),
+        section("Course of the run", chart(state, now), listings.attempts(state)),
         *([section("Interruptions", listings.interruptions(summary))] if summary.interruptions else []),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
-        section(f"Bill so far against all on demand{prices}", cumulative(bill_course(state, now, POINTS))),
+        section(f"Bill so far against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         section("Downtime by cause", downtime(summary)),
         section("Events", listings.events(entries)),
