@@ -9,7 +9,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     """Tell each decision of a run in a sentence, with its reason, and what comes next. Times are UTC."""
     from spotrun.cli.wiring import open_run
     from spotrun.report.decision import briefly
-    from spotrun.report.describe import moment
+    from spotrun.report.describe import timestamp
     from spotrun.report.next_decision import next_decision
     from spotrun.report.why import decisions
 
@@ -21,6 +21,6 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
         print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
         return
     for each in briefly(made):
-        print(f"{moment(each.at)}  {each.number:4}  {each.sentence}")
+        print(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}")
     if coming:
         print(f"next                  {coming}")

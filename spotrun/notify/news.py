@@ -15,7 +15,7 @@ from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.report.describe import describe
 from spotrun.report.machine_readable import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
-from spotrun.report.why import place
+from spotrun.report.why import offering_text
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.fold import replay
@@ -104,7 +104,7 @@ def _told(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | 
 def _begun(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     """The first trainer of an attempt: of the run's first, or of the first on the other kind of capacity."""
     intent = state.launch_of(attempt).intent
-    where = f"{place(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
+    where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     trained = [each for each in state.attempts.values() if each.number < attempt.number and each.trainers]
     if not trained:
         return "started", f"training began on {where}"
@@ -119,7 +119,7 @@ def _warned(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, 
     attempt = before.attempts[event.attempt]
     if attempt.notice is not None:
         return None
-    where = place(before.launch_of(attempt).intent.offering)
+    where = offering_text(before.launch_of(attempt).intent.offering)
     lead = event.deadline_at - entry.at if event.deadline_at is not None else timedelta()
     return "interrupted", f"the cloud takes {where} in {to_the_second(max(timedelta(), lead))}"
 
@@ -129,5 +129,5 @@ def _taken(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:
         return None
-    where = place(before.launches[event.launch].intent.offering)
+    where = offering_text(before.launches[event.launch].intent.offering)
     return "interrupted", f"the cloud took {where} without a notice"

@@ -21,7 +21,7 @@ def describe(entry: Entry) -> str:
     return plain(" ".join(_SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
 
 
-def moment(at: datetime) -> str:
+def timestamp(at: datetime) -> str:
     """As lines about a run begin: `11-22 02:10:05`, in UTC. A run may last for days."""
     return f"{at:%m-%d %H:%M:%S}"
 

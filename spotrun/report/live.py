@@ -17,7 +17,7 @@ from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentHint
 from spotrun.report.budget import budget_forecast, budget_line
-from spotrun.report.describe import describe, moment, span
+from spotrun.report.describe import describe, span, timestamp
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import hourly_prices, sparkline
 from spotrun.report.tables import plain
@@ -52,14 +52,14 @@ class PlainView(_Watching, Lines[Pass]):
     _told = 0
     _progress_at = 0.0
 
-    def show(self, news: Pass) -> None:
+    def show(self, update: Pass) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._told :]):
             print(event_line(entry), flush=True)
         self._told = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
             self._progress_at = time.monotonic()
-            print(self._progress(news), flush=True)
+            print(self._progress(update), flush=True)
 
     def _progress(self, seen: Pass) -> str:
         summary = summarise(seen.state, self._clock.now())
@@ -70,7 +70,7 @@ class PlainView(_Watching, Lines[Pass]):
             parts.append(plain(seen.waiting_for))
         if seen.remark:
             parts.append(plain(seen.remark))
-        return f"{moment(self._clock.now())}  ..  " + " | ".join(part for part in parts if part)
+        return f"{timestamp(self._clock.now())}  ..  " + " | ".join(part for part in parts if part)
 
 
 class LiveView(_Watching, Screen[Pass]):
@@ -80,10 +80,10 @@ class LiveView(_Watching, Screen[Pass]):
         _Watching.__init__(self, ledger, clock, spec, run_id)
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
-    def render(self, news: Pass) -> RenderableType:
+    def render(self, update: Pass) -> RenderableType:
         """The screen for one pass."""
-        summary = summarise(news.state, self._clock.now())
-        return Group(self._head(news), self._bar(news.hint), self._facts(news, summary), self._events())
+        summary = summarise(update.state, self._clock.now())
+        return Group(self._head(update), self._bar(update.hint), self._facts(update, summary), self._events())
 
     def _head(self, seen: Pass) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
@@ -91,7 +91,7 @@ class LiveView(_Watching, Screen[Pass]):
             (self._run_id, "bold"),
             "  ",
             (status_word(seen.state), "bold cyan"),
-            f"  {moment(self._clock.now())} UTC{scale}",
+            f"  {timestamp(self._clock.now())} UTC{scale}",
         )
 
     def _bar(self, hint: AgentHint | None) -> RenderableType:
@@ -135,7 +135,7 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
 
 
 def event_line(entry: Entry) -> str:
-    return f"{moment(entry.at)}  {entry.number:4}  {describe(entry)}"
+    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry)}"
 
 
 def _fraction(hint: AgentHint) -> float:

@@ -12,7 +12,7 @@ from spotrun.policy.money import kept_for_handover, life_left
 from spotrun.policy.ranking import spot_launches
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars
-from spotrun.report.why import place
+from spotrun.report.why import offering_text
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
 
@@ -39,8 +39,8 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
 
 def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
     if current is None:
-        return f"trains on {place(pending.intent.offering)} once it has booted"
-    return f"hands over to {place(pending.intent.offering)} once it is ready: {pending.intent.reason}"
+        return f"trains on {offering_text(pending.intent.offering)} once it has booted"
+    return f"hands over to {offering_text(pending.intent.offering)} once it is ready: {pending.intent.reason}"
 
 
 def _without_an_instance(state: RunState, spec: RunSpec) -> str:

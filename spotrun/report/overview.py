@@ -63,18 +63,18 @@ class _Table(Screen[Rows]):
     def __init__(self) -> None:
         super().__init__(Console(), refresh_per_second=4, transient=False)
 
-    def render(self, news: Rows) -> RenderableType:
-        return Group(table(news), *(Text(line) for line in [*prices(news), *notes(news)]))
+    def render(self, update: Rows) -> RenderableType:
+        return Group(table(update), *(Text(line) for line in [*prices(update), *notes(update)]))
 
 
 class _Changes(Lines[Rows]):
-    """A line for each run of which there is news."""
+    """A line for each run that changed."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
 
-    def show(self, news: Rows) -> None:
-        for row in news:
+    def show(self, update: Rows) -> None:
+        for row in update:
             word, step, epochs, *_ = _cells(row)
             told = " | ".join(part for part in (word, f"epochs {epochs}", row.get("next") or row.get("detail")) if part)
             if self._told.get(row["run"]) != told:

@@ -12,7 +12,7 @@ from rich.text import Text
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
-from spotrun.report.describe import gigabytes, moment
+from spotrun.report.describe import gigabytes, timestamp
 from spotrun.report.tables import (
     NOTHING,
     add_row,
@@ -25,7 +25,7 @@ from spotrun.report.tables import (
     print_figures,
     short_duration,
 )
-from spotrun.report.why import capacity
+from spotrun.report.why import capacity_text
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
@@ -100,8 +100,8 @@ def interruption_table(found: Sequence[Interruption]) -> Table:
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
     table = figures_table(f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES])
     for each in shown:
-        where = f"{each.offering.zone} {capacity(each.offering)}"
-        add_row(table, [moment(each.at), plain(where, 22), *interruption_cells(each)])
+        where = f"{each.offering.zone} {capacity_text(each.offering)}"
+        add_row(table, [timestamp(each.at), plain(where, 22), *interruption_cells(each)])
     return table
 
 

@@ -33,20 +33,20 @@ class PlainView(Lines[RehearsalProgress]):
         self._told: tuple[str, int] | None = None
         self._told_at = 0.0
 
-    def show(self, news: RehearsalProgress) -> None:
-        now = (news.name, news.kills)
+    def show(self, update: RehearsalProgress) -> None:
+        now = (update.name, update.kills)
         if now == self._told and time.monotonic() - self._told_at < PLAIN_EVERY_S:
             return
         self._told, self._told_at = now, time.monotonic()
-        print(progress_line(news), file=sys.stderr, flush=True)
+        print(progress_line(update), file=sys.stderr, flush=True)
 
 
 class LiveView(Screen[RehearsalProgress]):
     def __init__(self) -> None:
         super().__init__(Console(stderr=True), refresh_per_second=8, transient=True)
 
-    def render(self, news: RehearsalProgress) -> RenderableType:
-        return Spinner("dots", text=progress_line(news))
+    def render(self, update: RehearsalProgress) -> RenderableType:
+        return Spinner("dots", text=progress_line(update))
 
 
 def progress_line(progress: RehearsalProgress) -> str:

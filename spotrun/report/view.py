@@ -10,17 +10,17 @@ from typing import Generic, Self, TypeVar
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-News = TypeVar("News")
+Update = TypeVar("Update")
 
 
-class View(AbstractContextManager["View[News]"], Generic[News]):
+class View(AbstractContextManager["View[Update]"], Generic[Update]):
     """Entered before the work begins, told of it again and again, and left after it."""
 
     @abstractmethod
-    def show(self, news: News) -> None: ...
+    def show(self, update: Update) -> None: ...
 
 
-class Lines(View[News]):
+class Lines(View[Update]):
     """Where output goes to a file or a pipe."""
 
     def __exit__(
@@ -29,7 +29,7 @@ class Lines(View[News]):
         return
 
 
-class Screen(View[News]):
+class Screen(View[Update]):
     """`transient`: it is wiped in the end."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
@@ -44,8 +44,8 @@ class Screen(View[News]):
     ) -> None:
         self._live.stop()
 
-    def show(self, news: News) -> None:
-        self._live.update(self.render(news))
+    def show(self, update: Update) -> None:
+        self._live.update(self.render(update))
 
     @abstractmethod
-    def render(self, news: News) -> RenderableType: ...
+    def render(self, update: Update) -> RenderableType: ...

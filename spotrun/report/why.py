@@ -35,29 +35,29 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     last = deque(replay(entries), maxlen=1)  # all states together would take memory in the square of the entries
     if not last:
         return []
-    teller = _Teller(spec, end=last[0][2])
+    narrator = _Narrator(spec, end=last[0][2])
     made = []
     for before, entry, after in replay(entries):
-        if (told := teller.tell(before, entry, after)) is not None:
+        if (told := narrator.tell(before, entry, after)) is not None:
             kind, sentence = told
             made.append(Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX)))
     return made
 
 
-def place(offering: Offering) -> str:
+def offering_text(offering: Offering) -> str:
     """`spot in local-a (sim-v100)`."""
-    return f"{capacity(offering)} in {offering.zone} ({offering.instance_type})"
+    return f"{capacity_text(offering)} in {offering.zone} ({offering.instance_type})"
 
 
-def capacity(offering: Offering) -> str:
+def capacity_text(offering: Offering) -> str:
     return "spot" if offering.capacity_type is CapacityType.SPOT else "on-demand"
 
 
-Told = tuple[str, str]
+Narrated = tuple[str, str]
 """The kind of a decision, and its sentence."""
 
 
-class _Teller:
+class _Narrator:
     """Reads a ledger from its beginning; `end` is the state after its last entry, for what an entry led to."""
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
@@ -67,9 +67,9 @@ class _Teller:
         self._idle_since: datetime | None = None
         self._newest: ev.Event | None = None
 
-    def tell(self, before: RunState, entry: Entry, after: RunState) -> Told | None:
+    def tell(self, before: RunState, entry: Entry, after: RunState) -> Narrated | None:
         event = entry.event
-        told = _TELLERS[type(event)](self, before, entry, event) if type(event) in _TELLERS else None
+        told = _NARRATED[type(event)](self, before, entry, event) if type(event) in _NARRATED else None
         if _wants_an_instance(after) and not _wants_an_instance(before):
             self._wanted_since = entry.at
         if _may_ask(after) and not _may_ask(before):
@@ -77,7 +77,7 @@ class _Teller:
         self._newest = event
         return told
 
-    def _created(self, _: RunState, entry: Entry, event: ev.RunCreated) -> Told:
+    def _created(self, _: RunState, entry: Entry, event: ev.RunCreated) -> Narrated:
         wishes = [_capacity_wish(self._spec)]
         if event.budget_usd is not None:
             wishes.append(f"for ${event.budget_usd} at most")
@@ -87,12 +87,14 @@ class _Teller:
             wishes.append(f"done by {event.deadline_at:%Y-%m-%d %H:%M} UTC, strategy {self._spec.policy.strategy}")
         return "wish", f"asked for: {', '.join(wishes)}"
 
-    def _intended(self, before: RunState, entry: Entry, event: ev.LaunchIntended) -> Told:
+    def _intended(self, before: RunState, entry: Entry, event: ev.LaunchIntended) -> Narrated:
         offering = event.offering
         price = f"${offering.price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
         below = event.on_demand_usd_per_hour - offering.price_usd_per_hour
         cheaper = f", ${below} an hour below on-demand there" if below > 0 else ""
-        sentence = f"asked for {place(offering)} at {price}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
+        sentence = (
+            f"asked for {offering_text(offering)} at {price}{cheaper}{self._after_wait(before, entry)}: {event.reason}"
+        )
         return _kind_of_launch(event), sentence
 
     def _after_wait(self, before: RunState, entry: Entry) -> str:
@@ -105,7 +107,9 @@ class _Teller:
 
     def _why_it_waited(self, before: RunState, since: datetime) -> str:
         refused = dict.fromkeys(
-            place(launch.intent.offering) for launch in before.launches.values() if _refused_since(launch, since)
+            offering_text(launch.intent.offering)
+            for launch in before.launches.values()
+            if _refused_since(launch, since)
         )
         if refused:
             return f"no capacity: {', '.join(refused)}; what refuses is left alone for {to_the_second(POOL_REST)}"
@@ -113,39 +117,39 @@ class _Teller:
             return "the budget was reserved until the instance before had ended"
         return "the ledger does not say for what: no runner may have attended, or none could see the cloud"
 
-    def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Told:
+    def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:
         offering = before.launches[event.launch].intent.offering
         detail = f": {event.detail}" if event.detail else ""
         kind = REFUSED if event.refused else "give-up"
-        return kind, f"gave up asking for {place(offering)} ({event.cause}){detail}"
+        return kind, f"gave up asking for {offering_text(offering)} ({event.cause}){detail}"
 
-    def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Told:
+    def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Narrated:
         attempt = self._end.attempts[event.attempt]
-        where = place(before.launches[attempt.launch].intent.offering)
+        where = offering_text(before.launches[attempt.launch].intent.offering)
         if event.deadline_at is None:
             return "notice", f"the cloud said that it may take {where} ({event.kind}): it trains on"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
 
-    def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Told | None:
+    def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Narrated | None:
         current = before.current
         if current is None or current.launch != event.launch:
             return None
         attempt = self._end.attempts[current.number]
-        where = place(before.launches[event.launch].intent.offering)
+        where = offering_text(before.launches[event.launch].intent.offering)
         if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
             return None  # told with the notice
         how = "was taken without a notice" if attempt.end and attempt.end.cause is Cause.INTERRUPTED else "ended"
         return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
 
-    def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Told | None:
+    def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Narrated | None:
         if event.commit is None:
             return None
         skipped = f", as {len(event.skipped)} newer could not be read back" if event.skipped else ", the newest"
         return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
 
-    def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Told:
+    def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Narrated:
         return _WORDS[type(event)], describe(entry)
 
 
@@ -203,7 +207,7 @@ def _what_followed(end: RunState, attempt: Attempt) -> str:
         parts.append(f"{lost:,} steps had to be done again" if lost else "no step was lost")
     since = attempt.notice_at or attempt.end.known_at
     took = to_the_second(max(timedelta(), successor.started_at - since))
-    return "; ".join(["", *parts, f"{place(end.launch_of(successor).intent.offering)} took over after {took}"])
+    return "; ".join(["", *parts, f"{offering_text(end.launch_of(successor).intent.offering)} took over after {took}"])
 
 
 _WORDS: dict[type, str] = {
@@ -220,12 +224,12 @@ _WORDS: dict[type, str] = {
     ev.RunFailed: "end",
     ev.RunCompleted: "end",
 }
-_TELLERS: dict[type, Callable[[_Teller, RunState, Entry, Any], Told | None]] = {
-    ev.RunCreated: _Teller._created,
-    ev.LaunchIntended: _Teller._intended,
-    ev.LaunchClosed: _Teller._closed,
-    ev.NoticeSeen: _Teller._notice,
-    ev.InstanceGone: _Teller._gone,
-    ev.ResumedFrom: _Teller._resumed,
-    **dict.fromkeys(_WORDS, _Teller._as_described),
+_NARRATED: dict[type, Callable[[_Narrator, RunState, Entry, Any], Narrated | None]] = {
+    ev.RunCreated: _Narrator._created,
+    ev.LaunchIntended: _Narrator._intended,
+    ev.LaunchClosed: _Narrator._closed,
+    ev.NoticeSeen: _Narrator._notice,
+    ev.InstanceGone: _Narrator._gone,
+    ev.ResumedFrom: _Narrator._resumed,
+    **dict.fromkeys(_WORDS, _Narrator._as_described),
 }

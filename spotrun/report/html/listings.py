@@ -13,7 +13,7 @@ from spotrun.report.html.tables import figure, head, optional_figure, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
-from spotrun.report.why import capacity
+from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 
@@ -58,7 +58,7 @@ def interruptions(summary: RunSummary) -> Markup:
     found = summary.interruptions
     rows = []
     for each in found[-ROWS_MAX:]:
-        where = f"{each.offering.zone} {capacity(each.offering)}"
+        where = f"{each.offering.zone} {capacity_text(each.offering)}"
         rows.append(row(str(each.attempt), [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each)]))
     names = ("attempt", "training ended (UTC)", "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
@@ -71,7 +71,7 @@ def attempts(state: RunState) -> Markup:
         end = "" if attempt.end is None else f"{attempt.end.cause}: {attempt.end.detail}".removesuffix(": ")
         notice = "" if attempt.notice_at is None else f"{attempt.notice_at:%Y-%m-%d %H:%M:%S}"
         started = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
-        place = (offering.zone, offering.instance_type, capacity(offering))
+        place = (offering.zone, offering.instance_type, capacity_text(offering))
         rows.append(row(str(attempt.number), [started, *place, notice, end]))
     heads = [head(name) for name in ("attempt", "started (UTC)", "zone", "type", "capacity", "notice", "end")]
     return table(f"Attempts{_cut(tuple(state.attempts))}", heads, rows, class_="words")
