@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.summary import summarise
 from spotrun.errors import SpecInvalid
-from spotrun.report import compare, machine
+from spotrun.report import compare, machine_readable
 from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
 from spotrun.report.html.listings import COSTS
@@ -55,7 +55,7 @@ def test_every_drawing_says_what_it_shows_and_every_column_is_named():
 
 def test_the_table_of_epochs_sums_to_the_json_report():
     history = stormy()
-    told = machine.report(summarise(history.state, history.now))
+    told = machine_readable.report(summarise(history.state, history.now))
     figures = [row for row in Page(report_page(history)).rows if row and row[0].get("data-value")]
     by_name = {row[0]["data-value"]: Decimal(row[1]["data-value"] or "") for row in figures}
     assert list(by_name) == ["1", "2", "3", "unfinished", "total"]
@@ -158,7 +158,7 @@ def test_the_page_of_several_runs_has_the_figures_of_the_comparison_and_asks_for
     runs = [stormy(), learning()]
     text = compared(*runs)
     parsed = Page(text)
-    told = compare.machine([summarise(each.state, each.now) for each in runs])["runs"]
+    told = compare.as_json([summarise(each.state, each.now) for each in runs])["runs"]
     rows = [row for row in parsed.rows if len(row) > 6 and row[0].get("scope") == "row"]
     assert [Decimal(row[5]["data-value"] or "") for row in rows] == [Decimal(run["cost_usd"]) for run in told]
     assert [float(row[3]["data-value"] or "") for row in rows] == [
