@@ -35,7 +35,7 @@ from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.run.state import RunState
-from spotrun.runner import Pass
+from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 
 
@@ -176,14 +176,14 @@ def attend(run: OpenRun, *, nightly: bool = False) -> None:
     check_limits(run.spec, summary)
 
 
-def _until_the_end(run: OpenRun, notifier: Notifier) -> Pass | None:
-    """The last pass; None where the run was left to another runner."""
+def _until_the_end(run: OpenRun, notifier: Notifier) -> Tick | None:
+    """The last tick; None if the run was left to another runner."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
 
-    def watch(seen: Pass) -> None:
+    def watch(tick: Tick) -> None:
         notifier.show(run.ledger.entries)
-        show(seen)
+        show(tick)
 
     while True:
         try:
@@ -203,7 +203,7 @@ def check_limits(spec: RunSpec, summary: RunSummary) -> None:
         limits.check(limits.parse(spec.report.fail_if), summary)
 
 
-def _report_end(run: OpenRun, last: Pass) -> None:
+def _report_end(run: OpenRun, last: Tick) -> None:
     terminal_state = last.state.terminal
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
@@ -237,13 +237,13 @@ def _undisturbed(act: Callable[[], object]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def _show_or_go_on(view: View[Pass]) -> Callable[[Pass], None]:
+def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
     """A reader of our output that has left (`| head`) is no reason to leave the run."""
 
-    def show(seen: Pass) -> None:
+    def show(tick: Tick) -> None:
         say_that_it_attends()
         try:
-            view.show(seen)
+            view.show(tick)
         except BrokenPipeError:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
 

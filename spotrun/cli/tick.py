@@ -10,15 +10,15 @@ def tick(run: RunArgument, store: StoreOption = None) -> None:
     from spotrun.account.outcome import status_word
     from spotrun.cli.notifying import notifying
     from spotrun.cli.wiring import open_run
-    from spotrun.runner import PASSES_MAX
+    from spotrun.runner import TICKS_MAX
 
     opened = open_run(run, store, "tick")
     with notifying(opened) as notifier:
-        seen = opened.runner.tick()
-        for _ in range(PASSES_MAX):
-            if seen.done or not seen.actions or seen.waiting_for:
+        last = opened.runner.tick()
+        for _ in range(TICKS_MAX):
+            if last.done or not last.actions or last.waiting_for:
                 break
-            seen = opened.runner.tick()
+            last = opened.runner.tick()
         notifier.show(opened.ledger.entries)
-    note = f" ({seen.waiting_for})" if seen.waiting_for else ""
-    print(f"{opened.id}: {status_word(seen.state)}{note}")
+    note = f" ({last.waiting_for})" if last.waiting_for else ""
+    print(f"{opened.id}: {status_word(last.state)}{note}")

@@ -73,3 +73,26 @@ class CloudDriver(Protocol):
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
         """
+
+
+class WrappedDriver:
+    """A driver that hands every call on to another one. What adds something to a driver is a subclass."""
+
+    def __init__(self, driver: CloudDriver) -> None:
+        self.name = driver.name
+        self._driver = driver
+
+    def offerings(self) -> list[Offering]:
+        return self._driver.offerings()
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        return self._driver.launch(request)
+
+    def describe(self, instance_id: str) -> Instance | None:
+        return self._driver.describe(instance_id)
+
+    def instances(self, run_uid: str | None = None) -> list[Instance]:
+        return self._driver.instances(run_uid)
+
+    def terminate(self, instance_id: str) -> None:
+        self._driver.terminate(instance_id)

@@ -1,11 +1,23 @@
-"""The port to what stands beside an instance, in its cloud, and ends it when nobody else does (protocol 11)."""
+"""
+The port to what stands beside an instance, in its cloud, and ends it when nobody else does (protocol 11); and a driver
+that has such a guard made for each instance.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+import contextlib
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
+
+from spotrun.clock import Clock
+from spotrun.clouds.driver import CloudDriver, WrappedDriver
+from spotrun.errors import CloudError
+from spotrun.instance import Instance, LaunchRequest
+
+AGAIN_AFTER = timedelta(minutes=10)
+"""How long a guard that could not be made is left alone: what is in the way may pass, or be mended."""
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +39,10 @@ class Guards(Protocol):
 
     def arm(self, guard: Guard) -> None:
         """
-        Repeating it is harmless, for whoever finds an instance cannot know who has armed its guard.
+        Repeating it is harmless: a runner that finds an instance cannot know whether another one armed its guard.
 
         Raises:
-            CloudError: there is no guard, and its message says why. The instance is none the worse.
+            CloudError: there is no guard, and its message says why. The instance goes on.
         """
 
     def disarm(self, token: str, region: str) -> None:
@@ -50,3 +62,40 @@ class NoGuards:
 
     def disarm(self, token: str, region: str) -> None:
         pass
+
+
+class GuardedDriver(WrappedDriver):
+    """A driver that arms a guard right after each launch. A guard that cannot be armed stops no launch."""
+
+    def __init__(self, driver: CloudDriver, guards: Guards, clock: Clock) -> None:
+        super().__init__(driver)
+        self._guards = guards
+        self._clock = clock
+        self._asked_at: dict[str, datetime] = {}
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        instance = super().launch(request)
+        self.arm(request, instance.instance_id, instance.launched_at)
+        return instance
+
+    def arm(self, request: LaunchRequest, instance_id: str, since: datetime) -> str | None:
+        """Why the instance of `request` has no guard; None: it has one. Its own timer runs in both cases."""
+        self._asked_at[request.token] = self._clock.now()
+        ends_at = since + request.time_to_live
+        region = request.offering.region
+        try:
+            self._guards.arm(Guard(token=request.token, region=region, instance_id=instance_id, ends_at=ends_at))
+        except CloudError as error:
+            return error.message
+        return None
+
+    def arm_at_last(self, request: LaunchRequest, instance_id: str, since: datetime) -> bool:
+        """Whether a guard that was missing is there now. The cloud is asked once in `AGAIN_AFTER`."""
+        asked_at = self._asked_at.get(request.token)
+        if asked_at is not None and self._clock.now() - asked_at < AGAIN_AFTER:
+            return False
+        return self.arm(request, instance_id, since) is None
+
+    def disarm(self, request: LaunchRequest) -> None:
+        with contextlib.suppress(CloudError):  # it goes by itself when its time comes
+            self._guards.disarm(request.token, request.offering.region)

@@ -1,9 +1,18 @@
-"""The port to whom a run's instances are in their cloud: an identity that reaches that run's folder and no other's."""
+"""
+The port to what a run's instances may do in their cloud: an identity that reaches that run's folder and no other's; and
+a driver that has it made before it launches.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime, timedelta
 from typing import Protocol
+
+from spotrun.clock import Clock
+from spotrun.clouds.driver import CloudDriver, WrappedDriver
+from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.instance import Instance, LaunchRequest
 
 SETTLES_WITHIN = timedelta(minutes=2)
 """
@@ -56,3 +65,45 @@ class NoIdentities:
 
     def runs(self) -> list[str]:
         return []
+
+
+class IdentifiedDriver(WrappedDriver):
+    """The driver of one run, whose identity it has made before the first launch."""
+
+    def __init__(self, driver: CloudDriver, identities: Identities, clock: Clock) -> None:
+        super().__init__(driver)
+        self._identities = identities
+        self._clock = clock
+        self._is_made = False
+        self._since: datetime | None = None
+
+    def launch(self, request: LaunchRequest) -> Instance:
+        """
+        Raises:
+            CloudUnavailable: the cloud may not know the identity yet.
+            IdentityUnknown: it has had the time to learn of it.
+        """
+        self._make(request)
+        try:
+            return super().launch(request)
+        except IdentityUnknown as error:
+            self._is_made = False  # a runner that took the run for ended may have removed it
+            self._make(request)
+            if self._since is None or self._clock.now() - self._since >= SETTLES_WITHIN:
+                raise
+            raise CloudUnavailable(error.message) from error
+
+    def _make(self, request: LaunchRequest) -> None:
+        """Once. Another runner makes it again, which is harmless."""
+        if self._is_made:
+            return
+        since = self._identities.make(request.run_uid, request.run_uri)
+        if since is not None:
+            self._since = max(since, self._since or since)
+        self._is_made = True
+
+    def remove_identity(self, run_uid: str) -> None:
+        """For a run that has ended. If it is resumed, its next launch makes the identity again."""
+        self._is_made = False
+        with contextlib.suppress(CloudError):  # `spotrun reap` removes what is left
+            self._identities.remove(run_uid)

@@ -24,7 +24,7 @@ from spotrun.report.tables import plain
 from spotrun.report.view import Lines, Screen, View
 from spotrun.run.events import CheckpointRetired, Entry
 from spotrun.run.state import Launch, RunState
-from spotrun.runner import Pass
+from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
 
 EVENTS_SHOWN = 10
@@ -32,7 +32,7 @@ PLAIN_EVERY_S = 10.0
 """System time between two progress lines where nothing else happens."""
 
 
-def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Pass]:
+def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
     """The live screen on a terminal, plain lines where output goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
@@ -46,51 +46,51 @@ class _Watching:
         self._run_id = run_id
 
 
-class PlainView(_Watching, Lines[Pass]):
+class PlainView(_Watching, Lines[Tick]):
     """A line for each event, and one for the progress now and then."""
 
     _told = 0
     _progress_at = 0.0
 
-    def show(self, update: Pass) -> None:
+    def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._told :]):
             print(event_line(entry), flush=True)
         self._told = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
             self._progress_at = time.monotonic()
-            print(self._progress(update), flush=True)
+            print(self._progress(tick), flush=True)
 
-    def _progress(self, seen: Pass) -> str:
-        summary = summarise(seen.state, self._clock.now())
-        parts = [status_word(seen.state), _where(seen.state), _position(seen.hint), _so_far(summary)]
-        if (budget := _budget(seen, summary, self._clock.now())) is not None:
+    def _progress(self, tick: Tick) -> str:
+        summary = summarise(tick.state, self._clock.now())
+        parts = [status_word(tick.state), _where(tick.state), _position(tick.hint), _so_far(summary)]
+        if (budget := _budget(tick, summary, self._clock.now())) is not None:
             parts.append(f"budget {budget}")
-        if seen.waiting_for:
-            parts.append(plain(seen.waiting_for))
-        if seen.remark:
-            parts.append(plain(seen.remark))
+        if tick.waiting_for:
+            parts.append(plain(tick.waiting_for))
+        if tick.remark:
+            parts.append(plain(tick.remark))
         return f"{timestamp(self._clock.now())}  ..  " + " | ".join(part for part in parts if part)
 
 
-class LiveView(_Watching, Screen[Pass]):
+class LiveView(_Watching, Screen[Tick]):
     """One screen that is redrawn: progress, where it runs, the bill so far, and what happens."""
 
     def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
         _Watching.__init__(self, ledger, clock, spec, run_id)
         Screen.__init__(self, Console(), refresh_per_second=4, transient=False)
 
-    def render(self, update: Pass) -> RenderableType:
-        """The screen for one pass."""
-        summary = summarise(update.state, self._clock.now())
-        return Group(self._head(update), self._bar(update.hint), self._facts(update, summary), self._events())
+    def render(self, tick: Tick) -> RenderableType:
+        """The screen for one tick."""
+        summary = summarise(tick.state, self._clock.now())
+        return Group(self._head(tick), self._bar(tick.hint), self._facts(tick, summary), self._events())
 
-    def _head(self, seen: Pass) -> Text:
+    def _head(self, tick: Tick) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
         return Text.assemble(
             (self._run_id, "bold"),
             "  ",
-            (status_word(seen.state), "bold cyan"),
+            (status_word(tick.state), "bold cyan"),
             f"  {timestamp(self._clock.now())} UTC{scale}",
         )
 
@@ -100,21 +100,21 @@ class LiveView(_Watching, Screen[Pass]):
         row.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(_position(hint)))
         return row
 
-    def _facts(self, seen: Pass, summary: RunSummary) -> Table:
+    def _facts(self, tick: Tick, summary: RunSummary) -> Table:
         facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("where", "dim"), Text(_where(seen.state) or "no instance"))
+        facts.add_row(Text("where", "dim"), Text(_where(tick.state) or "no instance"))
         facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
-        if prices := sparkline(hourly_prices(seen.state, self._clock.now())):
+        if prices := sparkline(hourly_prices(tick.state, self._clock.now())):
             facts.add_row(Text("price", "dim"), Text(prices))
-        if (budget := _budget(seen, summary, self._clock.now())) is not None:
+        if (budget := _budget(tick, summary, self._clock.now())) is not None:
             facts.add_row(Text("budget", "dim"), Text(budget))
-        facts.add_row(Text("durable", "dim"), Text(self._durable(seen.state)))
-        if coming := next_decision(seen.state, self._spec, self._clock.now()):
+        facts.add_row(Text("durable", "dim"), Text(self._durable(tick.state)))
+        if coming := next_decision(tick.state, self._spec, self._clock.now()):
             facts.add_row(Text("next", "dim"), Text(plain(coming)))
-        if seen.waiting_for:
-            facts.add_row(Text("waiting", "dim"), Text(plain(seen.waiting_for)))
-        if seen.remark:
-            facts.add_row(Text("beside", "dim"), Text(plain(seen.remark)))
+        if tick.waiting_for:
+            facts.add_row(Text("waiting", "dim"), Text(plain(tick.waiting_for)))
+        if tick.remark:
+            facts.add_row(Text("beside", "dim"), Text(plain(tick.remark)))
         return facts
 
     def _durable(self, state: RunState) -> str:
@@ -165,9 +165,9 @@ def _place(launch: Launch) -> str:
     return f"{offering} at ${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
 
 
-def _budget(seen: Pass, summary: RunSummary, now: datetime) -> str | None:
-    epochs = None if seen.hint is None else seen.hint.epochs or None
-    found = budget_forecast(seen.state, summary, now, epochs)
+def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str | None:
+    epochs = None if tick.hint is None else tick.hint.epochs or None
+    found = budget_forecast(tick.state, summary, now, epochs)
     return None if found is None else budget_line(found)
 
 

@@ -18,7 +18,7 @@ from spotrun.errors import RunEnded, SpotrunError
 from spotrun.exactness.trace import Trace
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
 from spotrun.folder.ledger import Ledger
-from spotrun.runner import Pass, Runner
+from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration
@@ -87,13 +87,13 @@ class Rehearsal:
             SpotrunError: it was not done `within` (system time), or left no trace.
         """
         with environment(self._variables()):
-            while not (seen := self._runner.tick()).done:
+            while not (tick := self._runner.tick()).done:
                 trace = self._file.read()
-                watch(self._progress(seen, trace))
+                watch(self._progress(tick, trace))
                 self._refuse_overtime(within, trace)
                 if not self._kill_held(trace):
                     time.sleep(LOOK_EVERY_S)
-        self._refuse_failure(seen)
+        self._refuse_failure(tick)
         return Rehearsed(trace=self._traced(), kills=tuple(self._kills), duration_s=self._elapsed_s)
 
     def _variables(self) -> dict[str, str]:
@@ -103,14 +103,14 @@ class Rehearsal:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _progress(self, seen: Pass, trace: Trace) -> RehearsalProgress:
+    def _progress(self, tick: Tick, trace: Trace) -> RehearsalProgress:
         return RehearsalProgress(
             name=self._name,
             step=trace.steps,
             kills=len(self._kills),
             kills_planned=len(self._kill_at),
             elapsed_s=self._elapsed_s,
-            held_up=seen.waiting_for,
+            held_up=tick.waiting_for,
         )
 
     # -- killing -----------------------------------------------------------------------------------------------------
@@ -146,8 +146,8 @@ class Rehearsal:
                 hint="give it longer by --within, or less to do: spotrun verify-resume train.py -- --epochs 1",
             )
 
-    def _refuse_failure(self, seen: Pass) -> None:
-        end = seen.state.terminal
+    def _refuse_failure(self, tick: Tick) -> None:
+        end = tick.state.terminal
         assert end is not None
         if end.outcome != "completed":
             raise RunEnded(

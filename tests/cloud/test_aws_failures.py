@@ -120,15 +120,15 @@ def test_p21_a_newest_image_that_never_trains_is_left_for_the_one_that_did(accou
     run = Attended(account)
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     run.agent()
     newer = _publish_another_image(account)
     run.clock.advance(SURROUNDINGS_FOR_S)
     for reason in (INTERRUPTED, "Client.InstanceInitiatedShutdown", INTERRUPTED):
         run.clock.advance(90)
         account.end(_alive(account), reason)
-        run.look(runner)
-        run.look(runner)
+        run.ticks(runner)
+        run.ticks(runner)
     first, second, third, fourth = launches(account)
     assert second["ImageId"] == newer != first["ImageId"], "the newest is tried"
     assert third["ImageId"] == fourth["ImageId"] == first["ImageId"], "and not again"
@@ -274,12 +274,12 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     run = Attended(account)
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     agent = run.agent()
     for _ in range(23):
         run.clock.advance(3600)
         agent.trains_on()
-        run.look(runner)
+        run.ticks(runner)
     account.expired = {"FIRST"}
     for hour in range(24):
         run.store_says = LoginExpired("S3 answered 400 ExpiredToken") if hour < 12 else None

@@ -18,12 +18,11 @@ from spotrun.cli.wiring import open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import LATER, AwsGuards
-from spotrun.clouds.guards import Guard
+from spotrun.clouds.guards import AGAIN_AFTER, Guard
 from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
-from spotrun.runner import GUARD_AGAIN_AFTER
 from spotrun.simulation.world.faults import Killed
 from spotrun.spec.file import load_spec
 from tests.support.attended import Attended
@@ -49,10 +48,10 @@ def test_p8_a_runner_that_dies_between_the_launch_and_its_guard_is_made_good_by_
             raise Killed
 
     with pytest.raises(Killed):
-        run.look(run.runner(dies_before_the_guard))
+        run.ticks(run.runner(dies_before_the_guard))
     assert (len(launches(account)), run.schedules()) == (1, [])
     run.clock.advance(700)  # too late to repeat the launch: it may only be looked up
-    run.look(run.runner())
+    run.ticks(run.runner())
     (launch,) = run.state.launches.values()
     assert launch.recorded is not None
     assert launch.recorded.unguarded is None
@@ -61,13 +60,13 @@ def test_p8_a_runner_that_dies_between_the_launch_and_its_guard_is_made_good_by_
 
 def test_a_guard_is_armed_with_the_launch_and_goes_with_its_instance(account: GuardedAccount, run: Attended) -> None:
     runner = run.runner()
-    run.look(runner)
+    run.ticks(runner)
     assert len(run.schedules()) == 1
-    run.look(runner)
+    run.ticks(runner)
     (launch,) = run.state.launches.values()
     assert launch.recorded is not None
     account.end(launch.recorded.instance_id, "Server.SpotInstanceTermination")
-    run.look(runner)
+    run.ticks(runner)
     first, *others = run.state.launches.values()
     assert first.gone is not None
     assert [name.rpartition("-")[2] for name in run.schedules()] == [str(each.number) for each in others]
@@ -79,7 +78,7 @@ def test_an_account_without_guards_launches_all_the_same_and_its_ledger_says_so(
     account.policies = [without(policy, "ArmTheGuard") for policy in account.policies or ()]
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     (unguarded,) = run.state.unguarded
     assert "AccessDeniedException" in (unguarded.unguarded or "")
     said = [describe(entry) for entry in run.entries() if isinstance(entry.event, ev.LaunchRecorded)]
@@ -95,16 +94,16 @@ def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_pas
     account.policies = [without(policy, "ArmTheGuard") for policy in policies]
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     asked = len(account.denied)
-    run.look(runner)
+    run.ticks(runner)
     assert len(account.denied) == asked, "not at each look"
-    run.clock.advance(GUARD_AGAIN_AFTER.total_seconds())
-    run.look(runner)
+    run.clock.advance(AGAIN_AFTER.total_seconds())
+    run.ticks(runner)
     assert len(account.denied) == asked + 1
     account.policies = policies
-    run.clock.advance(GUARD_AGAIN_AFTER.total_seconds())
-    run.look(runner)
+    run.clock.advance(AGAIN_AFTER.total_seconds())
+    run.ticks(runner)
     assert [run.state.unguarded, len(run.schedules())] == [[], 1]
     assert describe(run.entries()[-1]).endswith("has its guard by now")
     account.denied.clear()
@@ -117,9 +116,9 @@ def test_another_runner_makes_the_guard_that_the_first_one_could_not(run: Attend
 
     runner = run.runner(schedules_are_out_of_order)
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     assert [found.unguarded for found in run.state.unguarded] == ["503 from the scheduler"]
-    run.look(run.runner())
+    run.ticks(run.runner())
     assert [run.state.unguarded, len(run.schedules())] == [[], 1]
 
 

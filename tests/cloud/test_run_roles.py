@@ -77,7 +77,7 @@ def test_a_run_gets_a_role_of_its_own_before_its_first_launch_and_asks_once(
 ) -> None:
     runner = run.runner()
     for _ in range(3):
-        run.look(runner)
+        run.ticks(runner)
     assert made() == WHOLE
     (asked,) = launches(account)
     assert asked["IamInstanceProfile.Name"] == NAME
@@ -110,10 +110,10 @@ def test_a_runner_that_dies_while_it_makes_a_role_is_followed_by_one_that_comple
     with monkeypatch.context() as patch:
         patch.setattr(RunRoles, "_ask", dying_before(action))
         with pytest.raises(Killed):
-            run.look(run.runner())
+            run.ticks(run.runner())
     assert launches(account) == []
     assert made() != WHOLE
-    run.look(run.runner())
+    run.ticks(run.runner())
     assert made() == WHOLE
     assert len(launches(account)) == 1
 
@@ -143,7 +143,7 @@ def test_a_role_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
     with account.as_administrator():
         boto3.client("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}", **theirs)
     before = made()
-    run.look(run.runner())
+    run.ticks(run.runner())
     assert launches(account) == []
     closed = [launch.closed for launch in run.state.launches.values()]
     assert {each.cause for each in closed if each is not None} == {Cause.EXTERNAL}
@@ -163,7 +163,7 @@ def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what
     account: GuardedAccount, run: Attended
 ) -> None:
     account.policies = [without(policy, "MakeRolesOfRuns") for policy in account.policies or ()]
-    run.look(run.runner())
+    run.ticks(run.runner())
     terminal = run.state.terminal
     assert terminal is not None
     assert (terminal.outcome, terminal.cause) == ("failed", Cause.ACCESS)
@@ -179,7 +179,7 @@ def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: Gua
     with pytest.raises(QuotaExceeded) as raised:
         roles().make(UID, URI)
     assert "spotrun reap --cloud aws" in str(raised.value)
-    list(run.runner().look())
+    list(run.runner().ticks())
     first, *_ = run.state.launches.values()
     assert first.closed is not None
     assert first.closed.cause is Cause.QUOTA
@@ -203,12 +203,12 @@ def test_a_role_that_ec2_does_not_know_yet_is_waited_for_with_the_same_token(
 ) -> None:
     account.profiles_are_known = False
     runner = run.runner()
-    run.look(runner)
+    run.ticks(runner)
     blind = runner.tick().blind
     assert blind is not None
     assert "Invalid IAM Instance Profile name" in blind
     account.profiles_are_known = True
-    run.look(runner)
+    run.ticks(runner)
     assert {asked["ClientToken"] for asked in launches(account)} == {f"{UID}-1"}
     assert len(run.state.launches) == 1
 
@@ -217,16 +217,16 @@ def test_another_runner_waits_for_a_role_that_the_first_one_has_just_made(
     account: GuardedAccount, run: Attended
 ) -> None:
     account.profiles_are_known = False
-    run.look(run.runner())
+    run.ticks(run.runner())
     assert "Invalid IAM Instance Profile" in (run.runner().tick().blind or "")
 
 
 def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: GuardedAccount, run: Attended) -> None:
     account.profiles_are_known = False
     runner = run.runner()
-    run.look(runner)
+    run.ticks(runner)
     run.clock.advance(SETTLES_WITHIN.total_seconds())
-    run.look(runner)
+    run.ticks(runner)
     first, *_ = run.state.launches.values()
     assert first.closed is not None
     assert first.closed.cause is Cause.EXTERNAL
@@ -244,7 +244,7 @@ def ended(run: Attended) -> None:
 def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: GuardedAccount, run: Attended) -> None:
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     (instance_id,) = run.instances()
     run.ledger().append(lambda _: ev.RunStopped(reason="a test"))
 
@@ -252,11 +252,11 @@ def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: Gu
         if call == "terminate":
             raise CloudUnavailable("503 from EC2")
 
-    run.look(run.runner(cannot_end))
+    run.ticks(run.runner(cannot_end))
     assert run.instances() == [instance_id]
     assert made() == WHOLE
     for _ in range(2):
-        run.look(run.runner())
+        run.ticks(run.runner())
     assert run.instances() == []
     assert made() is None
 
@@ -264,14 +264,14 @@ def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: Gu
 def test_a_run_that_is_resumed_gets_its_role_again(account: GuardedAccount, run: Attended) -> None:
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     ended(run)
     for _ in range(3):
-        run.look(runner)
+        run.ticks(runner)
     assert made() is None
     run.ledger().append(lambda _: ev.ResumeRequested(by="a test"))
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     assert made() == WHOLE
     assert len(run.instances()) == 1
 
@@ -280,11 +280,11 @@ def test_a_role_that_another_runner_took_away_is_made_again(account: GuardedAcco
     """The other one saw the run ended, and did not see that it was resumed."""
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     account.end(run.instances()[0], INTERRUPTED)
     roles().remove(UID)
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     assert made() == WHOLE
     assert len(run.instances()) == 1
 
@@ -316,11 +316,11 @@ def test_a_lost_answer_to_a_removal_is_no_failure(account: GuardedAccount, actio
 def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: GuardedAccount, run: Attended) -> None:
     runner = run.runner()
     for _ in range(2):
-        run.look(runner)
+        run.ticks(runner)
     ended(run)
     account.refuse("DeleteRole", "AccessDenied", 403, times=10)
     for _ in range(3):
-        run.look(runner)
+        run.ticks(runner)
     assert runner.tick().done
     assert run.state.terminal is not None
     assert run.state.terminal.outcome == "stopped"

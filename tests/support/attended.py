@@ -58,8 +58,8 @@ class Attended:
         ledger = self.ledger(store)
         return Runner(ledger, store, cloud, self.clock, wanted, URI, guards=guards, identities=roles)
 
-    def look(self, runner: Runner) -> None:
-        list(runner.look())
+    def ticks(self, runner: Runner) -> None:
+        list(runner.ticks())
         self.clock.advance(5)
 
     def _answer(self, _: str) -> None:

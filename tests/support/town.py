@@ -11,7 +11,7 @@ from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
-from spotrun.runner import Pass, Runner
+from spotrun.runner import Runner, Tick
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import Watched
 from spotrun.simulation.world.market import CalmMarket
@@ -140,9 +140,9 @@ class Town:
         ledger.refresh()
         return [ev.kind(entry.event) for entry in ledger.entries]
 
-    def settle(self, runner: Runner, passes: int = 3) -> Pass:
-        """Passes in which the clock stands still and no agent acts."""
-        return [runner.tick() for _ in range(passes)][-1]
+    def settle(self, runner: Runner, ticks: int = 3) -> Tick:
+        """Ticks in which the clock stands still and no agent acts."""
+        return [runner.tick() for _ in range(ticks)][-1]
 
     def turn(self) -> None:
         """Ten seconds of the world: the cloud takes what it announced, then each agent acts."""

@@ -81,7 +81,7 @@ class DeadlineWorld(SimulatedWorld):
                 warm_restore_s=half,
                 unannounced=1.0,
             ),
-            look_s=tick_s,
+            tick_s=tick_s,
         )
 
     def finished_s(self, within_s: float) -> float | None:

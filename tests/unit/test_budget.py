@@ -21,7 +21,7 @@ from spotrun.report.describe import describe
 from spotrun.report.live import PlainView
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
-from spotrun.runner import Pass
+from spotrun.runner import Tick
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
@@ -342,7 +342,7 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
     for entry in history.entries:
         store.put(key_of(entry.number), ev.encode_entry(entry))
     ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
-    PlainView(ledger, clock, spec(), "demo").show(Pass(state=ledger.refresh()))
+    PlainView(ledger, clock, spec(), "demo").show(Tick(state=ledger.refresh()))
     assert "budget $30.0" in (said := capsys.readouterr().out)
     assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
     assert "of $40: passes it in epoch 40 at 03-02 1" in said

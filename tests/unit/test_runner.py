@@ -16,7 +16,7 @@ from spotrun.instance import EndedBy
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.run import events as ev
 from spotrun.run.fold import fold
-from spotrun.runner import Pass, Runner
+from spotrun.runner import Runner, Tick
 from spotrun.simulation.world.faults import Killed
 from tests.support.town import STEPS, Town
 from tests.support.worlds import MARKET, SPOT
@@ -72,13 +72,13 @@ def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(town: Town) -> No
     assert town.kinds() == ["RunCreated", "LaunchIntended", "LaunchClosed", "LaunchIntended"]
 
 
-def test_one_look_asks_on_until_a_zone_has_capacity_and_then_waits(town: Town) -> None:
+def test_a_burst_of_ticks_asks_on_until_a_zone_has_capacity_and_then_waits(town: Town) -> None:
     town.market.empty = {MARKET[0].pool}
     runner, began_s = town.runner(), town.clock.monotonic()
-    passes = list(runner.look())
+    ticks = list(runner.ticks())
     assert [found.offering.zone for found in town.cloud.alive] == ["local-1b"]
-    assert [seen.wrote for seen in passes] == [True, True, True, False]
-    assert len(list(runner.look())) == 1
+    assert [tick.wrote for tick in ticks] == [True, True, True, False]
+    assert len(list(runner.ticks())) == 1
     assert town.clock.monotonic() == began_s
 
 
@@ -220,19 +220,19 @@ class Weather:
         return first
 
 
-def attend(town: Town, runners: Iterator[Runner], passes: int = 400) -> Pass:
+def attend(town: Town, runners: Iterator[Runner], ticks: int = 400) -> Tick:
     """A whole run. A runner that is killed is followed by the next."""
     weather, runner = Weather(town), next(runners)
-    for _ in range(passes):
+    for _ in range(ticks):
         town.turn()
         weather.blow()
         try:
-            seen = runner.tick()
+            tick = runner.tick()
         except Killed:
             runner = next(runners)
             continue
-        if seen.done:
-            return seen
+        if tick.done:
+            return tick
     raise AssertionError("the run did not end")
 
 

@@ -14,7 +14,7 @@ from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
 from spotrun.report.sparkline import BARS, WIDTH, hourly_prices, sparkline
 from spotrun.run.events import InstanceGone
-from spotrun.runner import Pass
+from spotrun.runner import Tick
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, History, random_runs
 
@@ -76,7 +76,7 @@ def test_the_launch_view_and_the_watched_status_show_it() -> None:
     clock = ManualClock(history.now)
     view = LiveView(_Ledger(history), clock, spec(), "demo")  # type: ignore[arg-type]
     console = Console(file=io.StringIO(), width=120)
-    console.print(view.render(Pass(state=history.state)))
+    console.print(view.render(Tick(state=history.state)))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "$0.30 to $3.00/h" in shown
     course = [None if each is None else str(each) for each in hourly_prices(history.state, history.now)]

@@ -17,7 +17,7 @@ from spotrun.instance import InstanceState
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
-from spotrun.runner import Pass, Runner
+from spotrun.runner import Runner, Tick
 from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
@@ -37,10 +37,10 @@ class SimulatedWorld:
     """
     One run of `training` under `spec`, in `market`.
 
-    The runner looks every `look_s`, and goes on at once while it writes, as a real one does; policy is told when it
-    looks more seldom than that. A look at which nothing has changed but the time, behind one that did nothing, is left
-    out for up to `idle_s`: that makes long quiet stretches cheap, and what the runner does for the time alone (ask a
-    pool again that rested, go back to spot, leave for the deadline) so much later at most.
+    The runner ticks every `tick_s`, and again at once while it writes, as a real one does; policy is told when it ticks
+    more seldom than that. A tick that would find nothing changed but the time, after one that did nothing, is left out
+    for up to `idle_s`. This makes long quiet stretches cheap. It delays by at most `idle_s` what the runner does for
+    the time alone: ask again a pool that rested, go back to spot, leave for the deadline.
 
     `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else `timings` do.
     The bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
@@ -56,7 +56,7 @@ class SimulatedWorld:
         timings: Timings | None = None,
         starts: Starts | None = None,
         faults: Faults = NO_FAULTS,
-        look_s: float = TICK_S,
+        tick_s: float = TICK_S,
         idle_s: float = 0.0,
         bucket_region: str = "",
     ) -> None:
@@ -68,7 +68,7 @@ class SimulatedWorld:
             self.clock, market, timings, rng, hidden_s=faults.hidden_s, name=spec.resources.cloud
         )
         self.spec, self._faults, self._rng = spec, faults, rng
-        self._look_s, self._idle_s = look_s, idle_s
+        self._tick_s, self._idle_s = tick_s, idle_s
         self._lines = BadLines(faults, rng, self.clock)
         self.uid = f"{seed % 16**10:010x}"
         self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
@@ -90,13 +90,13 @@ class SimulatedWorld:
         self._agents: dict[str, SimulatedAgent] = {}
         self._runner = self._new_runner()
         self._runners = 1
-        self._last: Pass | None = None
+        self._last: Tick | None = None
         self._acted = False
-        self._looked_s = self._free_s = -inf
+        self._ticked_s = self._free_s = -inf
         self._changes_seen = -1
 
     def _create(self, bucket_region: str) -> None:
-        time_scale = 1.0 if self._look_s <= TICK_S else self._look_s / TICK_SYSTEM_MIN_S
+        time_scale = 1.0 if self._tick_s <= TICK_S else self._tick_s / TICK_SYSTEM_MIN_S
         created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale), bucket_region)
         self._ledger.append(lambda _: created)
 
@@ -144,11 +144,11 @@ class SimulatedWorld:
         for agent in self._awake():
             if agent.due_s <= self.clock.monotonic():
                 agent.act()
-        if self._look_due_s() <= self.clock.monotonic():
-            self._look()
+        if self._tick_due_s() <= self.clock.monotonic():
+            self._tick()
 
     def _next_s(self) -> float:
-        return min([self.cloud.next_s(), self._look_due_s(), *(agent.due_s for agent in self._awake())])
+        return min([self.cloud.next_s(), self._tick_due_s(), *(agent.due_s for agent in self._awake())])
 
     def _awake(self) -> list[SimulatedAgent]:
         """The agents of the instances that run, in the order of their launches."""
@@ -165,33 +165,33 @@ class SimulatedWorld:
 
     # -- the runner ----------------------------------------------------------------------------------------------------
 
-    def _look_due_s(self) -> float:
-        """On the grid of its looks: the next one, or a later one where it would see nothing new."""
+    def _tick_due_s(self) -> float:
+        """On the grid of its ticks: the next one, or a later one if the next would see nothing new."""
         if self._last is None:
             return self._free_s
-        next_s = self._looked_s + self._look_s
+        next_s = self._ticked_s + self._tick_s
         if not self._news(self._last):
-            return max(next_s, self._looked_s + self._idle_s)
-        late = ceil((self.clock.monotonic() - next_s) / self._look_s - ROUNDING_S)
-        return next_s + max(0, late) * self._look_s
+            return max(next_s, self._ticked_s + self._idle_s)
+        late = ceil((self.clock.monotonic() - next_s) / self._tick_s - ROUNDING_S)
+        return next_s + max(0, late) * self._tick_s
 
-    def _news(self, last: Pass) -> bool:
+    def _news(self, last: Tick) -> bool:
         written = key_of(last.state.next_number) in self.store.objects
-        return self._idle_s <= self._look_s or self._acted or written or self.cloud.changes != self._changes_seen
+        return self._idle_s <= self._tick_s or self._acted or written or self.cloud.changes != self._changes_seen
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._beat(self._awake())
-        self._looked_s, self._changes_seen = self.clock.monotonic(), self.cloud.changes
+        self._ticked_s, self._changes_seen = self.clock.monotonic(), self.cloud.changes
         try:
-            passes = list(self._runner.look())
-            self._last, self._acted = passes[-1], any(_acts(seen) for seen in passes)
+            ticks = list(self._runner.ticks())
+            self._last, self._acted = ticks[-1], any(map(_acts, ticks))
         except Killed:
             self._runners += 1
             back_s = self._rng.between(self._faults.runner_back_s, "runner back", self._runners)
-            self._last, self._free_s = None, self._looked_s + back_s
+            self._last, self._free_s = None, self._ticked_s + back_s
             self._runner = self._new_runner()
 
 
-def _acts(seen: Pass) -> bool:
-    """Whether more became of a pass than to wait for capacity; what it could not see may be news."""
-    return seen.blind is not None or len(seen.actions) > (seen.waiting_for is not None)
+def _acts(tick: Tick) -> bool:
+    """Whether a tick did more than wait for capacity. If it was blind, there may be news."""
+    return tick.blind is not None or len(tick.actions) > (tick.waiting_for is not None)

@@ -1,0 +1,65 @@
+"""What the agents of a run say about themselves, as far as a runner asks."""
+
+from __future__ import annotations
+
+from spotrun.folder.status_objects import AgentHint, agent_key, read_hint
+from spotrun.market.world import StepSeen
+from spotrun.run.state import RunState
+from spotrun.store.port import Store
+
+
+class AgentHints:
+    """Each status object is read at most once between two calls of `forget`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._read: dict[int, AgentHint | None] = {}
+        self._steps_total: float | None = None
+
+    def forget(self) -> None:
+        self._read = {}
+
+    def of(self, launch: int) -> AgentHint | None:
+        if launch not in self._read:
+            self._read[launch] = read_hint(self._store, agent_key(launch), AgentHint)
+        return self._read[launch]
+
+    def current(self, state: RunState) -> AgentHint | None:
+        """From the agent whose attempt trains."""
+        return None if state.current is None else self.of(state.current.launch)
+
+    def ready(self, state: RunState) -> frozenset[int]:
+        """The launches whose agent stands by."""
+        pending = state.pending_launch
+        hint = None if pending is None else self.of(pending.number)
+        return frozenset({hint.launch}) if hint is not None and hint.phase == "standby" else frozenset()
+
+    def last_step(self, launch: int) -> int | None:
+        """None where its agent has begun no attempt."""
+        hint = self.of(launch)
+        return None if hint is None or hint.attempt is None else hint.step
+
+    def step_seen(self, state: RunState) -> StepSeen | None:
+        hint = self.current(state)
+        if hint is None or hint.attempt is None:
+            return None
+        return StepSeen(attempt=hint.attempt, step=hint.step, at=hint.at)
+
+    def steps_total(self, state: RunState) -> float | None:
+        """By the newest agent that knew it. A hint that is missing later does not make it unknown again."""
+        for attempt in reversed(list(state.attempts.values())):
+            hint = self.of(attempt.launch)
+            if hint is not None and (total := hint.steps_total) is not None:
+                self._steps_total = total
+                break
+            if self._steps_total is not None:
+                break
+        return self._steps_total
+
+    def epochs_total(self, state: RunState) -> int | None:
+        """By the current attempt; asked for only as long as a warning about the budget may need it."""
+        assert state.created is not None
+        if state.created.budget_usd is None or state.budget_warning is not None:
+            return None
+        hint = self.current(state)
+        return None if hint is None else hint.epochs or None
