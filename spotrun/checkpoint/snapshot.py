@@ -1,8 +1,8 @@
 """
 A state tree into an arena and back: one copy of each tensor, no pickling, no file.
 
-Architecture.md, point 5 and "Checkpoint format"; measured.md §1: a warm copy into shared memory runs at 14 GB/s, a
-fresh clone at 1.9 and `torch.save` at 1.1, so arenas are touched beforehand and used again.
+See docs/design/architecture.md, "Checkpoint format". A copy into shared memory that was touched before runs at 14 GB/s,
+a fresh clone at 1.9 and `torch.save` at 1.1, so arenas are used again.
 """
 
 from __future__ import annotations

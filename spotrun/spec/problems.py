@@ -22,7 +22,7 @@ UNBUILT = frozenset(
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }
 )
-"""Keys that architecture.md names and nothing implements yet: refused as such, never ignored."""
+"""Keys that are known and not built yet: refused as such, never ignored (docs/design/architecture.md)."""
 SHORTHANDS = {"run": "train.run", "resources.use_spot": "resources.spot_policy"}
 """Keys that a file may use, and the key of the model that they become (see `spec_file.take_shorthands`)."""
 ELSEWHERE = {

@@ -1,8 +1,8 @@
 """
 Random numbers as a function of place: the seed of the run, the epoch, the batch, the sample.
 
-Nothing has to be saved then, and nothing can drift (measured.md §4). Each seed is the first 8 bytes of BLAKE2b over
-the parts.
+Nothing has to be saved then, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first
+8 bytes of BLAKE2b over the parts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """
 The trainer's conversation with its agent.
 
-A thread reads what the agent sends and raises flags; the training thread looks at them between two steps
-(house-style.md, rule 6). If the agent is gone, the process follows within a minute (protocol.md 17).
+A thread reads what the agent sends and raises flags; the training thread looks at them between two steps,
+where I/O and collective calls are safe. If the agent is gone, the process follows within a minute (protocol 17).
 """
 
 from __future__ import annotations
