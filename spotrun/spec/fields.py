@@ -1,31 +1,24 @@
 """
-The kinds of values that the models of a spec are made of: how each is read, written, and described to editors.
+Each kind of value in a spec as a named type: how pydantic reads it, writes it, and describes it to editors.
 
-Reading is in `spotrun.spec.values` and `spotrun.units`; here they become types for pydantic.
+The reading itself is in `spotrun.spec.values` and `spotrun.units`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from spotrun.spec.values import (
-    CLOUD_NAME_PATTERN,
-    IMAGE_PARAMETER_PATTERN,
-    SHARE_PATTERN,
-    STEPS_PATTERN,
-    TEMPLATE_PATTERN,
-    TIME_OF_DAY_PATTERN,
-    clean_text,
-    matching,
-    read_deadline,
-    read_positive_duration,
-    read_share,
-    read_steps,
-)
+from spotrun.secrets.reference import REFERENCE_PATTERN
+from spotrun.spec import values
+from spotrun.spec.condition import EXAMPLE
+from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
+from spotrun.spec.values import clean_text, matching, one_of
 from spotrun.units import (
     DURATION_PATTERN,
     Amount,
@@ -36,72 +29,181 @@ from spotrun.units import (
     parse_usd,
 )
 
-_DURATION_SCHEMA = WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["90s", "10m", "1h30m"]})
-_USD_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}]}
-)
-_AMOUNT_SCHEMA = WithJsonSchema(
-    {
-        "anyOf": [
-            {"type": "number", "exclusiveMinimum": 0},
-            {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(GB)?\+?$"},
-        ]
-    }
-)
-TEXT_SCHEMA = WithJsonSchema({"type": "string", "minLength": 1})
-as_text = PlainSerializer(lambda value: None if value is None else str(value))
-
 
 def duration_text(value: Any) -> Any:
     """A duration in seconds (`600s`); anything else as its text, and None as None."""
     return duration_in_seconds(value) if isinstance(value, timedelta) else value if value is None else str(value)
 
 
+as_text = PlainSerializer(lambda value: None if value is None else str(value))
 as_seconds = PlainSerializer(duration_text)
 
-Duration = Annotated[timedelta, PlainValidator(parse_duration), as_seconds, _DURATION_SCHEMA]
-PositiveDuration = Annotated[timedelta, PlainValidator(read_positive_duration), as_seconds, _DURATION_SCHEMA]
-Deadline = Annotated[
-    timedelta | time,
-    PlainValidator(read_deadline),
-    PlainSerializer(lambda value: f"{value:%H:%M}" if isinstance(value, time) else duration_text(value)),
-    WithJsonSchema({"type": "string", "pattern": f"{TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}"}),
+
+def _pattern(pattern: str, *examples: str) -> WithJsonSchema:
+    shown = {"examples": list(examples)} if examples else {}
+    return WithJsonSchema({"type": "string", "pattern": pattern, **shown})
+
+
+def _either(*schemas: dict[str, Any]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": list(schemas)})
+
+
+def _number(least: int, most: int) -> WithJsonSchema:
+    return WithJsonSchema({"type": "number", "minimum": least, "maximum": most})
+
+
+def _choice(*names: str) -> WithJsonSchema:
+    return WithJsonSchema({"enum": list(names)})
+
+
+_TEXT = WithJsonSchema({"type": "string", "minLength": 1})
+_DURATION = _pattern(DURATION_PATTERN, "90s", "10m", "1h30m")
+_ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
+_SCALAR = {"type": ["string", "number", "boolean"]}
+
+# --- texts --------------------------------------------------------------------------------------------------
+
+Text = Annotated[str, PlainValidator(clean_text), _TEXT]
+Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), _TEXT]
+NotifyCommand = Annotated[str, PlainValidator(values.read_notify_command), _TEXT]
+ScriptPath = Annotated[str, PlainValidator(values.read_script), _TEXT]
+Arguments = Annotated[
+    tuple[str, ...],
+    PlainValidator(values.read_args),
+    PlainSerializer(list),
+    WithJsonSchema({"type": "array", "items": {"type": ["string", "number"]}}),
 ]
-Usd = Annotated[Decimal, PlainValidator(parse_usd), as_text, _USD_SCHEMA]
-Share = Annotated[
-    Decimal,
-    PlainValidator(read_share),
-    as_text,
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
-                {"type": "string", "pattern": SHARE_PATTERN},
-            ]
-        }
-    ),
+WorkFolder = Annotated[Path, PlainValidator(values.read_workdir), as_text, _TEXT]
+StoreAddress = Annotated[str, PlainValidator(values.read_uri), _TEXT]
+RunName = Annotated[str, PlainValidator(values.read_name), _pattern(values.NAME_PATTERN)]
+CloudName = Annotated[
+    str,
+    PlainValidator(matching(values.CLOUD_NAME_PATTERN, "use letters, digits, dots and dashes")),
+    _pattern(values.CLOUD_NAME_PATTERN),
 ]
-AmountField = Annotated[Amount, PlainValidator(parse_amount), as_text, _AMOUNT_SCHEMA]
-StepsField = Annotated[
-    Steps,
-    PlainValidator(read_steps),
-    as_text,
-    WithJsonSchema({"type": "string", "pattern": STEPS_PATTERN}),
-]
-Text = Annotated[str, PlainValidator(clean_text), TEXT_SCHEMA]
-Command = Annotated[str, PlainValidator(lambda value: clean_text(value, lines=True)), TEXT_SCHEMA]
+"""What a cloud calls something: an instance type, a region, a zone, an image."""
 TemplateName = Annotated[
     str,
-    PlainValidator(matching(TEMPLATE_PATTERN, "write the name of an EC2 launch template, like spotrun-node")),
-    WithJsonSchema({"type": "string", "pattern": TEMPLATE_PATTERN}),
+    PlainValidator(matching(values.TEMPLATE_PATTERN, "write the name of an EC2 launch template, like spotrun-node")),
+    _pattern(values.TEMPLATE_PATTERN),
 ]
 ImageParameter = Annotated[
     str,
-    PlainValidator(matching(IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
-    WithJsonSchema({"type": "string", "pattern": IMAGE_PARAMETER_PATTERN}),
+    PlainValidator(matching(values.IMAGE_PARAMETER_PATTERN, "write the path of an SSM parameter, like /my/image")),
+    _pattern(values.IMAGE_PARAMETER_PATTERN),
 ]
-CloudName = Annotated[
+WebhookVariable = Annotated[
+    str, PlainValidator(values.read_webhook), _pattern(values.VARIABLE_PATTERN, "$SLACK_WEBHOOK")
+]
+FailureCondition = Annotated[
+    str, PlainValidator(values.read_condition), WithJsonSchema({"type": "string", "examples": [EXAMPLE]})
+]
+Environment = Annotated[
+    Mapping[str, str],
+    PlainValidator(values.read_envs),
+    WithJsonSchema({"type": "object", "additionalProperties": _SCALAR}),
+]
+SecretNames = Annotated[
+    Mapping[str, str],
+    PlainValidator(values.read_secrets),
+    _either(
+        {"type": "array", "items": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}},
+        {
+            "type": "object",
+            "additionalProperties": {"anyOf": [{"type": "string", "pattern": REFERENCE_PATTERN}, {"const": ""}]},
+        },
+    ),
+]
+"""Variables, each with the place of its value; "" where the place follows from the name."""
+
+# --- times and amounts --------------------------------------------------------------------------------------
+
+Duration = Annotated[timedelta, PlainValidator(parse_duration), as_seconds, _DURATION]
+PositiveDuration = Annotated[timedelta, PlainValidator(values.read_positive_duration), as_seconds, _DURATION]
+Deadline = Annotated[
+    timedelta | time,
+    PlainValidator(values.read_deadline),
+    PlainSerializer(lambda value: f"{value:%H:%M}" if isinstance(value, time) else duration_text(value)),
+    _pattern(f"{values.TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}", "8h", "07:00"),
+]
+NoticeTime = Annotated[
+    timedelta | None,
+    PlainValidator(values.read_notice),
+    PlainSerializer(lambda value: "none" if value is None else duration_text(value)),
+    _pattern(rf"^none$|{DURATION_PATTERN}", "120s", "none"),
+]
+StepCount = Annotated[Steps, PlainValidator(values.read_steps), as_text, _pattern(values.STEPS_PATTERN, "500 steps")]
+CheckpointInterval = Annotated[
+    Literal["auto"] | timedelta | Steps,
+    PlainValidator(values.read_every),
+    as_seconds,
+    _pattern(rf"^auto$|{values.STEPS_PATTERN}|{DURATION_PATTERN}", "auto", "10m", "500 steps"),
+]
+Usd = Annotated[
+    Decimal,
+    PlainValidator(parse_usd),
+    as_text,
+    _either(_ABOVE_ZERO, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}),
+]
+Share = Annotated[
+    Decimal,
+    PlainValidator(values.read_share),
+    as_text,
+    _either({**_ABOVE_ZERO, "maximum": 1}, {"type": "string", "pattern": values.SHARE_PATTERN}),
+]
+AmountField = Annotated[
+    Amount,
+    PlainValidator(parse_amount),
+    as_text,
+    _either(_ABOVE_ZERO, {"type": "string", "pattern": r"^\d+(\.\d+)?\s*(GB)?\+?$"}),
+]
+Gigabytes = Annotated[float, PlainValidator(values.read_gigabytes), _number(0, 1_000_000)]
+TimeScale = Annotated[float, PlainValidator(values.read_time_scale), _number(1, 100_000)]
+NodeCount = Annotated[int, PlainValidator(values.read_num_nodes), WithJsonSchema({"const": 1})]
+AcceleratorCount = Annotated[
+    values.Accelerators,
+    PlainValidator(values.read_accelerators),
+    as_text,
+    _either(
+        {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*(:\s*\d+)?$"},
+        {
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": 1,
+            "additionalProperties": {"type": "integer", "minimum": 1},
+        },
+    ),
+]
+Baseline = Annotated[
     str,
-    PlainValidator(matching(CLOUD_NAME_PATTERN, "use letters, digits, dots and dashes")),
-    WithJsonSchema({"type": "string", "pattern": CLOUD_NAME_PATTERN}),
+    PlainValidator(values.read_baseline),
+    _either(
+        {"const": values.ON_DEMAND},
+        _ABOVE_ZERO,
+        {"type": "string", "pattern": f"^{values.INSTANCE_TYPE_PATTERN}$"},
+    ),
+]
+
+# --- choices ------------------------------------------------------------------------------------------------
+
+Cloud = Annotated[
+    Literal["local", "aws", "gcp"], PlainValidator(one_of("local", "aws", unbuilt=("gcp",))), _choice("local", "aws")
+]
+SpotPolicy = Annotated[
+    Literal["spot", "on-demand", "auto"],
+    PlainValidator(one_of("spot", "on-demand", "auto")),
+    _choice("spot", "on-demand", "auto"),
+]
+Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max")), _choice("min", "max")]
+StrategyName = Annotated[str, PlainValidator(one_of(*values.STRATEGY_NAMES)), _choice(*values.STRATEGY_NAMES)]
+NewsKind = Annotated[str, PlainValidator(one_of(*values.NEWS_KINDS)), _choice(*values.NEWS_KINDS)]
+RetryEvent = Annotated[Literal["error"], PlainValidator(one_of("error")), _choice("error")]
+MarketKind = Annotated[
+    Literal["calm", "generated"], PlainValidator(one_of("calm", "generated")), _choice("calm", "generated")
+]
+MarketTrigger = Annotated[
+    Trigger, PlainValidator(parse_trigger), as_text, _pattern(TRIGGER_PATTERN, "epoch 2 at 40%", "after 10m")
+]
+MarketAction = Annotated[
+    Action, PlainValidator(lambda value: Action(one_of(*Action)(value))), as_text, _choice(*map(str, Action))
 ]

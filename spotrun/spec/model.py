@@ -2,8 +2,10 @@
 RunSpec: what the user wants, resolved and immutable.
 
 `spotrun.spec.file.load_spec` makes one from YAML and flags; `RunSpec.from_dict(spec.to_dict())` carries it through
-the run's folder. The models hold one spelling of each wish: the shorthands of the file (`run:` at the top,
-`use_spot`) are resolved before. Nothing here touches the file system.
+the run's folder. The models hold one spelling of each wish: `load_spec` has already replaced the shorthands of the
+file (`run:` at the top, `use_spot`). Nothing here touches the file system.
+
+The descriptions are shown by editors and in the reference of job files.
 """
 
 from __future__ import annotations
@@ -12,108 +14,44 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from string import ascii_lowercase
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    StrictBool,
-    StrictInt,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
 
 from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.instance import VOLUME_GIB
-from spotrun.secrets.reference import ENVIRONMENT, REFERENCE_PATTERN, Reference, resolved
-from spotrun.spec.condition import EXAMPLE, FIGURE_NAMES
-from spotrun.spec.fields import (
-    TEXT_SCHEMA,
-    AmountField,
-    CloudName,
-    Command,
-    Deadline,
-    Duration,
-    ImageParameter,
-    PositiveDuration,
-    Share,
-    StepsField,
-    TemplateName,
-    Text,
-    Usd,
-    as_seconds,
-    as_text,
-    duration_text,
-)
-from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
+from spotrun.secrets.reference import ENVIRONMENT, Reference, resolved
+from spotrun.spec import fields
+from spotrun.spec.condition import FIGURE_NAMES
+from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
-from spotrun.spec.values import (
-    INSTANCE_TYPE_PATTERN,
-    NAME_PATTERN,
-    NEWS_KINDS,
-    ON_DEMAND,
-    STEPS_PATTERN,
-    STRATEGY_NAMES,
-    VARIABLE_PATTERN,
-    Accelerators,
-    is_instance_type,
-    one_of,
-    read_accelerators,
-    read_args,
-    read_baseline,
-    read_condition,
-    read_envs,
-    read_every,
-    read_gigabytes,
-    read_name,
-    read_notice,
-    read_notify_command,
-    read_num_nodes,
-    read_script,
-    read_secrets,
-    read_time_scale,
-    read_uri,
-    read_webhook,
-    read_workdir,
-)
-from spotrun.units import (
-    DURATION_PATTERN,
-    Steps,
-    Unreadable,
-)
+from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, is_instance_type
+from spotrun.units import Unreadable
 
-_SCALARS = {"type": ["string", "number", "boolean"]}
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
 EC2_BOOT = timedelta(seconds=90)
-"""Usual for a GPU instance with a Deep Learning AMI; measured as soon as there was one."""
+"""Usual for a GPU instance with a Deep Learning AMI; a run's own first boot replaces it."""
 
 
 class Model(BaseModel):
-    """Frozen; an unknown key is an error; attribute types are the resolved ones (timedelta, Decimal)."""
+    """Frozen; an unknown key is an error; attributes have their resolved types (timedelta, Decimal)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class TrainSpec(Model):
-    """What to run: a Python script with arguments, or any shell command."""
+    """What to run: a Python script with arguments, or a shell command."""
 
-    script: Annotated[str, PlainValidator(read_script), TEXT_SCHEMA] | None = Field(
-        default=None, description="Python script, relative to workdir. Needs no change for spotrun."
+    script: fields.ScriptPath | None = Field(
+        default=None,
+        description="The Python script, relative to workdir: train.py. It needs no change for spotrun.",
     )
-    args: Annotated[
-        tuple[str, ...],
-        PlainValidator(read_args),
-        PlainSerializer(list),
-        WithJsonSchema({"type": "array", "items": {"type": ["string", "number"]}}),
-    ] = Field(default=(), description="Arguments of the script, one list item each.")
-    run: Command | None = Field(default=None, description="Any shell command, instead of script and args.")
+    args: fields.Arguments = Field(
+        default=(), description="The script's arguments, one list item each: [--epochs, 90]."
+    )
+    run: fields.Command | None = Field(default=None, description="A shell command, instead of script and args.")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TrainSpec:
@@ -127,138 +65,114 @@ class TrainSpec(Model):
 
 
 class ResourcesSpec(Model):
-    """Where to train, and what may be rented."""
+    """Where to train, and which instances spotrun may rent."""
 
-    cloud: Annotated[
-        Literal["local", "aws", "gcp"],
-        PlainValidator(one_of("local", "aws", unbuilt=("gcp",))),
-        WithJsonSchema({"enum": ["local", "aws"]}),
-    ] = Field(default="local", description="The cloud. `local` rehearses on this machine at simulated prices.")
-    accelerators: (
-        Annotated[
-            Accelerators,
-            PlainValidator(read_accelerators),
-            as_text,
-            WithJsonSchema(
-                {
-                    "anyOf": [
-                        {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*(:\s*\d+)?$"},
-                        {
-                            "type": "object",
-                            "minProperties": 1,
-                            "maxProperties": 1,
-                            "additionalProperties": {"type": "integer", "minimum": 1},
-                        },
-                    ]
-                }
-            ),
-        ]
-        | None
-    ) = Field(default=None, description="Accelerators per instance: V100:1, {V100: 1} or V100.")
-    instance_type: CloudName | None = Field(default=None, description="Only this instance type.")
-    region: CloudName | None = Field(default=None, description="Only this region.")
-    zone: CloudName | None = Field(default=None, description="Only this zone.")
-    cpus: AmountField | None = Field(default=None, description="CPUs per instance: 4 is exactly four, 4+ four or more.")
-    memory: AmountField | None = Field(default=None, description="Memory per instance in GB: 16 exactly, 16+ or more.")
-    spot_policy: Annotated[
-        Literal["spot", "on-demand", "auto"],
-        PlainValidator(one_of("spot", "on-demand", "auto")),
-        WithJsonSchema({"enum": ["spot", "on-demand", "auto"]}),
-    ] = Field(
-        default="auto",
-        description="spot only, on-demand only, or auto: spot where possible, on-demand when needed.",
+    cloud: fields.Cloud = Field(
+        default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
     )
-    max_price: Usd | None = Field(
-        default=None, description="Never rent above this price, in USD per hour per instance."
+    accelerators: fields.AcceleratorCount | None = Field(
+        default=None, description="Accelerators per instance, by name and number: V100:1, {V100: 1} or V100."
+    )
+    instance_type: fields.CloudName | None = Field(default=None, description="Rent only this instance type: g5.xlarge.")
+    region: fields.CloudName | None = Field(default=None, description="Rent only in this region: us-east-1.")
+    zone: fields.CloudName | None = Field(default=None, description="Rent only in this zone: us-east-1a.")
+    cpus: fields.AmountField | None = Field(
+        default=None, description="CPUs per instance: 4 is exactly four, 4+ is four or more."
+    )
+    memory: fields.AmountField | None = Field(
+        default=None, description="Memory per instance in GB: 16 is exactly 16 GB, 16+ is 16 GB or more."
+    )
+    spot_policy: fields.SpotPolicy = Field(
+        default="auto",
+        description="`spot` and `on-demand` rent only that. `auto` rents spot if it can, on-demand if it must.",
+    )
+    max_price: fields.Usd | None = Field(
+        default=None, description="The highest price to rent at, in US dollars per hour and instance: 2.50."
     )
 
 
 class KeepBestSpec(Model):
-    """Which checkpoints are worth keeping for what they score."""
+    """Which checkpoints to keep for their score."""
 
-    metric: Text = Field(description="A metric that the script logs, by its name: val_loss.")
-    mode: Annotated[
-        Literal["min", "max"], PlainValidator(one_of("min", "max")), WithJsonSchema({"enum": ["min", "max"]})
-    ] = Field(default="min", description="Whether its smallest or its largest value is the best.")
-    count: StrictInt = Field(default=1, ge=1, le=10_000, description="How many of them are kept.")
+    metric: fields.Text = Field(description="The name of a metric that the script logs: val_loss.")
+    mode: fields.Extremum = Field(
+        default="min", description="Whether the smallest or the largest value of the metric is the best."
+    )
+    count: StrictInt = Field(default=1, ge=1, le=10_000, description="How many of the best checkpoints to keep.")
 
 
 class CheckpointSpec(Model):
-    """Where checkpoints go, how often, and how many are kept."""
+    """Where checkpoints go, how often, and how many spotrun keeps."""
 
-    uri: Annotated[str, PlainValidator(read_uri), TEXT_SCHEMA] = Field(
+    uri: fields.StoreAddress = Field(
         default=DEFAULT_STORE,
-        description="The store: it holds the whole run folder. A local folder, s3://bucket/prefix or gs://bucket/prefix.",
+        description="The store, which holds the whole run folder: a local folder, s3://bucket/prefix or "
+        "gs://bucket/prefix.",
     )
-    every: Annotated[
-        Literal["auto"] | timedelta | Steps,
-        PlainValidator(read_every),
-        as_seconds,
-        WithJsonSchema({"type": "string", "pattern": rf"^auto$|{STEPS_PATTERN}|{DURATION_PATTERN}"}),
-    ] = Field(
+    every: fields.CheckpointInterval = Field(
         default="auto",
-        description='auto (wastes least time, Young 1974), a duration like 10m, or "500 steps".',
+        description='The time between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time '
+        "(Young 1974).",
     )
-    keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many checkpoints are kept, the newest.")
+    keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(
         default=None,
-        description="Besides these the best by a metric: of each value the first checkpoint after it was logged.",
+        description="Keep the best by a metric as well: for each value, the first checkpoint after it was logged.",
     )
-    keep_every: StepsField | None = Field(
-        default=None, description='Besides these the first in each so many steps: "1000 steps".'
+    keep_every: fields.StepCount | None = Field(
+        default=None,
+        description='Keep the first checkpoint of each stretch of this many steps as well: "1000 steps".',
     )
 
 
 class DataSpec(Model):
-    """What a training reads beside its checkpoint, where that lies in the region of checkpoint.uri."""
+    """The data that a training reads beside its checkpoint, from the region of checkpoint.uri."""
 
-    gb: Annotated[
-        float,
-        PlainValidator(read_gigabytes),
-        WithJsonSchema({"type": "number", "minimum": 0, "maximum": 1_000_000}),
-    ] = Field(
+    gb: fields.Gigabytes = Field(
         default=0.0,
-        description="How many GB each instance reads when it starts: in another region than the bucket's they are paid "
-        "for, which counts in the choice of a region.",
+        description="How many GB each instance reads when it starts. An instance in another region than the bucket's "
+        "pays for them, so they count in the choice of a region.",
     )
 
 
 class PolicySpec(Model):
     """When to leave spot, when to come back, and when a silent trainer counts as hung."""
 
-    deadline: Deadline | None = Field(
+    deadline: fields.Deadline | None = Field(
         default=None,
-        description="Be done in time, at least cost: 8h counts from the launch, 07:00 is the next time the clock of "
-        "the launching machine shows it. With it, strategy decides instead of on_demand_after.",
+        description="When the run must be done: 8h counts from the launch, 07:00 is the next time that the launching "
+        "machine's clock shows it. spotrun then keeps the deadline at the least cost, by `strategy`.",
     )
-    strategy: Annotated[
-        str, PlainValidator(one_of(*STRATEGY_NAMES)), WithJsonSchema({"enum": list(STRATEGY_NAMES)})
-    ] = Field(default="ours", description="How a deadline is kept. The others are there to compare with.")
-    expected_work: PositiveDuration | None = Field(
+    strategy: fields.StrategyName = Field(
+        default="ours", description="How spotrun keeps a deadline. The other strategies are there for comparison."
+    )
+    expected_work: fields.PositiveDuration | None = Field(
         default=None,
-        description="How long the training itself takes, where you know it. Without it a run with a deadline begins on "
-        "demand, until its steps are measured.",
+        description="How long the training takes without any interruption, if you know: 4h. Without it a run with a "
+        "deadline begins on demand, until spotrun has measured its steps.",
     )
-    on_demand_after: Duration = Field(
+    on_demand_after: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="With spot_policy auto: on-demand after this long without spot.",
+        description="With spot_policy auto and no deadline: go on demand after this long without spot.",
     )
-    return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is there again.")
-    return_cooldown: Duration = Field(
+    return_to_spot: StrictBool = Field(default=True, description="Go back to spot when it is available again.")
+    return_cooldown: fields.Duration = Field(
         default=timedelta(minutes=10),
-        description="How long on-demand is kept, or spot was last refused, before spot is asked for again.",
+        description="How long to keep on-demand, or to wait after spot was refused, before asking for spot again.",
     )
-    hang_after: PositiveDuration = Field(
-        default=timedelta(minutes=5), description="Without progress for this long the trainer counts as hung."
+    hang_after: fields.PositiveDuration = Field(
+        default=timedelta(minutes=5), description="A trainer that makes no progress for this long counts as hung."
     )
 
 
 class BudgetSpec(Model):
     """What the run may cost."""
 
-    max_usd: Usd | None = Field(default=None, description="Stop before the run costs more than this many US dollars.")
-    warn_at: Share | None = Field(
-        default=None, description="Warn once when this share of max_usd is spent; 0.8 where it is left out."
+    max_usd: fields.Usd | None = Field(
+        default=None, description="Stop before the run costs more than this many US dollars: 40."
+    )
+    warn_at: fields.Share | None = Field(
+        default=None, description="Warn once when this share of max_usd is spent. Default: 0.8."
     )
 
     @model_validator(mode="after")
@@ -269,58 +183,41 @@ class BudgetSpec(Model):
 
 
 class ReportSpec(Model):
-    """What the report of a finished run is judged by."""
+    """How to judge a finished run."""
 
-    fail_if: (
-        Annotated[str, PlainValidator(read_condition), WithJsonSchema({"type": "string", "examples": [EXAMPLE]})] | None
-    ) = Field(
+    fail_if: fields.FailureCondition | None = Field(
         default=None,
-        description="launch and resume end with exit code 10 where this holds of the finished run. Figures: "
-        f"{', '.join(FIGURE_NAMES)}; >, >=, <, <=, ==, !=; and, or.",
+        description="launch and resume end with exit code 10 if this holds for the finished run. Figures: "
+        f"{', '.join(FIGURE_NAMES)}. Operators: >, >=, <, <=, ==, !=, and, or.",
     )
-    baseline: Annotated[
-        str,
-        PlainValidator(read_baseline),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"const": ON_DEMAND},
-                    {"type": "number", "exclusiveMinimum": 0},
-                    {"type": "string", "pattern": f"^{INSTANCE_TYPE_PATTERN}$"},
-                ]
-            }
-        ),
-    ] = Field(
+    baseline: fields.Baseline = Field(
         default=ON_DEMAND,
-        description="What savings are told against: the on-demand price of the instance type that trained, or what "
-        "would have been rented instead: another instance type, or a machine at so many US dollars per hour.",
+        description="What savings are measured against: the on-demand price of the instance type that trained, "
+        "another instance type (g5.xlarge), or a machine at this many US dollars per hour (1.20).",
     )
-    baseline_usd_per_hour: Usd | None = Field(
-        default=None, description="What an hour of that other instance type costs on demand; `launch` looks it up."
+    baseline_usd_per_hour: fields.Usd | None = Field(
+        default=None,
+        description="The on-demand price of that other instance type, in US dollars per hour. `launch` looks it up.",
     )
 
     @property
     def baseline_type(self) -> str | None:
-        """The instance type that savings are told against, where it is not the one that trained."""
+        """The instance type that savings are measured against; None if it is the one that trained."""
         return self.baseline if is_instance_type(self.baseline) else None
 
 
 class NotifySpec(Model):
-    """Whom to tell of a run, and of what. Neither a server nor a command can stop or slow the run."""
+    """One receiver of news about the run. A slow or failing receiver neither stops nor slows the run."""
 
-    webhook: (
-        Annotated[str, PlainValidator(read_webhook), WithJsonSchema({"type": "string", "pattern": VARIABLE_PATTERN})]
-        | None
-    ) = Field(
+    webhook: fields.WebhookVariable | None = Field(
         default=None,
         description="POST JSON to the address in this environment variable: $SLACK_WEBHOOK. Slack shows its `text`.",
     )
-    command: Annotated[str, PlainValidator(read_notify_command), TEXT_SCHEMA] | None = Field(
-        default=None, description="Or run this shell command where the runner is, with the JSON on its standard input."
+    command: fields.NotifyCommand | None = Field(
+        default=None,
+        description="Or run this shell command on the runner's machine, with the JSON on its standard input.",
     )
-    on: tuple[Annotated[str, PlainValidator(one_of(*NEWS_KINDS)), WithJsonSchema({"enum": list(NEWS_KINDS)})], ...] = (
-        Field(default=NEWS_KINDS, description="What to tell of. Default: everything.")
-    )
+    on: tuple[fields.NewsKind, ...] = Field(default=NEWS_KINDS, description="Which news to send. Default: all.")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> NotifySpec:
@@ -335,41 +232,31 @@ class NotifySpec(Model):
 
 
 class RetrySpec(Model):
-    """What to do when the script itself fails. Interruptions and missing capacity are always retried."""
+    """What to do when the script itself fails. spotrun always retries interruptions and missing capacity."""
 
-    on_events: tuple[
-        Annotated[Literal["error"], PlainValidator(one_of("error")), WithJsonSchema({"enum": ["error"]})], ...
-    ] = Field(default=("error",), description="error: the script ended with an error.")
-    max_restarts: StrictInt = Field(default=2, ge=0, le=10_000, description="How often the script is started again.")
+    on_events: tuple[fields.RetryEvent, ...] = Field(
+        default=("error",), description="After which events to start the script again. error: it ended with an error."
+    )
+    max_restarts: StrictInt = Field(
+        default=2, ge=0, le=10_000, description="How often to start the script again before the run fails."
+    )
 
 
 class ScriptStep(Model):
-    """One step of a scripted market. Steps fire in order, each once."""
+    """One step of a scripted market. Steps happen in order, each once."""
 
-    when: Annotated[
-        Trigger,
-        PlainValidator(parse_trigger),
-        as_text,
-        WithJsonSchema({"type": "string", "pattern": TRIGGER_PATTERN}),
-    ] = Field(
-        description='"epoch N at P%" (epochs counted from 1), "upload at P%" (of a checkpoint\'s bytes), '
+    when: fields.MarketTrigger = Field(
+        description='"epoch N at P%" (epochs count from 1), "upload at P%" (of a checkpoint\'s bytes), or '
         '"after DURATION" (of run time since the step before).'
     )
-    then: Annotated[
-        Action,
-        PlainValidator(lambda value: Action(one_of(*Action)(value))),
-        as_text,
-        WithJsonSchema({"enum": [str(action) for action in Action]}),
-    ] = Field(
-        description="interrupt: the spot instance is taken. no-spot: it is taken and there is no spot anywhere "
-        "until a later step spot-returns. rebalance: the cloud recommends to leave it, and does no more."
+    then: fields.MarketAction = Field(
+        description="interrupt: the cloud takes the spot instance. no-spot: it takes it, and offers no spot anywhere "
+        "until a later step spot-returns. rebalance: it only recommends leaving the instance."
     )
-    notice: Annotated[
-        timedelta | None,
-        PlainValidator(read_notice),
-        PlainSerializer(lambda value: "none" if value is None else duration_text(value)),
-        WithJsonSchema({"type": "string", "pattern": rf"^none$|{DURATION_PATTERN}"}),
-    ] = Field(default=timedelta(seconds=120), description="Warning before the instance is taken; none: without one.")
+    notice: fields.NoticeTime = Field(
+        default=timedelta(seconds=120),
+        description="How long before the cloud takes the instance it warns: 120s, or none for no warning.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -384,25 +271,23 @@ class ScriptStep(Model):
 class LocalMarketSpec(Model):
     """The local cloud: how fast its clock runs, how it boots, and what its market does."""
 
-    time_scale: Annotated[
-        float,
-        PlainValidator(read_time_scale),
-        WithJsonSchema({"type": "number", "minimum": 1, "maximum": 100_000}),
-    ] = Field(default=1.0, description="Run seconds per real second: 60 makes a market minute take a second.")
-    seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="The seed of a generated market.")
-    boot: Duration = Field(default=timedelta(seconds=40), description="Run time from launch to a booted instance.")
-    market: Annotated[
-        Literal["calm", "generated"],
-        PlainValidator(one_of("calm", "generated")),
-        WithJsonSchema({"enum": ["calm", "generated"]}),
-    ] = Field(
-        default="calm",
-        description="calm: fixed prices and no interruption but the script's. generated: from the seed.",
+    time_scale: fields.TimeScale = Field(
+        default=1.0, description="Run seconds per real second: at 60, a minute of the market takes a second."
     )
-    recommended: Share | None = Field(
+    seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="The seed of a generated market.")
+    boot: fields.Duration = Field(
+        default=timedelta(seconds=40), description="Run time from a launch to a booted instance."
+    )
+    market: fields.MarketKind = Field(
+        default="calm",
+        description="calm: fixed prices, and only the script interrupts. generated: prices and interruptions come "
+        "from the seed.",
+    )
+    recommended: fields.Share | None = Field(
         default=None,
-        description="Of a generated market's interruptions, the share that a rebalance recommendation precedes by up "
-        "to 10 min before the notice, with as many that nothing follows. An assumption: AWS publishes no figures.",
+        description="In a generated market, the share of interruptions that a rebalance recommendation precedes, by up "
+        "to 10 min before the notice. As many recommendations again come to nothing. An assumption: AWS publishes no "
+        "figures.",
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
 
@@ -417,47 +302,54 @@ class LocalMarketSpec(Model):
 
 
 def regions_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
-    """Where EC2 is asked for capacity; a place named under resources is the only one to look at."""
+    """The regions in which to ask EC2 for capacity; a region or zone under `resources` is the only one."""
     region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
     return aws.regions if region is None else (region,)
 
 
 def instance_types_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
-    """The only ones to ask EC2 for; all that suit where it is empty."""
+    """The only types to ask EC2 for; if empty, every type that suits."""
     return aws.instance_types if resources.instance_type is None else (resources.instance_type,)
 
 
 class AwsSpec(Model):
-    """Amazon EC2: where to look for capacity, and what is around an instance. Counts with `cloud: aws` alone."""
+    """Amazon EC2: where to look for capacity, and what surrounds an instance. Only used with `cloud: aws`."""
 
-    regions: tuple[CloudName, ...] = Field(
-        default=("us-east-1",), max_length=30, description="Where to look, unless resources name a place."
+    regions: tuple[fields.CloudName, ...] = Field(
+        default=("us-east-1",),
+        max_length=30,
+        description="The regions to look in, unless `resources` name a region or a zone.",
     )
-    instance_types: tuple[CloudName, ...] = Field(
-        default=(), max_length=100, description="Only these types. Default: every x86_64 type that suits resources."
+    instance_types: tuple[fields.CloudName, ...] = Field(
+        default=(),
+        max_length=100,
+        description="Rent only these types: [g5.xlarge]. Default: every x86_64 type that suits `resources`.",
     )
-    image_id: CloudName | None = Field(
-        default=None, description="The machine image: ami-… Default: see image_parameter."
+    image_id: fields.CloudName | None = Field(
+        default=None, description="The machine image: ami-… Default: the one that image_parameter names."
     )
-    image_parameter: ImageParameter = Field(
+    image_parameter: fields.ImageParameter = Field(
         default=DEEP_LEARNING_AMI, description="The SSM parameter that names the newest image."
     )
-    volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The root volume, in GiB.")
+    volume_gb: StrictInt = Field(default=VOLUME_GIB, ge=8, le=16_000, description="The size of the root volume in GiB.")
     advisor: str | None = Field(
         default=None,
-        description="Where Amazon's spot-advisor-data.json is, a URL or a file: read once, when the run is created. "
-        "Types that are seldom taken are then expected to last longer, until the run has seen better.",
+        description="A URL or file of Amazon's spot-advisor-data.json, which spotrun reads once, when it creates the "
+        "run. It then expects types that are seldom interrupted to last longer, until the run has measured better.",
     )
-    launch_template: TemplateName | None = Field(
-        default=None, description="Its name: launches go by its default version of then, and what spotrun asks wins."
-    )
-    security_group: CloudName = Field(
-        default="spotrun-node", description="Its name; in its network the subnets are found."
-    )
-    instance_profile: CloudName | None = Field(
+    launch_template: fields.TemplateName | None = Field(
         default=None,
-        description="The name of an instance profile of your own, whose role then serves all runs. Default: spotrun "
-        "makes one for each run, which reaches that run's folder alone, and removes it at the end.",
+        description="The name of a launch template. A launch uses its default version of that time; what spotrun asks "
+        "for itself wins.",
+    )
+    security_group: fields.CloudName = Field(
+        default="spotrun-node",
+        description="The name of the security group. Instances start in the subnets of its network.",
+    )
+    instance_profile: fields.CloudName | None = Field(
+        default=None,
+        description="The name of your own instance profile, whose role then serves all runs. Default: spotrun makes "
+        "one for each run, which reaches only that run's folder, and removes it at the end.",
     )
 
     @model_validator(mode="after")
@@ -470,76 +362,61 @@ class AwsSpec(Model):
 class RunSpec(Model):
     """One training run for spotrun."""
 
-    name: Annotated[str, PlainValidator(read_name), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})] = (
-        Field(description="Name of the run: small letters, digits and dashes. Default: the name of the file.")
+    name: fields.RunName = Field(
+        description="The name of the run: small letters, digits and dashes. Default: the name of the file."
     )
-    workdir: Annotated[Path, PlainValidator(read_workdir), as_text, TEXT_SCHEMA] = Field(
+    workdir: fields.WorkFolder = Field(
         description="The folder to upload and to train in, relative to this file. Default: this file's folder."
     )
     train: TrainSpec = Field(description="What to run: script and args, or run.")
-    setup: Command | None = Field(default=None, description="Shell command that runs on each instance before training.")
+    setup: fields.Command | None = Field(
+        default=None,
+        description="A shell command that runs on each instance before training: pip install -r requirements.txt.",
+    )
     pack_setup: StrictBool = Field(
         default=True,
-        description="Pack what setup has changed in its environment and in the work folder, and unpack it on the next "
-        "instance instead of running setup again. false: it also does what no files show, like sysctl.",
+        description="Keep the files that setup changed in its environment and in the work folder, and unpack them on "
+        "the next instance instead of running setup again. Write false if setup does more than change files, like "
+        "sysctl.",
     )
-    envs: Annotated[
-        Mapping[str, str],
-        PlainValidator(read_envs),
-        WithJsonSchema({"type": "object", "additionalProperties": _SCALARS}),
-    ] = Field(
+    envs: fields.Environment = Field(
         default={},
-        description="Environment of setup and training. Numbers and booleans become text as in SkyPilot.",
+        description="Environment variables of setup and training. Numbers and booleans become text, as in SkyPilot.",
     )
-    secrets: Annotated[
-        Mapping[str, str],
-        PlainValidator(read_secrets),
-        WithJsonSchema(
-            {
-                "anyOf": [
-                    {"type": "array", "items": {"type": "string", "pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}},
-                    {
-                        "type": "object",
-                        "additionalProperties": {
-                            "anyOf": [{"type": "string", "pattern": REFERENCE_PATTERN}, {"const": ""}]
-                        },
-                    },
-                ]
-            }
-        ),
-    ] = Field(
+    secrets: fields.SecretNames = Field(
         default={},
-        description="Variables of the training alone, by name: their values are read on the instance and are nowhere "
-        "else. On aws from the SecureString /spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on "
-        "the local cloud from the variable NAME of whoever launches, or {NAME: env:OTHER}.",
+        description="Environment variables of the training alone, by name: [WANDB_API_KEY]. The instance reads their "
+        "values when it needs them, and nothing else stores them. On aws a value comes from the SecureString "
+        "/spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on the local cloud from the variable "
+        "NAME of whoever launches, or {NAME: env:OTHER}.",
     )
-    resources: ResourcesSpec = Field(default=ResourcesSpec(), description="Where to train, and what may be rented.")
+    resources: ResourcesSpec = Field(
+        default=ResourcesSpec(), description="Where to train, and which instances spotrun may rent."
+    )
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
     data: DataSpec = Field(default=DataSpec(), description="What each instance reads when it starts.")
     policy: PolicySpec = Field(default=PolicySpec(), description="When to leave spot and when to come back.")
-    max_duration: PositiveDuration | None = Field(
-        default=None, description="Stop the run after this long, whatever it does."
+    max_duration: fields.PositiveDuration | None = Field(
+        default=None, description="Stop the run after this long, whatever it is doing: 12h."
     )
     budget: BudgetSpec = Field(default=BudgetSpec(), description="What the run may cost.")
-    report: ReportSpec = Field(default=ReportSpec(), description="What the report of a finished run is judged by.")
+    report: ReportSpec = Field(default=ReportSpec(), description="How to judge a finished run.")
     notify: tuple[NotifySpec, ...] = Field(
-        default=(), max_length=8, description="Whom to tell of the run: webhooks and commands."
+        default=(), max_length=8, description="Webhooks and commands that receive news about the run."
     )
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
-    num_nodes: Annotated[int, PlainValidator(read_num_nodes), WithJsonSchema({"const": 1})] = Field(
-        default=1, description="Nodes that train together. Only 1 so far."
-    )
+    num_nodes: fields.NodeCount = Field(default=1, description="How many nodes train together. Only 1 so far.")
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
-    aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and what is around an instance.")
+    aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and what surrounds an instance.")
 
     @property
     def boot(self) -> timedelta:
-        """What passes from a launch to a booted instance, as far as that is known before the first one."""
+        """The time from a launch to a booted instance, as far as it is known before the first one."""
         return self.local.boot if self.resources.cloud == "local" else EC2_BOOT
 
     @property
     def secret_references(self) -> dict[str, Reference]:
-        """Where the value of each secret is, by the name of its variable."""
+        """The place of each secret's value, by the name of its variable."""
         return {name: resolved(name, text, self.resources.cloud) for name, text in self.secrets.items()}
 
     @model_validator(mode="after")
