@@ -22,6 +22,7 @@ from spotrun.cli.events import events
 from spotrun.cli.launch import launch
 from spotrun.cli.logs import logs
 from spotrun.cli.offers import offers
+from spotrun.cli.plain_help import Verbs, add_verbs
 from spotrun.cli.plan import plan
 from spotrun.cli.reap import reap
 from spotrun.cli.report import report
@@ -44,32 +45,34 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
-for verb in (
-    launch,
-    offers,
-    plan,
-    simulate,
-    validate,
-    status,
-    logs,
-    ssh,
-    events,
-    why,
-    report,
-    compare,
-    bill,
-    stop,
-    down,
-    resume,
-    tick,
-    reap,
-    doctor,
-    chaos,
-):
-    app.command()(verb)
-app.command("verify-resume")(verify_resume)
+VERBS: Verbs = {
+    "launch": (launch, "train.yaml --deadline 8h"),
+    "offers": (offers, "--cloud aws --accelerators A10G:1"),
+    "plan": (plan, "train.yaml --work 3h --budget 40"),
+    "simulate": (simulate, "--traces traces/ --work 8h --deadline 12h"),
+    "validate": (validate, "train.yaml"),
+    "status": (status, "--watch"),
+    "logs": (logs, "resnet50 --follow"),
+    "ssh": (ssh, "resnet50"),
+    "events": (events, "resnet50"),
+    "why": (why, "resnet50"),
+    "report": (report, "resnet50 --html report.html"),
+    "compare": (compare, "on-demand spot"),
+    "bill": (bill, "resnet50 --cur 'cur/2026-11/*.csv.gz'"),
+    "stop": (stop, "resnet50"),
+    "down": (down, "resnet50"),
+    "resume": (resume, "resnet50 --detach"),
+    "tick": (tick, "resnet50"),
+    "reap": (reap, "--cloud aws --region us-east-1"),
+    "doctor": (doctor, "aws train.yaml"),
+    "chaos": (chaos, "resnet50 --notice 30s"),
+    "verify-resume": (verify_resume, "train.py -- --epochs 2"),
+}
+"""Each with the arguments of an example for its help."""
+add_verbs(app, "spotrun", VERBS)
 app.command("ps", hidden=True, help="The same as status.")(status)
 app.add_typer(checkpoints.app, name="checkpoints")
 
@@ -83,7 +86,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def spotrun(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And no more.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Train on interruptible GPUs, exactly, and know what every epoch cost."""

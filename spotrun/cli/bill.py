@@ -25,9 +25,10 @@ def bill(
     as_json: JsonOption = False,
 ) -> None:
     """
-    Compare what the ledger says that a run cost with what the cloud has charged; exit with 12 if they disagree.
+    Compare what a run cost by its ledger with what the cloud charged.
 
-    A bill in several files: give the option once for each, or a pattern in quotes, like 'cur/2026-11/*.csv.gz'.
+    Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
+    pattern.
     """
     from spotrun.bill import aws, gcp
     from spotrun.bill.reconcile import line_filter, reconcile

@@ -12,10 +12,16 @@ from spotrun.cli.options import RunArgument, StoreOption
 def chaos(
     run: RunArgument,
     store: StoreOption = None,
-    notice: Annotated[str, typer.Option("--notice", metavar="120s", help="Warn so long before.")] = "120s",
-    no_notice: Annotated[bool, typer.Option("--no-notice", help="Pull the plug without a warning.")] = False,
+    notice: Annotated[
+        str, typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.")
+    ] = "120s",
+    no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
 ) -> None:
-    """Interrupt the instance that a run trains on, as a spot market would. Local cloud only."""
+    """
+    Interrupt the instance that a run trains on, as a spot market would.
+
+    Works on the local cloud only.
+    """
     from spotrun.cli.wiring import open_run
     from spotrun.clouds.local.driver import LocalCloud
     from spotrun.errors import CloudError, SpecInvalid

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, SpecArgument, StoreOption, print_json
+from spotrun.cli.plain_help import Verbs, add_verbs
 
 if TYPE_CHECKING:
     from spotrun.cli.wiring import OpenRun
     from spotrun.run.state import Commit, RunState
 
-app = typer.Typer(no_args_is_help=True, help="List, verify, export, import and prune checkpoints.")
 
-
-@app.command("ls")
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show a run's checkpoints, newest first."""
+    """List a run's checkpoints, newest first."""
     from spotrun.cli.wiring import open_run
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import plain
@@ -43,7 +41,6 @@ def _facts(event: object) -> dict[str, object]:
     return facts
 
 
-@app.command()
 def verify(run: RunArgument, store: StoreOption = None) -> None:
     """Read every usable checkpoint back and compare its checksums."""
     from spotrun.checkpoint.restore import verify as verify_commit
@@ -68,18 +65,19 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
         )
 
 
-StepOption = Annotated[int | None, typer.Option("--step", help="Of this step; without it, the newest usable one.")]
+StepOption = Annotated[
+    int | None, typer.Option("--step", metavar="N", help="Export the checkpoint of this step, not the newest.")
+]
 
 
-@app.command("export")
 def export_checkpoint(
     run: RunArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT.ckpt", help="The file to write.")],
     step: StepOption = None,
     store: StoreOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a checkpoint as a file for `Model.load_from_checkpoint` and `trainer.fit(ckpt_path=…)`."""
+    """Write a checkpoint as an ordinary Lightning checkpoint file."""
     from spotrun.checkpoint.restore import fetch
     from spotrun.checkpoint.snapshot import map_image
     from spotrun.cli.wiring import open_run
@@ -110,14 +108,17 @@ def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=f"it has those of the steps: {known}")
 
 
-@app.command("import")
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(metavar="FILE.ckpt", help="A Lightning checkpoint.")],
     spec_path: SpecArgument,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Another name for the run.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")] = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Make a new run of JOB.yaml that begins from a Lightning checkpoint; `spotrun resume` trains it."""
+    """
+    Make a new run of JOB.yaml that begins from a Lightning checkpoint.
+
+    `spotrun resume` then trains it.
+    """
     from spotrun import address
     from spotrun.cli import attend
     from spotrun.cli.wiring import default_store, open_run, who, with_baseline_price
@@ -131,14 +132,20 @@ def import_checkpoint(
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.id}` trains it")
 
 
-@app.command()
 def prune(
     run: RunArgument,
     store: StoreOption = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Not keep_last, but so many.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and stop there.")] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Keep this many of the newest, not keep_last of the job."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
 ) -> None:
-    """Delete older checkpoints that neither keep_best nor keep_every holds, and uploads that never became one."""
+    """
+    Delete checkpoints that the job's rules do not keep.
+
+    The rules are keep_last, keep_best and keep_every. Uploads that never became a checkpoint are deleted too.
+    """
     from spotrun.checkpoint import pruning
     from spotrun.cli.wiring import open_run
     from spotrun.report.describe import gigabytes
@@ -176,3 +183,17 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         return
     opened.ledger.append(lambda _: event)
     print(f"{opened.id} goes on: its agent was asked to keep {keep} of these checkpoints, and will after the next one")
+
+
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List, verify, export, import and prune checkpoints."
+)
+VERBS: Verbs = {
+    "ls": (list_checkpoints, "resnet50"),
+    "verify": (verify, "resnet50"),
+    "export": (export_checkpoint, "resnet50 out.ckpt --step 500"),
+    "import": (import_checkpoint, "out.ckpt train.yaml"),
+    "prune": (prune, "resnet50 --keep 1 --dry-run"),
+}
+"""Each with the arguments of an example for its help."""
+add_verbs(app, "spotrun checkpoints", VERBS)

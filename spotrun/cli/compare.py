@@ -11,18 +11,20 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json, write_text
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Two runs or more; ratios are to the first.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two runs or more. Ratios are to the first one.")],
     last: Annotated[
         int | None,
-        typer.Option("--last", metavar="N", min=1, help="The last N runs of the one name given, oldest first."),
+        typer.Option("--last", metavar="N", min=1, help="Compare the last N runs of one name, oldest first."),
     ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per run.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per run.")] = False,
     md: Annotated[bool, typer.Option("--md", help="Print a Markdown table.")] = False,
-    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the comparison as one HTML file.")
+    ] = None,
 ) -> None:
-    """Show the bills of some runs side by side."""
+    """Show the bills of several runs side by side."""
     from spotrun.account.summary import summarise
     from spotrun.cli.wiring import last_runs, open_run
     from spotrun.errors import SpecInvalid

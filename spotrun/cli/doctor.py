@@ -19,22 +19,30 @@ if TYPE_CHECKING:
 def doctor(
     subjects: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[aws] [JOB.yaml]", help="aws: also that account. JOB.yaml: also what this job needs."),
+        typer.Argument(
+            metavar="[aws] [JOB.yaml]", help="aws checks your AWS account. With JOB.yaml, also what that job needs."
+        ),
     ] = None,
     store: LaunchStoreOption = None,
-    region: Annotated[str | None, typer.Option("--region", help="aws: where instances are to be rented.")] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="REGION", help="AWS: where you want to rent.")
+    ] = None,
     accelerators: Annotated[
-        str | None, typer.Option("--accelerators", metavar="A10G:1", help="aws: what they are to have.")
+        str | None, typer.Option("--accelerators", metavar="NAME:COUNT", help="AWS: the accelerators that you want.")
     ] = None,
     instance_type: Annotated[
-        str | None, typer.Option("--instance-type", metavar="g5.xlarge", help="aws: the type they are to be.")
+        str | None, typer.Option("--instance-type", metavar="TYPE", help="AWS: the instance type that you want.")
     ] = None,
     image: Annotated[
-        str | None, typer.Option("--image", metavar="ami-…|/PARAMETER", help="aws: their image, or what names it.")
+        str | None, typer.Option("--image", metavar="IMAGE", help="AWS: an ami-… or the SSM parameter that names one.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that this machine and the store can carry a run safely. Nothing is left behind, nothing is rented."""
+    """
+    Check that this machine and the store can carry a run safely.
+
+    Nothing is rented and nothing is left behind.
+    """
     from spotrun.doctor.finding import ChecksFailed, Verdict
 
     findings = []

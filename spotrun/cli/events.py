@@ -6,7 +6,11 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption
 
 
 def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Show everything that happened to a run, in order; void entries are marked. Times are UTC."""
+    """
+    List everything that happened to a run, in order.
+
+    Times are UTC. Entries without effect are marked VOID.
+    """
     from spotrun.cli.wiring import open_run
     from spotrun.report.live import event_line
     from spotrun.report.tables import plain

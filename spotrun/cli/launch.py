@@ -14,33 +14,40 @@ def launch(
     spec_path: SpecArgument,
     yes: YesOption = False,
     detach: DetachOption = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and stop there.")] = False,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Another name for the run.")] = None,
-    cloud: Annotated[str | None, typer.Option("--cloud", help="Another cloud.")] = None,
-    region: Annotated[str | None, typer.Option("--region", help="Only this region.")] = None,
-    env: Annotated[list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="Set a variable.")] = None,
-    spot: Annotated[bool, typer.Option("--spot", help="Spot capacity only.")] = False,
-    on_demand: Annotated[bool, typer.Option("--on-demand", help="On-demand capacity only.")] = False,
-    auto: Annotated[bool, typer.Option("--auto", help="Spot where possible, on-demand where needed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")] = False,
+    name: Annotated[str | None, typer.Option("--name", "-n", metavar="NAME", help="Give the run this name.")] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", metavar="CLOUD", help="Train on this cloud.")] = None,
+    region: Annotated[str | None, typer.Option("--region", metavar="REGION", help="Rent only in this region.")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME=VALUE", help="Set an environment variable of the training. Repeatable."),
+    ] = None,
+    spot: Annotated[bool, typer.Option("--spot", help="Use spot capacity only.")] = False,
+    on_demand: Annotated[bool, typer.Option("--on-demand", help="Use on-demand capacity only.")] = False,
+    auto: Annotated[bool, typer.Option("--auto", help="Use spot where possible and on-demand where needed.")] = False,
     max_price: Annotated[
-        str | None, typer.Option("--max-price", metavar="USD", help="The most an hour may cost.")
+        str | None, typer.Option("--max-price", metavar="USD", help="Pay at most this much an hour for an instance.")
     ] = None,
     max_duration: Annotated[
-        str | None, typer.Option("--max-duration", metavar="8h", help="Stop after so long.")
+        str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="8h|07:00", help="Be done by then, at least cost.")
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00."),
     ] = None,
     nightly: Annotated[
         bool,
-        typer.Option("--nightly", help="For cron: carry on the last night if it is unfinished, else begin one; no -y."),
+        typer.Option(
+            "--nightly",
+            help="For cron: carry on last night's run if it is unfinished, else begin a new one. Asks nothing.",
+        ),
     ] = False,
     start: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Begin from a Lightning checkpoint.")
+        Path | None, typer.Option("--from", metavar="FILE", help="Begin from this Lightning checkpoint.")
     ] = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Train JOB.yaml to completion, on spot capacity where possible."""
+    """Train JOB.yaml to its end, on spot capacity where possible."""
     import os
 
     from spotrun import address

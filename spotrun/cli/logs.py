@@ -18,10 +18,12 @@ FOLLOW_EVERY_S = 1.0
 def logs(
     run: RunArgument,
     store: StoreOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt, by its entry's number.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", metavar="N", help="Print only the attempt of this number.")
+    ] = None,
 ) -> None:
-    """Print what the training wrote, attempt by attempt."""
+    """Show what the training printed, attempt by attempt."""
     import time
 
     from spotrun.cli.wiring import open_run

@@ -13,31 +13,43 @@ if TYPE_CHECKING:
 
 
 def offers(
-    cloud: Annotated[Literal["aws", "local"], typer.Option("--cloud", help="Whose.")] = "aws",
+    cloud: Annotated[
+        Literal["aws", "local"], typer.Option("--cloud", metavar="[aws|local]", help="Whose offers to show.")
+    ] = "aws",
     accelerators: Annotated[
-        str | None, typer.Option("--accelerators", metavar="A10G:1", help="Only types with exactly these.")
+        str | None,
+        typer.Option("--accelerators", metavar="NAME:COUNT", help="Show only types with exactly these accelerators."),
     ] = None,
     instance_type: Annotated[
-        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Only this type; may be repeated.")
+        list[str] | None, typer.Option("--instance-type", metavar="TYPE", help="Show only this type. Repeatable.")
     ] = None,
     region: Annotated[
         list[str] | None,
-        typer.Option("--region", metavar="REGION", help="May be repeated.", show_default="that of your AWS settings"),
+        typer.Option(
+            "--region",
+            metavar="REGION",
+            help="Show this region. Repeatable.",
+            show_default="that of your AWS settings",
+        ),
     ] = None,
     advisor: Annotated[
         str | None,
         typer.Option(
             "--advisor",
             metavar="FILE|URL",
-            help="aws: Amazon's spot-advisor-data.json, for how often spot is taken. A URL is asked once a day.",
+            help="AWS: where Amazon's spot-advisor-data.json is, which says how often spot instances are taken back. "
+            "A URL is read once a day.",
         ),
     ] = None,
     sort: Annotated[
-        Literal["usd", "compute"], typer.Option("--sort", help="By dollars an hour, or for an hour of compute.")
+        Literal["usd", "compute"],
+        typer.Option(
+            "--sort", metavar="[usd|compute]", help="Sort by dollars an hour, or by dollars for the same compute."
+        ),
     ] = "usd",
     as_json: JsonOption = False,
 ) -> None:
-    """Show what can be rented: its price now and over 90 days, what that saves, and what your quotas allow."""
+    """Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow."""
     from spotrun.errors import SpecInvalid
     from spotrun.report import quotes as shown
 

@@ -9,21 +9,33 @@ from typing import Annotated
 
 import typer
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, name (the newest of it) or full address.")]
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Its id, its name (the newest run of that name) or the address of its folder."),
+]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", envvar="SPOTRUN_STORE", help="Where to look for runs.", show_default="~/.spotrun/runs"),
+    typer.Option(
+        "--store",
+        metavar="ADDRESS",
+        envvar="SPOTRUN_STORE",
+        help="Where to look for runs: a folder, s3://… or gs://….",
+        show_default="~/.spotrun/runs",
+    ),
 ]
 LaunchStoreOption = Annotated[
     str | None,
     typer.Option(
-        "--store", help="Where the run is kept.", show_default="checkpoint.uri, SPOTRUN_STORE, ~/.spotrun/runs"
+        "--store",
+        metavar="ADDRESS",
+        help="Where to keep the run: a folder, s3://… or gs://….",
+        show_default="the job's checkpoint.uri, else SPOTRUN_STORE, else ~/.spotrun/runs",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]
-SpecArgument = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="What to run.")]
+SpecArgument = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
 
 
 def print_json(value: object) -> None:

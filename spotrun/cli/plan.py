@@ -22,34 +22,43 @@ RUNS_MAX = 10
 def plan(
     spec_path: SpecArgument,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="8h|07:00", help="Instead of policy.deadline.")
+        str | None, typer.Option("--deadline", metavar="TIME", help="Use this deadline, like 8h or 07:00.")
     ] = None,
-    budget: Annotated[str | None, typer.Option("--budget", metavar="USD", help="Instead of budget.max_usd.")] = None,
+    budget: Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")] = None,
     work: Annotated[
         str | None,
-        typer.Option("--work", metavar="3h", help="How long the training itself takes."),
+        typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h."),
     ] = None,
     traces: Annotated[
         Path | None,
-        typer.Option("--traces", metavar="PATH", help="A recorded market, in any format of `spotrun simulate`."),
+        typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format of `spotrun simulate`."),
     ] = None,
     published_as: Annotated[
-        str, typer.Option("--published-as", metavar="skypilot|adrs", help="What 1 means in JSON: available, or not.")
+        str,
+        typer.Option(
+            "--published-as",
+            metavar="[skypilot|adrs]",
+            help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
+        ),
     ] = "skypilot",
     price_history: Annotated[
-        bool, typer.Option("--price-history", help="Let prices move as the cloud's did lately: 90 days on AWS.")
+        bool, typer.Option("--price-history", help="Let prices move as they did lately: over 90 days on AWS.")
     ] = False,
-    lifetimes: Annotated[int, typer.Option("--lifetimes", min=1, max=100_000, help="Simulated per line.")] = 500,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, other markets.")] = 0,
+    lifetimes: Annotated[
+        int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
+    ] = 500,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which markets to draw.")] = 0,
     with_runner: Annotated[
         int,
-        typer.Option("--with-runner", min=0, metavar="N", help="Also live N of them by the runner itself."),
+        typer.Option("--with-runner", min=0, metavar="N", help="Also run N of them through the runner itself."),
     ] = 0,
-    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast what JOB.yaml will cost and when it will be done, before anything is spent."""
+    """Forecast what JOB.yaml will cost and when it will be done. Nothing is rented."""
     from spotrun.cli.wiring import first_look
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at

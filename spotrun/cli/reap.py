@@ -24,12 +24,19 @@ if TYPE_CHECKING:
 def reap(
     store: StoreOption = None,
     yes: YesOption = False,
-    cloud: Annotated[str, typer.Option("--cloud", help="local or aws.")] = "local",
+    cloud: Annotated[str, typer.Option("--cloud", metavar="CLOUD", help="Which cloud to look at.")] = "local",
     region: Annotated[
-        list[str] | None, typer.Option("--region", help="Of aws; may be repeated. Default: us-east-1.")
+        list[str] | None,
+        typer.Option(
+            "--region", metavar="REGION", help="AWS: which region to look at. Repeatable.", show_default="us-east-1"
+        ),
     ] = None,
 ) -> None:
-    """Find instances that no run wants any more, and end them; on AWS the roles of runs that are over, too."""
+    """
+    Find and end instances that no run needs any more.
+
+    On AWS this also removes the roles of ended runs.
+    """
     from functools import cache
 
     from spotrun.address import DEFAULT_STORE

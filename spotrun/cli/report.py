@@ -14,14 +14,18 @@ def report(
     run: RunArgument,
     store: StoreOption = None,
     as_json: JsonOption = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per epoch.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one row per epoch.")] = False,
     fail_if: Annotated[
-        str, typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if, say, 'usd_per_epoch > 0.42'.")
+        str,
+        typer.Option("--fail-if", metavar="CONDITION", help="Exit with 10 if this is true: 'usd_per_epoch > 0.42'."),
     ] = "",
     metric: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME", help="With --html: draw it over dollars, like val_loss.")
+        str | None,
+        typer.Option("--metric", metavar="NAME", help="With --html: draw this metric, like val_loss, over dollars."),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="PATH", help="Write one HTML file.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML file.")
+    ] = None,
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.account.summary import summarise

@@ -16,9 +16,9 @@ def resume(
     foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
 ) -> None:
     """
-    Carry a run on: attend to it again, and open it again if it was stopped or failed.
+    Carry on a run that lost its runner, was stopped or failed.
 
-    Of one that is complete, see to it that no instance is left, and that the end of each is on the bill.
+    For a run that is complete, this makes sure that no instance is left and that the bill is final.
     """
     from spotrun.account.summary import summarise
     from spotrun.cli import attend

@@ -13,37 +13,65 @@ STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spo
 
 
 def simulate(
-    traces: Annotated[Path, typer.Option("--traces", metavar="DIR", help="Recorded markets: a folder, or one file.")],
+    traces: Annotated[Path, typer.Option("--traces", metavar="PATH", help="Recorded markets: a folder, or one file.")],
     published_as: Annotated[
-        str, typer.Option("--published-as", metavar="skypilot|adrs", help="What 1 means in JSON: available, or not.")
+        str,
+        typer.Option(
+            "--published-as",
+            metavar="[skypilot|adrs]",
+            help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
+        ),
     ] = "skypilot",
     strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", help="Only these; may be repeated; optimum is hindsight.")
+        list[str] | None,
+        typer.Option(
+            "--strategy", metavar="NAME", help="Study only this one; optimum is the best in hindsight. Repeatable."
+        ),
     ] = None,
-    work: Annotated[list[str], typer.Option("--work", metavar="8h", help="May be repeated.")] = ["8h"],  # noqa: B006
-    deadline: Annotated[list[str], typer.Option("--deadline", metavar="12h", help="May be repeated.")] = ["12h"],  # noqa: B006
-    changeover: Annotated[list[str], typer.Option("--changeover", metavar="6m", help="May be repeated.")] = ["6m"],  # noqa: B006
-    on_demand: Annotated[float, typer.Option("--on-demand", min=0.01, help="Its price, in USD per hour.")] = 3.06,
+    work: Annotated[
+        list[str], typer.Option("--work", metavar="DURATION", help="How long a job trains. Repeatable.")
+    ] = ["8h"],  # noqa: B006
+    deadline: Annotated[
+        list[str], typer.Option("--deadline", metavar="DURATION", help="How long a job may take. Repeatable.")
+    ] = ["12h"],  # noqa: B006
+    changeover: Annotated[
+        list[str],
+        typer.Option("--changeover", metavar="DURATION", help="How long a start on a new instance takes. Repeatable."),
+    ] = ["6m"],  # noqa: B006
+    on_demand: Annotated[
+        float, typer.Option("--on-demand", metavar="USD", min=0.01, help="What an hour costs on demand.")
+    ] = 3.06,
     price_ratio: Annotated[
-        float, typer.Option("--price-ratio", min=1.0, help="On-demand by spot price, where the record has no prices.")
+        float,
+        typer.Option(
+            "--price-ratio",
+            metavar="RATIO",
+            min=1.0,
+            help="On-demand price divided by spot price, if the record has no prices.",
+        ),
     ] = 3.0,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many must run, in records that count.")] = 1,
-    starts: Annotated[int, typer.Option("--starts", min=1, max=1000, help="Jobs per window, spread over it.")] = 4,
-    every: Annotated[int, typer.Option("--every", min=1, help="Only each Nth window, for a quick look.")] = 1,
+    nodes: Annotated[
+        int,
+        typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them."),
+    ] = 1,
+    starts: Annotated[
+        int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
+    ] = 4,
+    every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Study only every Nth window.")] = 1,
     with_runner: Annotated[
         int,
         typer.Option(
             "--with-runner",
             min=0,
             metavar="N",
-            help="Also N jobs of each record and case through the runner itself, with the first strategy: how far the "
-            "ticks are from it. Some seconds a job.",
+            help="Also run N jobs of each record and case through the runner itself, with the first strategy, and show "
+            "how far the two are apart. Takes some seconds a job.",
         ),
     ] = 0,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Study strategies on recorded markets: what they cost, and how often they are late."""
+    """Compare strategies on recorded markets: what they cost, and how often they are late."""
     from spotrun.errors import SpecInvalid
     from spotrun.report import fidelity as shown_beside
     from spotrun.report import study as shown

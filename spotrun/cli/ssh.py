@@ -38,11 +38,15 @@ def ssh(
     run: RunArgument,
     store: StoreOption = None,
     instance: Annotated[
-        str | None, typer.Option("--instance", metavar="ID", help="Not where it trains, but on this one of its own.")
+        str | None, typer.Option("--instance", metavar="ID", help="Use this instance of the run.")
     ] = None,
-    show: Annotated[bool, typer.Option("--print", help="Print the command, and stop there.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Print the command instead of running it.")] = False,
 ) -> None:
-    """Open a shell on the instance where a run trains; on AWS through Session Manager, which needs no open port."""
+    """
+    Open a shell on the instance where a run trains.
+
+    On AWS it goes through Session Manager, which needs no open port.
+    """
     from spotrun.cli.wiring import open_run
 
     opened = open_run(run, store)

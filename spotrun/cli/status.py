@@ -21,10 +21,12 @@ LOOK_AGAIN_S = 2.0
 
 def status(
     store: StoreOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until all have ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep the list up to date until all runs have ended.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all runs, newest first."""
+    """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.wiring import look_in
     from spotrun.errors import SpecInvalid

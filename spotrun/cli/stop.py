@@ -6,7 +6,11 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 
 def stop(run: RunArgument, store: StoreOption = None) -> None:
-    """Commit a last checkpoint and end a run; `spotrun resume` carries it on."""
+    """
+    Commit a last checkpoint, then end a run.
+
+    `spotrun resume` carries it on.
+    """
     from spotrun.cli import attend
     from spotrun.cli.wiring import open_run
 

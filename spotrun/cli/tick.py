@@ -6,7 +6,11 @@ from spotrun.cli.options import RunArgument, StoreOption
 
 
 def tick(run: RunArgument, store: StoreOption = None) -> None:
-    """Attend to a run for one pass, then return: for cron. Every two minutes suits most runs."""
+    """
+    Look after a run once, then return.
+
+    This is for cron. Every two minutes suits most runs.
+    """
     from spotrun.account.outcome import status_word
     from spotrun.cli.notifying import notifying
     from spotrun.cli.wiring import open_run

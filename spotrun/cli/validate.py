@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, SpecArgument, print_json
+from spotrun.cli.options import JsonOption, print_json
 
 
 def validate(
-    spec_path: SpecArgument = None,  # type: ignore[assignment]
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema for editors instead.")] = False,
+    spec_path: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check JOB.yaml, and say everything that is wrong with it."""
+    """Check JOB.yaml and show every mistake, with its line and how to mend it."""
     from spotrun.errors import SpecInvalid
     from spotrun.spec.file import load_spec
     from spotrun.spec.schema import json_schema

@@ -6,7 +6,11 @@ from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
 
 
 def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Tell each decision of a run in a sentence, with its reason, and what comes next. Times are UTC."""
+    """
+    Explain each decision of a run in a sentence, and say what comes next.
+
+    Times are UTC.
+    """
     from spotrun.cli.wiring import open_run
     from spotrun.report.decision import briefly
     from spotrun.report.describe import timestamp

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
 import torch
+import typer
 from msgspec.structs import replace
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.testing import CliRunner
 
+from spotrun.cli.app import app
 from spotrun.cli.background import leave_behind
 from spotrun.cli.wiring import open_run, who
 from spotrun.creation import create_run
@@ -259,6 +266,44 @@ def test_help_imports_the_verbs_and_typer_and_nothing_else() -> None:
     own = {name for name in ours - theirs if not name.startswith("spotrun.cli")}
     assert own - set(sys.stdlib_module_names) == {"spotrun", "spotrun.errors"}
     assert len(ours) > len(theirs) > 100  # or nothing was looked at
+
+
+def _commands(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand | TyperGroup]]:
+    yield path, group
+    for name, command in group.commands.items():
+        words = f"{path} {name}"
+        if isinstance(command, TyperGroup):
+            yield from _commands(command, words)
+        elif not command.hidden:
+            assert isinstance(command, TyperCommand)
+            yield words, command
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app), "spotrun"))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_help_text_is_words_an_example_and_80_columns(words: str) -> None:
+    shown = CliRunner().invoke(app, [*words.split()[1:], "--help"], terminal_width=80)
+    assert shown.exit_code == 0, shown.output
+    assert max(len(line) for line in shown.output.splitlines()) <= 80
+    assert not re.search(r"<\w|list\[|\b(TEXT|INTEGER|FLOAT|BOOLEAN)\b", shown.output), "a type is no word"
+    command = COMMANDS[words]
+    if isinstance(command, TyperCommand):
+        example = " ".join(shown.output.split()).partition("Example: ")[2]
+        assert example.startswith(words)
+        command.make_context(words, shlex.split(example.removeprefix(words)))  # or it exits with 2
+
+
+def test_every_option_and_argument_is_explained_and_every_value_has_a_word() -> None:
+    for words, command in COMMANDS.items():
+        for each in command.params:
+            assert isinstance(each, TyperArgument | TyperOption)
+            if not each.hidden:
+                assert each.help, f"{words}: {each.name} is not explained"
+                assert each.metavar or getattr(each, "is_flag", False), (
+                    f"{words}: {each.name} has no word for its value"
+                )
 
 
 def _imported(statement: str) -> set[str]:
