@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -11,12 +12,15 @@ from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_jso
 
 if TYPE_CHECKING:
     from spotrun.market.world import World
+    from spotrun.offering import Offering
+    from spotrun.run.events import RunCreated
     from spotrun.simulation.lifetimes import Source
     from spotrun.simulation.measured import Measured
+    from spotrun.simulation.plan import Plan
     from spotrun.spec.model import RunSpec
 
 RUNS_MAX = 10
-"""So many runs of the name are read, the newest."""
+"""This many runs of the name are read, the newest first."""
 
 
 def plan(
@@ -48,10 +52,6 @@ def plan(
         int, typer.Option("--lifetimes", metavar="N", min=1, max=100_000, help="How often to simulate each strategy.")
     ] = 500,
     seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Which markets to draw.")] = 0,
-    with_runner: Annotated[
-        int,
-        typer.Option("--with-runner", min=0, metavar="N", help="Also run N of them through the runner itself."),
-    ] = 0,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the forecast as one HTML file.")
     ] = None,
@@ -59,26 +59,71 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what JOB.yaml will cost and when it will be done. Nothing is rented."""
+    from spotrun.report import forecast as shown
+    from spotrun.report.html.forecast import forecast_page
+
+    overrides = {"policy.deadline": deadline, "policy.expected_work": work, "budget.max_usd": budget}
+    with progress_bar(quiet=as_json) as progressed:
+        found = planned(
+            spec_path,
+            overrides,
+            store,
+            traces=traces,
+            published_as=published_as,
+            price_history=price_history,
+            lifetimes=lifetimes,
+            seed=seed,
+            progressed=progressed,
+        )
+    if html is not None:
+        write_text(html, forecast_page(found.plan, found.spec.name))
+    if as_json:
+        print_json(shown.as_json(found.plan))
+    elif html is not None:
+        print(f"wrote {html}")
+    else:
+        shown.show(found.plan, known=found.spec.policy.expected_work is not None)
+
+
+class Planned(NamedTuple):
+    """A forecast, and what it was made of."""
+
+    plan: Plan
+    spec: RunSpec
+    offerings: Sequence[Offering]
+    created: RunCreated | None
+    measured: Measured
+    source: Source
+
+
+def planned(
+    spec_path: Path,
+    overrides: Mapping[str, object],
+    store: str | None,
+    *,
+    traces: Path | None = None,
+    published_as: str = "skypilot",
+    price_history: bool = False,
+    lifetimes: int,
+    seed: int,
+    progressed: Callable[[int, int], None],
+) -> Planned:
+    """
+    The forecast of the job at `spec_path` under `overrides`, from what is known in `store`.
+
+    Raises:
+        SpecInvalid: the job cannot be forecast so.
+    """
     from spotrun.cli.wiring import first_look
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
     from spotrun.errors import SpecInvalid
     from spotrun.policy.deadline import unreachable
     from spotrun.policy.explain import considered
-    from spotrun.report import forecast as shown
-    from spotrun.report.html.forecast import forecast_page
-    from spotrun.simulation.by_runner import by_runner
     from spotrun.simulation.plan import plan as forecast_of
     from spotrun.spec.file import load_spec
 
-    if with_runner > lifetimes:
-        raise SpecInvalid(f"the runner cannot live {with_runner} of {lifetimes} lifetimes", hint="raise --lifetimes")
-    overrides: dict[str, object] = {
-        "policy.deadline": deadline,
-        "policy.expected_work": work,
-        "budget.max_usd": budget,
-    }
-    spec = load_spec(spec_path, overrides)
+    spec = load_spec(spec_path, dict(overrides))
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:
@@ -92,42 +137,22 @@ def plan(
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
     unborn, world = first_look(told, store)
-    source, lived = _source(spec, world, traces, published_as, price_history), None
-    with progress_bar(quiet=as_json) as progressed:
-        found = forecast_of(
-            spec,
-            world.offerings,
-            expected,
-            time_left,
-            lifetimes,
-            epochs=known.epochs if spec.policy.expected_work is None else None,
-            measured=known,
-            seed=seed,
-            source=source,
-            considered=considered(unborn, told, world),
-            created=unborn.created,
-            progressed=progressed,
-        )
-        if with_runner:
-            lived = by_runner(
-                found,
-                spec,
-                world.offerings,
-                with_runner,
-                measured=known,
-                seed=seed,
-                source=source,
-                created=unborn.created,
-                progressed=progressed,
-            )
-    if html is not None:
-        write_text(html, forecast_page(found, spec.name, lived))
-    if as_json:
-        print_json(shown.as_json(found, lived))
-    elif html is not None:
-        print(f"wrote {html}")
-    else:
-        shown.show(found, lived, known=spec.policy.expected_work is not None)
+    source = _source(spec, world, traces, published_as, price_history)
+    found = forecast_of(
+        spec,
+        world.offerings,
+        expected,
+        time_left,
+        lifetimes,
+        epochs=known.epochs if spec.policy.expected_work is None else None,
+        measured=known,
+        seed=seed,
+        source=source,
+        considered=considered(unborn, told, world),
+        created=unborn.created,
+        progressed=progressed,
+    )
+    return Planned(found, spec, world.offerings, unborn.created, known, source)
 
 
 def _measured(spec: RunSpec, store: str | None) -> Measured:

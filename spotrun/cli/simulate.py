@@ -58,55 +58,34 @@ def simulate(
         int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")
     ] = 4,
     every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Study only every Nth window.")] = 1,
-    with_runner: Annotated[
-        int,
-        typer.Option(
-            "--with-runner",
-            min=0,
-            metavar="N",
-            help="Also run N jobs of each record and case through the runner itself, with the first strategy, and show "
-            "how far the two are apart. Takes some seconds a job.",
-        ),
-    ] = 0,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare strategies on recorded markets: what they cost, and how often they are late."""
-    from spotrun.errors import SpecInvalid
-    from spotrun.report import fidelity as shown_beside
     from spotrun.report import study as shown
-    from spotrun.simulation.fidelity import fidelity
-    from spotrun.simulation.study import OPTIMUM, Options, records_in, study
+    from spotrun.simulation.study import Options, records_in, study
     from spotrun.simulation.traces import AVAILABLE
 
-    if with_runner and as_csv:
-        raise SpecInvalid("--with-runner has no CSV: its figures are of other jobs", hint="use --json")
-    if with_runner and strategy and strategy[0] == OPTIMUM:
-        raise SpecInvalid("the optimum knows what comes, and no runner does", hint="name a strategy before it")
     options = Options(
-        strategies=tuple(_known("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
-        works_s=_seconds("--work", work),
-        deadlines_s=_seconds("--deadline", deadline),
-        changeovers_s=_seconds("--changeover", changeover),
+        strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
+        works_s=seconds_of("--work", work),
+        deadlines_s=seconds_of("--deadline", deadline),
+        changeovers_s=seconds_of("--changeover", changeover),
         on_demand_usd_per_hour=on_demand,
         price_ratio=price_ratio,
-        published_as=_known("--published-as", published_as, list(AVAILABLE)),
+        published_as=known_word("--published-as", published_as, list(AVAILABLE)),
         nodes=nodes,
         starts=starts,
         every=every,
     )
     with progress_bar(quiet=as_json or as_csv) as progressed:
         found = study(records_in(traces), options, progressed)
-        beside = fidelity(records_in(traces), options, with_runner, progressed) if with_runner else []
     if as_json:
-        more = {"with_runner": shown_beside.as_json(beside)} if with_runner else {}
-        print_json(shown.as_json(found) | more)
+        print_json(shown.as_json(found))
     elif as_csv:
         print(shown.as_csv(found), end="")
     else:
         shown.show(found)
-        if beside:
-            shown_beside.show(beside)
 
 
 def _strategies() -> list[str]:
@@ -116,7 +95,7 @@ def _strategies() -> list[str]:
     return [*STRATEGIES, OPTIMUM]
 
 
-def _known(flag: str, word: str, words: list[str]) -> str:
+def known_word(flag: str, word: str, words: list[str]) -> str:
     from spotrun.errors import SpecInvalid
 
     if word not in words:
@@ -124,7 +103,7 @@ def _known(flag: str, word: str, words: list[str]) -> str:
     return word
 
 
-def _seconds(flag: str, durations: list[str]) -> tuple[float, ...]:
+def seconds_of(flag: str, durations: list[str]) -> tuple[float, ...]:
     from spotrun.errors import SpecInvalid
     from spotrun.spec.values import read_positive_duration
     from spotrun.units import Unreadable

@@ -11,7 +11,6 @@ import msgspec
 from rich.table import Table
 
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, print_figures, short_duration
-from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
 from spotrun.units import format_duration
@@ -94,37 +93,19 @@ def _bar(row: Forecast, most: float) -> str:
     return "".join(bar)
 
 
-def lived_in_words(lived: ByRunner) -> str:
-    """What the runner itself made of some of the lifetimes, in one line."""
-    off = lived.finish_apart_s
-    times = (
-        "none done by both"
-        if lived.ticks_finish_s is None or lived.runner_finish_s is None or off is None
-        else f"done after {lasting(lived.runner_finish_s)} where they say {lasting(lived.ticks_finish_s)} "
-        f"({lasting(off)} apart)"
-    )
-    late = "" if lived.missed is None else f", {lived.missed} late"
-    return (
-        f"By the runner itself, {lived.lifetimes} of these lifetimes of {lived.strategy}, {lived.market}: on average "
-        f"{usd(lived.runner_usd)} where the ticks say {usd(lived.ticks_usd)} ({usd(lived.usd_apart)} apart), {times}; "
-        f"{lived.cost_inside} within P5 to P95 of the cost, {lived.finish_inside} of the time{late}, "
-        f"{lived.unfinished} unfinished."
-    )
-
-
-def as_json(plan: Plan, lived: ByRunner | None = None) -> dict[str, Any]:
-    facts = {
+def as_json(plan: Plan) -> dict[str, Any]:
+    return {
         "work_s": plan.work.total_seconds(),
         "time_left_s": None if plan.time_left is None else plan.time_left.total_seconds(),
         "epochs": plan.epochs,
         "assumed": plan.assumed,
-        "forecasts": [{**_figures(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
+        "forecasts": [{**figures_of(row), "epochs_per_usd": plan.epochs_per_usd(row)} for row in plan.forecasts],
         "offerings": [{**msgspec.to_builtins(each.offering), "why": each.why} for each in plan.offerings],
     }
-    return facts if lived is None else {**facts, "by_runner": _figures(lived)}
 
 
-def _figures(row: Forecast | ByRunner) -> dict[str, Any]:
+def figures_of(row: msgspec.Struct) -> dict[str, Any]:
+    """Its fields, rounded; what is endless is None."""
     facts: dict[str, Any] = msgspec.to_builtins(row)
     return {
         name: (round(value, 4) if isfinite(value) else None) if isinstance(value, float) else value
@@ -132,7 +113,7 @@ def _figures(row: Forecast | ByRunner) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, lived: ByRunner | None = None, *, known: bool) -> None:
+def show(plan: Plan, *, known: bool) -> None:
     """All of it on the terminal. `known`: the specification itself says how long the work takes."""
     print_figures(cost_table(plan))
     print()
@@ -143,8 +124,6 @@ def show(plan: Plan, lived: ByRunner | None = None, *, known: bool) -> None:
     for each in plan.offerings:
         print(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}")
     print(plan.assumed)
-    if lived is not None:
-        print(lived_in_words(lived))
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
         print(f"A run that is not told how long it takes begins on demand; write {advice}")

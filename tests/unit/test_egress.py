@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.fidelity.lifetimes import by_runner
 from spotrun.account.cross_region import spent_usd
 from spotrun.account.storage_prices import S3_STANDARD, storage_prices
 from spotrun.account.summary import assumptions, summarise
@@ -23,7 +24,6 @@ from spotrun.policy.explain import considered
 from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
-from spotrun.simulation.by_runner import by_runner
 from spotrun.simulation.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import plan

@@ -9,10 +9,18 @@ from statistics import fmean
 
 import pytest
 
-from spotrun.simulation.fidelity import fidelity, twins
+from benchmarks.fidelity.__main__ import app
+from benchmarks.fidelity.job import world_of
+from benchmarks.fidelity.lifetimes import ByRunner
+from benchmarks.fidelity.tables import lived_in_words
+from benchmarks.fidelity.twins import fidelity, twins
+from spotrun.errors import SpecInvalid
 from spotrun.simulation.study import Options
 from spotrun.simulation.ticks import Ticks, on_demand_bill
+from spotrun.simulation.world import TickMarket
 from spotrun.strategies.port import Job
+from tests.support.decisions import spec
+from tests.support.histories import ON_DEMAND, offering
 from tests.support.local_runs import Site
 
 HOUR_S = 3600.0
@@ -74,12 +82,52 @@ def test_jobs_are_spread_over_a_record_and_repeat(traces: Path) -> None:
     assert all(each.runner_late == 0 for each in first)
 
 
-def test_the_command_shows_the_runner_beside_the_ticks(site: Site, traces: Path) -> None:
-    words = ("simulate", "--traces", traces, "--work", "1h", "--deadline", "2h", "--strategy", "ours")
-    said = site.call(*words, "--with-runner", "1")
-    assert said.count("1h of work due in 2h, starts take 6m, one zone") == 2
+def test_the_command_shows_the_runner_beside_the_ticks(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("study", "--traces", traces, "--work", "1h", "--deadline", "2h", "--jobs", "1")
+    said = called(capsys, *words)
+    assert said.count("1h of work due in 2h, starts take 6m, one zone") == 1
     assert "by the runner" in said
     assert "The runner costs " in said
-    (facts,) = site.call_json(*words, "--with-runner", "1")["with_runner"]
+    (facts,) = json.loads(called(capsys, *words, "--json"))
     assert facts["cost_off"] == pytest.approx(facts["runner_share"] - facts["ticks_share"], abs=1e-4)
-    assert "use --json" in site.call(*words, "--with-runner", "1", "--csv", code=2)
+    with pytest.raises(SpecInvalid, match="not known"):
+        called(capsys, *words, "--strategy", "optimum")
+
+
+# -- a forecast --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("later", [1.0, 0.4])
+def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: float) -> None:
+    ticks = TickMarket([{}], 60.0, {}, on_demand=[offering(ON_DEMAND, "3.00")])
+    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.timings
+    spent_s = [limits[0] for limits in (told.pending_s, told.boot_s, told.restore_s)]
+    assert sum(spent_s) + told.setup_s[0] == pytest.approx(JOB.changeover_s)
+    assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)
+
+
+@pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
+def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(
+    site: Site, deadline: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (site.job("later"), "--work", "1h", *deadline, "--lifetimes", "4", "--seed", "2")
+    facts = site.call_json("plan", *words)
+    lived = ByRunner(**json.loads(called(capsys, "plan", *words, "--lived", "4", "--json")))
+    (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
+    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
+    assert lived.ticks_usd == row["cost_mean_usd"]
+    assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
+    assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
+    assert lived.missed == (0 if deadline else None)
+    assert called(capsys, "plan", *words, "--lived", "4").strip() == lived_in_words(lived)
+
+
+def test_the_runner_lives_no_lifetime_that_is_not_forecast(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SpecInvalid, match="cannot live 6 of 5 lifetimes"):
+        called(capsys, "plan", site.job("later"), "--work", "1h", "--lifetimes", "5", "--lived", "6")
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What `python -m benchmarks.fidelity …` printed."""
+    app([str(word) for word in words], standalone_mode=False)
+    return capsys.readouterr().out

@@ -23,10 +23,9 @@ from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
-from spotrun.report.forecast import as_json, cost_picture, lived_in_words, time_cells, time_columns
+from spotrun.report.forecast import as_json, cost_picture, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
-from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate, shape
 from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Source, SpotPools, draw
@@ -35,8 +34,6 @@ from spotrun.simulation.plan import Plan, asked, plan
 from spotrun.simulation.price_replay import Replayed
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
-from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.job import world_of
 from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
@@ -381,15 +378,6 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
     assert "takes 5m or 1.2 x less or more, as measured 1 x in earlier runs, 2m once its set-up is packed" in told
 
 
-@pytest.mark.parametrize("later", [1.0, 0.4])
-def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: float) -> None:
-    ticks = TickMarket([{}], 60.0, {}, on_demand=OFFERINGS[2:])
-    told = world_of(JOB, spec(setup="make"), ticks, 0, unbilled_s=30.0, later_start=later).cloud.timings
-    spent_s = [limits[0] for limits in (told.pending_s, told.boot_s, told.restore_s)]
-    assert sum(spent_s) + told.setup_s[0] == pytest.approx(JOB.changeover_s)
-    assert sum(spent_s) + told.setup_s[0] * told.unpack == pytest.approx(later * JOB.changeover_s)
-
-
 def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
     nowhere = [Question("on_demand_only", SpotPools("any", (), (), ()))]
     (sure,), (unsure,) = (
@@ -433,28 +421,11 @@ def test_the_command_forecasts_a_job_and_spends_nothing(site: Site) -> None:
     assert not site.store.exists()
 
 
-@pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
-def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(site: Site, deadline: tuple[str, ...]) -> None:
-    page, lifetimes = site.folder / "plan.html", ("--lifetimes", "4", "--with-runner", "4")
-    facts = site.call_json(
-        "plan", site.job("later"), "--work", "1h", *deadline, *lifetimes, "--seed", "2", "--html", page
-    )
-    lived = ByRunner(**facts["by_runner"])
-    (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
-    assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
-    assert lived.ticks_usd == row["cost_mean_usd"]
-    assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.1)
-    assert lived.runner_finish_s == pytest.approx(lived.ticks_finish_s, rel=0.1)
-    assert lived.missed == (0 if deadline else None)
-    assert lived_in_words(lived) in page.read_text()
-
-
 def test_the_command_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
     job = site.job("later")
     assert "nobody knows how long" in site.call("plan", job, code=2)
     refusal = site.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
     assert "cannot be met even on demand" in refusal
-    assert "cannot live 6 of 5 lifetimes" in site.call("plan", job, "--lifetimes", "5", "--with-runner", "6", code=2)
     assert "no market windows" in site.call(
         "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isfinite
 
-from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, lived_in_words, time_cells, time_columns, usd
+from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
 from spotrun.report.html.tables import head, row, table
-from spotrun.simulation.by_runner import ByRunner
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
 
@@ -20,8 +19,8 @@ CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rewor
 Cells = Callable[[Plan, Forecast], list[str]]
 
 
-def forecast_page(plan: Plan, name: str, lived: ByRunner | None = None) -> str:
-    """The forecast of the job `name`, and what the runner itself made of some of its lifetimes."""
+def forecast_page(plan: Plan, name: str) -> str:
+    """The forecast of the job `name`."""
     title = f"{name}: {heading(plan)}"
     body = element(
         "main",
@@ -35,7 +34,6 @@ def forecast_page(plan: Plan, name: str, lived: ByRunner | None = None) -> str:
         ),
         section("Offerings, in the order of asking", _offerings(plan)),
         element("p", plan.assumed, class_="soft"),
-        *([] if lived is None else [element("p", lived_in_words(lived))]),
     )
     return document(title, body)
 

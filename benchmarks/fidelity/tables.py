@@ -1,4 +1,4 @@
-"""How far a study in ticks is from the runner itself, as a table and as JSON."""
+"""How far the ticks are from the runner itself, as tables, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from benchmarks.fidelity.lifetimes import ByRunner
+from benchmarks.fidelity.twins import Fidelity
+from spotrun.report.forecast import lasting, usd
 from spotrun.report.study import case_title
 from spotrun.report.tables import add_row, figures_table, print_figures, short_duration
-from spotrun.simulation.fidelity import Fidelity
 
 
 def fidelity_table(found: Fidelity) -> Table:
@@ -47,8 +49,26 @@ def as_json(found: Iterable[Fidelity]) -> list[dict[str, Any]]:
     return [{**each.pop("case"), **each} for each in facts]
 
 
+def lived_in_words(lived: ByRunner) -> str:
+    """What the runner itself made of some of the lifetimes, in one line."""
+    off = lived.finish_apart_s
+    times = (
+        "none done by both"
+        if lived.ticks_finish_s is None or lived.runner_finish_s is None or off is None
+        else f"done after {lasting(lived.runner_finish_s)} where they say {lasting(lived.ticks_finish_s)} "
+        f"({lasting(off)} apart)"
+    )
+    late = "" if lived.missed is None else f", {lived.missed} late"
+    return (
+        f"By the runner itself, {lived.lifetimes} of these lifetimes of {lived.strategy}, {lived.market}: on average "
+        f"{usd(lived.runner_usd)} where the ticks say {usd(lived.ticks_usd)} ({usd(lived.usd_apart)} apart), {times}; "
+        f"{lived.cost_inside} within P5 to P95 of the cost, {lived.finish_inside} of the time{late}, "
+        f"{lived.unfinished} unfinished."
+    )
+
+
 def show(found: Iterable[Fidelity]) -> None:
-    print("\nThe same jobs by the runner itself, in simulated worlds:\n")
+    print("The same jobs by the ticks, and by the runner in simulated worlds:\n")
     for each in found:
         print(f"{case_title(each.case)}\n")
         print_figures(fidelity_table(each))

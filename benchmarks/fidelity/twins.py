@@ -1,10 +1,4 @@
-"""
-How far the tick model is from the runner itself: the same job in the same recorded market, by each of them.
-
-The ticks decide once a tick, lose instances between ticks, and pay a whole changeover at every start. The runner looks
-every two seconds, asks for spot to learn whether there is some, hears notices, has a standby boot beside what still
-trains, saves, and does again what was not saved.
-"""
+"""The same job in the same recorded market, by the ticks and by the runner."""
 
 from __future__ import annotations
 
@@ -20,13 +14,13 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
+from benchmarks.fidelity.job import world_of
 from spotrun.errors import SpotrunError
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.forecast import HORIZON
 from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.simulation.world import RunResult, SimulatedWorld, TickMarket
-from spotrun.simulation.world.job import world_of
 from spotrun.simulation.world.market import usd
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.catalogue import STRATEGIES

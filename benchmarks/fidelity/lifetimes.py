@@ -14,6 +14,7 @@ from statistics import fmean
 
 import msgspec
 
+from benchmarks.fidelity.job import CHECKPOINT_BYTES, world_of
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.facts import name_of
 from spotrun.run.events import RunCreated
@@ -32,7 +33,6 @@ from spotrun.simulation.lifetimes import Lifetime, Source, draw
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
 from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.job import CHECKPOINT_BYTES, world_of
 from spotrun.spec.model import RunSpec
 
 
