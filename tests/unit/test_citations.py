@@ -1,4 +1,4 @@
-"""Each rule, promise, failure row, page and file that this repository cites is there; and the pages say what the code has."""
+"""Each rule, promise, failure row, page and file that is cited is there; and the design pages say what the code has."""
 
 from __future__ import annotations
 
