@@ -154,6 +154,15 @@ def test_the_table_of_rooms_has_each_package_once() -> None:
     assert sorted(rooms) == packages
 
 
+def test_each_message_that_is_explained_is_one_that_spotrun_writes() -> None:
+    """Texts of the code that are broken over lines, or between which stand values, are read as one."""
+    source = "".join(path.read_text() for path in OURS if path.is_relative_to(ROOT / "spotrun"))
+    joined = re.sub(r'"\s*\n\s*f?"', "", source)
+    explained = re.findall(r"^### `(.+)`$", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(explained) > 20
+    assert [part for message in explained for part in message.split("`…`") if part not in joined] == []
+
+
 def test_each_decision_is_dated_and_in_the_index() -> None:
     index = (DECISIONS / "README.md").read_text()
     pages = sorted(DECISIONS.glob("[0-9]*.md"))
