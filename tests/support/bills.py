@@ -13,6 +13,7 @@ of the moment, and nothing for spot that the cloud took back early. Columns and 
 from __future__ import annotations
 
 import csv
+import gzip
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -24,9 +25,10 @@ from typing import Any
 
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
+from spotrun.run.billing import EC2_RULE
 from spotrun.run.events import InstanceGone
 from spotrun.run.state import Launch
-from tests.support.histories import History
+from tests.support.histories import ON_DEMAND, History
 
 HOUR = timedelta(hours=1)
 COMPUTE = {CapacityType.SPOT: "USE2-SpotUsage:g5.xlarge", CapacityType.ON_DEMAND: "USE2-BoxUsage:g5.xlarge"}
@@ -254,3 +256,27 @@ def as_csv_columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def stormy(**created: object) -> History:
+    """Spot for 2 h 20 min through a change of price, spot lost in its first hour, on-demand for 1 h 40 min."""
+    history = History(**{"billing": EC2_RULE, "simulated": False, **created})
+    first = history.after(0.3).running()
+    dearer = history.after(4000.25).now
+    history.after(4400.5).gone(first, dearer_since=(dearer, "0.42"))
+    second = history.after(20).running(price="0.41")
+    history.after(1800).gone(second)
+    third = history.after(5).running(ON_DEMAND, "3.6")
+    history.after(6000.75).completed(None)
+    history.after(9.5).gone(third, EndedBy.ITSELF)
+    return history
+
+
+def in_parts(rows: list[dict[str, str]], folder: Path) -> Path:
+    """A report in one file for each three lines, as large ones come."""
+    folder.mkdir()
+    for number in range(0, len(rows), 3):
+        path = write_csv(folder / f"cur-{number}.csv", rows[number : number + 3])
+        path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    return folder

@@ -21,13 +21,9 @@ from spotrun.bill.charge import Statement
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, line_filter, reconcile
 from spotrun.bill.rows import column_name, files_of
 from spotrun.errors import SpotrunError
-from spotrun.folder.ledger import key_of
 from spotrun.instance import EndedBy
 from spotrun.report import bill as shown
 from spotrun.run.billing import EC2_RULE, LOCAL_RULE
-from spotrun.run.events import encode_entry
-from spotrun.spec.model import RunSpec
-from spotrun.store.opening import open_store
 from tests.support.bills import (
     Billed,
     as_csv_columns,
@@ -35,28 +31,15 @@ from tests.support.bills import (
     billed,
     billing_export,
     cost_and_usage_rows,
+    in_parts,
     second_generation,
     spot_data_feed,
+    stormy,
     write_csv,
     write_json_lines,
     write_parquet,
 )
 from tests.support.histories import AWS_RULE, ON_DEMAND, START, History, random_runs
-from tests.support.local_runs import Site
-
-
-def stormy(**created: object) -> History:
-    """Spot for 2 h 20 min through a change of price, spot lost in its first hour, on-demand for 1 h 40 min."""
-    history = History(**{"billing": EC2_RULE, "simulated": False, **created})
-    first = history.after(0.3).running()
-    dearer = history.after(4000.25).now
-    history.after(4400.5).gone(first, dearer_since=(dearer, "0.42"))
-    second = history.after(20).running(price="0.41")
-    history.after(1800).gone(second)
-    third = history.after(5).running(ON_DEMAND, "3.6")
-    history.after(6000.75).completed(None)
-    history.after(9.5).gone(third, EndedBy.ITSELF)
-    return history
 
 
 def against(history: History, statement: Statement) -> Reconciliation:
@@ -118,16 +101,6 @@ def test_every_form_of_the_report_says_the_same(tmp_path: Path, kind: str) -> No
     assert found.unexplained == ()
     assert abs(found.theirs_usd - expected.theirs_usd) < Decimal("1e-8")
     assert [len(line.charges) for line in found.lines] == [len(line.charges) for line in expected.lines]
-
-
-def in_parts(rows: list[dict[str, str]], folder: Path) -> Path:
-    """A report in one file for each three lines, as large ones come."""
-    folder.mkdir()
-    for number in range(0, len(rows), 3):
-        path = write_csv(folder / f"cur-{number}.csv", rows[number : number + 3])
-        path.with_suffix(".csv.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    return folder
 
 
 def test_a_month_in_several_files_is_one_bill_and_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
@@ -474,26 +447,3 @@ def test_a_person_sees_each_instance_and_each_reason_and_text_from_outside_is_on
     assert "[red]" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
-
-
-def test_the_command_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left(site: Site) -> None:
-    spec = RunSpec.from_dict({"name": "demo", "workdir": "/", "train": {"script": "train.py"}})
-    history = stormy(spec=spec.to_dict())
-    store = open_store(f"{site.store}/demo-{history.uid}")
-    for entry in history.entries:
-        store.put_if_absent(key_of(entry.number), encode_entry(entry))
-    lines = billed(history)
-    cur = write_csv(site.folder / "cur.csv", cost_and_usage_rows(lines))
-    found = json.loads(site.call("bill", "demo", "--cur", cur, "--json"))
-    assert found["total"]["unexplained_usd"] == "0.000000000"
-    theirs = sum(Decimal(line["amount_usd"]) for each in found["instances"] for line in each["lines"])
-    assert theirs == Decimal(found["total"]["theirs_usd"]) == sum(Decimal(f"{line.usd:.10f}") for line in lines)
-    folder = in_parts(cost_and_usage_rows(lines), site.folder / "month")
-    assert json.loads(site.call("bill", "demo", "--cur", f"{folder}/*", "--json"))["total"] == found["total"]
-    report = site.call_json("report", "demo")["total"]
-    assert Decimal(found["total"]["ours_usd"]) == Decimal(report["spot_usd"]) + Decimal(report["on_demand_usd"])
-
-    write_csv(cur, cost_and_usage_rows([*lines, replace(lines[0], resource="i-0ff")]))
-    output = site.call("bill", "demo", "--cur", cur, code=12)
-    assert "1 of 4 lines are not explained" in output
-    assert "one kind of bill is compared at a time, and 0 were given" in site.call("bill", "demo", code=2)

@@ -12,46 +12,24 @@ from msgspec.structs import replace
 from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import summarise
 from spotrun.clock import ManualClock
-from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import EndedBy
 from spotrun.policy import Wait
 from spotrun.policy.money import ONE_AT_A_TIME
 from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
-from spotrun.report.live import PlainView
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
-from spotrun.runner import Tick
 from spotrun.simulation.generator import generate
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.timings import Timings
 from spotrun.spec.model import RunSpec
-from spotrun.store.opening import open_store
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, refused
-from tests.support.local_runs import Site
+from tests.support.short_runs import BUDGET, trained
 from tests.support.town import Town
 from tests.support.worlds import ON_DEMAND, SPOT, offer
-
-BUDGET = Decimal(40)
-
-
-def trained(epochs: int, hours_each: float = 2 / 3, **created: object) -> History:
-    """Epochs that take so long and are durable at once, on an instance at $1.50 an hour."""
-    history = History(**{"budget_usd": BUDGET, **created})
-    launch = history.launch(price="1.5", on_demand="1.5")
-    history.record(launch)
-    history.start(launch)
-    history.resume()
-    history.training()
-    for epoch in range(epochs):
-        history.step += 100
-        history.after(hours_each * 3600).epoch(epoch)
-        history.commit(size_bytes=1)
-    return history
-
 
 # -- never above the cap ---------------------------------------------------------------------------------------------
 
@@ -332,21 +310,3 @@ def test_a_warning_is_void_a_second_time_and_for_a_run_without_a_budget() -> Non
     history.write(warning)
     refused(history, warning, "told already")
     refused(History(), warning, "no budget")
-
-
-def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
-    site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
-    history = trained(30, spec=spec().to_dict())
-    store = open_store(str(site.store / f"demo-{history.uid}"))
-    for entry in history.entries:
-        store.put(key_of(entry.number), ev.encode_entry(entry))
-    ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
-    PlainView(ledger, clock, spec(), "demo").show(Tick(state=ledger.refresh()))
-    assert "budget $30.0" in (said := capsys.readouterr().out)
-    assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
-    assert "of $40: passes it in epoch 40 at 03-02 1" in said
-    (row,) = site.call_json("status")
-    assert row["budget_usd"] == "40"
-    assert row["budget_passed_in_epoch"] is not None
-    assert "of $40: passes it in epoch" in row["detail"]

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -40,7 +39,6 @@ from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
-from tests.support.local_runs import Site
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE
 
@@ -404,46 +402,3 @@ def test_the_page_is_well_formed_loads_nothing_and_escapes_what_it_is_given() ->
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
-
-
-def test_the_command_forecasts_a_job_and_spends_nothing(site: Site) -> None:
-    job = site.job("later", extra="budget: {max_usd: 9}\n")
-    facts = site.call_json("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
-    assert (facts["work_s"], facts["time_left_s"]) == (14_400, 28_800)
-    assert facts["forecasts"][0]["budget_passed"] is not None
-    assert not site.store.exists()
-    said = site.call("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
-    assert "Cost, P5 to P95" in said
-    page = site.folder / "plan.html"
-    said = site.call("plan", job, "--work", "4h", "--lifetimes", "20", "--html", page)
-    assert said.strip() == f"wrote {page}"
-    assert "later: 4h00m of work" in page.read_text()
-    assert not site.store.exists()
-
-
-def test_the_command_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
-    job = site.job("later")
-    assert "nobody knows how long" in site.call("plan", job, code=2)
-    refusal = site.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
-    assert "cannot be met even on demand" in refusal
-    assert "no market windows" in site.call(
-        "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
-    )
-    both = ("--traces", tmp_path / "none.npz", "--price-history")
-    assert "prices of its own" in site.call("plan", job, "--work", "4h", *both, code=2)
-
-
-def test_the_command_lets_prices_move_as_they_did(site: Site) -> None:
-    job = site.job("later", extra="  market: generated\n")
-    facts = site.call_json("plan", job, "--work", "4h", "--lifetimes", "5", "--price-history")
-    assert "prices move as they did in the last 2d" in facts["assumed"]
-
-
-def test_the_command_takes_any_record_for_its_market(site: Site) -> None:
-    record = site.folder / "never.json"
-    record.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1] * 200}))
-    few = ("--deadline", "8h", "--work", "4h", "--lifetimes", "5", "--traces", record)
-    for published_as, least in (("skypilot", 0.0), ("adrs", 0.99)):
-        facts = site.call_json("plan", site.job("later"), *few, "--published-as", published_as)
-        cost = {row["strategy"]: row["cost_mean_usd"] for row in facts["forecasts"]}
-        assert least < cost["ours"] / cost["on_demand_only"] < least + 0.6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from math import exp
 from random import Random
@@ -22,11 +22,9 @@ from spotrun.policy.facts import TROUBLE_LASTS
 from spotrun.run.state import Launch
 from spotrun.simulation.world.faults import Watched
 from spotrun.store.memory import MemoryStore
-from spotrun.store.opening import open_store
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.support.decisions import MARKET, POOLS, asked, decided, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History
-from tests.support.local_runs import Site
 from tests.support.town import Town
 
 
@@ -163,21 +161,6 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
     ]
     on_demand = considered(young, spec(resources={"spot_policy": "on-demand"}), World(offerings=POOLS, instances=()))
     assert [each.why for each in on_demand][-3:] == ["spot_policy is on-demand"] * 3
-
-
-def test_launch_and_plan_know_what_runs_before_them_told_the_store(site: Site) -> None:
-    job = site.job("next", scale=1)
-    plan = ("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "1")
-    first = site.call_json(*plan)["offerings"][0]
-    at = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
-    name = f"{at}_lost_{first['zone']}_{first['instance_type']}_spot_60_other_1"
-    open_store(str(site.store)).put_if_absent(f"market/local/{first['region']}/{name}", b"")
-    offerings = site.call_json(*plan)["offerings"]
-    assert offerings[0]["zone"] != first["zone"]
-    (lost_one,) = [each for each in offerings if (each["zone"], each["capacity_type"]) == (first["zone"], "spot")]
-    assert lost_one["why"] == "asked last: an instance was lost there 1m ago"
-    (ticked,) = [line for line in site.call("launch", job, "--dry-run").splitlines() if line.startswith("✓")]
-    assert offerings[0]["zone"] in ticked
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------

@@ -6,16 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from spotrun.folder.ledger import key_of
-from spotrun.instance import EndedBy
 from spotrun.market.observations import Kind, Sighting
 from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_on_spot, interval_between, median_life
-from spotrun.run import events as ev
 from spotrun.spec.model import RunSpec
-from spotrun.store.opening import open_store
 from tests.support.decisions import POOLS, spec
 from tests.support.histories import START, History
-from tests.support.local_runs import Site
+from tests.support.short_runs import bare
 
 MINUTE = timedelta(minutes=1)
 SLOW = Earlier(run="demo-1", commit=3 * MINUTE, stall=timedelta(seconds=1), step=timedelta(seconds=2))
@@ -106,32 +102,7 @@ def test_an_earlier_run_says_what_it_measured_in_the_time_of_the_next() -> None:
     assert found.bare is None
 
 
-def bare(hours: float = 2.0) -> History:
-    """A run that was completed without a checkpoint."""
-    history = History(spec=spec().to_dict())
-    launch = history.running()
-    history.after(hours * 3600).completed(None)
-    history.gone(launch, EndedBy.ITSELF)
-    return history
-
-
 def test_a_run_without_checkpoints_says_how_long_it_took() -> None:
     found = earlier(bare().state, 1.0)
     assert found.bare is not None
     assert found.bare.total_seconds() == pytest.approx(2 * 3600, abs=60)
-
-
-def test_launch_refuses_what_the_run_before_it_showed_to_be_hopeless_and_says_what_to_do(site: Site) -> None:
-    history = bare()
-    store = open_store(str(site.store / f"demo-{history.uid}"))
-    for entry in history.entries:
-        store.put(key_of(entry.number), ev.encode_entry(entry))
-    stormy = site.folder / "demo.yaml"
-    stormy.write_text(
-        f"name: demo\nrun: sleep 1\ncheckpoint: {{uri: '{site.store}'}}\nlocal: {{market: generated, seed: 3}}\n"
-    )
-    said = site.call("launch", stormy, "--dry-run", code=2)
-    assert "made no checkpoint" in said
-    assert "--on-demand" in said
-    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--on-demand")
-    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--name", "other")

@@ -13,7 +13,7 @@ import pytest
 from spotrun.errors import SpotrunError
 from spotrun.report.study import as_csv, as_json
 from spotrun.simulation.study import Options, Row, records_in, study
-from tests.support.local_runs import Site
+from tests.support.market_records import write_records
 
 HOUR_S = 3600.0
 STRATEGIES = ("ours", "on_demand_only", "spot_only")
@@ -22,14 +22,7 @@ OPTIONS = Options(STRATEGIES, (2 * HOUR_S,), (3 * HOUR_S, 4 * HOUR_S), (360.0,),
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    """One zone that has spot for two hours in three, and one that never has any, as SkyPilot publishes them."""
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    for name, pattern in (("comes-and-goes", [1] * 12 + [0] * 6), ("never", [0] * 18)):
-        record = {"metadata": {"gap_seconds": 600}, "data": pattern * 8}
-        (folder / f"{name}.json").write_text(json.dumps(record))
-    (folder / "LICENSE.txt").write_text("none of these are records")
-    return folder
+    return write_records(tmp_path / "traces")
 
 
 def test_a_study_has_a_row_per_case_and_strategy_and_on_demand_costs_its_bill(traces: Path) -> None:
@@ -83,14 +76,3 @@ def test_records_too_short_for_the_deadline_are_told(traces: Path) -> None:
         study(records_in(traces), long)
     with pytest.raises(SpotrunError, match="no recorded market"):
         records_in(traces.parent / "nowhere")
-
-
-def test_the_command_prints_tables_and_json(site: Site, traces: Path) -> None:
-    words = ("simulate", "--traces", traces, "--work", "2h", "--deadline", "4h", "--strategy", "ours")
-    said = site.call(*words)
-    assert "2h of work due in 4h, starts take 6m, one zone" in said
-    assert "comes-and-goes.json: 1 zone, 1 = available (skypilot), up 67%, tick 600 s" in said
-    facts = site.call_json(*words)
-    assert facts["sha256"] in said
-    assert "is not known" in site.call(*words[:3], "--strategy", "best", code=2)
-    assert "needs a unit" in site.call(*words[:3], "--work", "8", code=2)
