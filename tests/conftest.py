@@ -1,4 +1,4 @@
-"""Fixtures that several files share."""
+"""Fixtures that several rooms share. What they need is imported when a test first asks for them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.local_runs import Site
-from tests.support.object_stores import FakeGcs, RunningServer, SeaweedFS, running
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsCloud
     from tests.support.ec2_server import Ec2Account
     from tests.support.guarded_account import GuardedAccount
+    from tests.support.local_runs import Site
+    from tests.support.object_stores import RunningServer
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -28,12 +28,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # moto makes each of its 1,300 images anew whenever it is reset; two are enough.
 os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
 
-SERVERS = {"s3": SeaweedFS, "gs": FakeGcs}
+SCHEMES = ("s3", "gs")
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A place to launch runs from; whatever is left of them goes with the test."""
+    from tests.support.local_runs import Site
+
     place = Site(tmp_path, monkeypatch)
     yield place
     place.close()
@@ -42,11 +44,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Callable[[str], RunningServer]]:
     """An object store of each scheme, "s3" or "gs", from when it is first asked for until all tests are over."""
+    from tests.support.object_stores import FakeGcs, SeaweedFS, running
+
+    kinds = {"s3": SeaweedFS, "gs": FakeGcs}
     with contextlib.ExitStack() as stack:
-        yield functools.cache(lambda scheme: stack.enter_context(running(SERVERS[scheme]())))
+        yield functools.cache(lambda scheme: stack.enter_context(running(kinds[scheme]())))
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=SCHEMES)
 def bucket(
     request: pytest.FixtureRequest, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ) -> RunningServer:

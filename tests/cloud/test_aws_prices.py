@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.account.summary import assumptions
+from spotrun.cli.wiring import with_baseline_price
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S
@@ -17,8 +18,9 @@ from spotrun.clouds.aws.price_list import read_price_list, shipped_tables
 from spotrun.clouds.aws.prices import SpotPool, spot_prices
 from spotrun.offering import CapacityType, Offering
 from tests.support.aws_launches import CONFIG, count
+from tests.support.decisions import spec
 from tests.support.ec2_prices import SpotRow
-from tests.support.ec2_server import REGION, TYPES, Ec2Account
+from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES, Ec2Account
 from tests.support.histories import History
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -144,3 +146,13 @@ def test_spot_that_costs_as_much_as_on_demand_or_more_is_still_offered(account: 
 def test_without_any_spot_price_there_is_on_demand(account: Ec2Account, cloud: AwsCloud) -> None:
     account.prices.rows = []
     assert {each.capacity_type for each in cloud.offerings()} == {CapacityType.ON_DEMAND}
+
+
+def test_the_type_that_savings_are_told_against_has_the_price_of_the_list(account: Ec2Account) -> None:
+    job = spec(
+        resources={"cloud": "aws", "region": "us-east-1", "accelerators": "T4:1"},
+        aws={"image_parameter": IMAGE_PARAMETER},
+        report={"baseline": "g5.xlarge"},
+        checkpoint={"uri": "s3://bucket/runs"},
+    )
+    assert with_baseline_price(job).report.baseline_usd_per_hour == Decimal("1.006")

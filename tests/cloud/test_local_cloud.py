@@ -57,13 +57,6 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "a cloud", monkeypatch)
-    yield bench
-    bench.close()
-
-
 def launcher(bench: Bench, request: object) -> subprocess.Popen[str]:
     """Another process that launches, prints the instance id, and stays."""
     arguments = [

@@ -9,7 +9,6 @@ from spotrun.trainer_link import Progress
 from tests.support.eventually import eventually
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
-from tests.support.trainings.trainers import Zygote
 
 AS_USUAL = {
     "as usual": {},
@@ -17,13 +16,6 @@ AS_USUAL = {
     "manual optimisation": {"manual": True, "scheduler": "epoch"},
     "gradients that are clipped": {"trainer": {"gradient_clip_val": 0.1}},
 }
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield zygote
-    zygote.close()
 
 
 class Watching(Agent):

@@ -19,14 +19,7 @@ from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
-from tests.support.trainings.trainers import Spawner, Zygote
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield zygote
-    zygote.close()
+from tests.support.trainings.trainers import Spawner
 
 
 def trained(result, what="train"):

@@ -29,13 +29,6 @@ PATIENT = {"patient": True}
 GAVE_UP = "something writes to weights between optimizer steps"
 
 
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    zygote = Zygote(tmp_path_factory.mktemp("zygote"))
-    yield zygote
-    zygote.close()
-
-
 @pytest.mark.parametrize(
     ("job", "overlaps", "gives_up"),
     [

@@ -120,6 +120,7 @@ def test_each_stall_is_accounted_for_once_whatever_becomes_of_its_snapshot():
     assert told_s == [1.0, 6.0, 0.5, 2.0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stall_s", [0.004, 0.1, 2.0, 20.0])
 @pytest.mark.parametrize("step_s", [0.005, 5.0])
 def test_training_stands_still_for_a_bounded_share_whether_steps_are_short_or_long(step_s: float, stall_s: float):

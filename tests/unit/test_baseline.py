@@ -12,7 +12,6 @@ from spotrun.cli.wiring import with_baseline_price
 from spotrun.errors import SpecInvalid
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
-from tests.support.ec2_server import IMAGE_PARAMETER, Ec2Account
 from tests.support.histories import FREE_STORAGE, History
 
 
@@ -56,13 +55,6 @@ def test_a_type_that_nobody_rents_out_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecInvalid, match=r"local does not rent out p3\.3xlarge there") as caught:
         with_baseline_price(job("p3.3xlarge"))
     assert caught.value.hint == "did you mean p3.2xlarge?"
-
-
-def test_on_aws_the_price_is_the_lists(account: Ec2Account) -> None:
-    elsewhere = job("g5.xlarge", cloud="aws", region="us-east-1", accelerators="T4:1")
-    image = elsewhere.aws.model_copy(update={"image_parameter": IMAGE_PARAMETER})
-    spec = with_baseline_price(elsewhere.model_copy(update={"aws": image}))
-    assert spec.report.baseline_usd_per_hour == Decimal("1.006")
 
 
 @pytest.mark.parametrize("baseline", ["on-demand", "2.50", "g5.xlarge"])

@@ -44,6 +44,7 @@ def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
     return sum((meter.cost_until(clock.now()) for meter in meters), Decimal(0))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(8))
 def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budget(seed: int) -> None:
     """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
@@ -135,6 +136,7 @@ class BudgetWorld(SimulatedWorld):
 KNOWN, DUE = {"expected_work": "4h"}, {"expected_work": "4h", "deadline": "5h"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("policy", [KNOWN, {}, DUE], ids=["known work", "unknown work", "a deadline"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy: dict[str, str]) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,64 +11,6 @@ from benchmarks.checkpoint import __main__ as program
 from benchmarks.checkpoint import figures
 from benchmarks.checkpoint.figures import Limits
 from benchmarks.checkpoint.measurement import Measurement
-from tests.support.repository import ROOT
-
-WITHIN_S = 480
-"""It takes a minute beside four other trainings on two cores."""
-RATIOS = ("stall_over_memcpy", "durable_over_put", "durable_notice_over_put", "restore_over_get", "whole_over_get")
-KEYS = {"model", "variant", "stall_ms_median", "stall_ms_max", "slowdown", "extra_ram_over_state", *RATIOS}
-
-
-def call(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "benchmarks.checkpoint", *map(str, words)]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
-    try:
-        output, errors = process.communicate(timeout=WITHIN_S)
-    except BaseException:
-        process.send_signal(signal.SIGINT)  # as a Ctrl-C, after which nothing is left
-        process.communicate(timeout=30)
-        raise
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(WITHIN_S + 60)
-def test_a_checkpoint_of_a_small_model_is_measured_and_restored_to_the_bit(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    done = call("--models", "tiny", "--variants", "none,ours", "--json", out)
-    assert done.returncode == 0, done.stderr
-
-    none, ours = json.loads(out.read_text())
-    assert (none["variant"], ours["variant"]) == ("none", "ours")
-    assert none.keys() >= KEYS
-    assert ours.keys() >= KEYS
-    assert ours["restored_identical"] is True
-    assert ours["checkpoints"] >= 1, "on a busy machine one is still on its way when the next is taken"
-    assert ours["state_bytes"] == none["state_bytes"] > 9_000_000
-    assert ours["stall_ms_max"] >= ours["stall_ms_median"] > 0
-    assert all(ours[name] > 0 for name in RATIOS)
-    assert all(none[name] is None for name in RATIOS)
-    assert isinstance(ours["first_batch_beyond_s"], float)
-    assert ours["slowdown"] > -0.9
-    assert ours["extra_ram_over_state"] > 1, "an arena alone is as large as the state"
-    assert all(ours["limits"][name] > 0 for name in ("memcpy_s", "put_s", "get_s"))
-    assert "ours" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--models", "alexnet"), "error: no model alexnet\n  try: --models tiny,resnet50"),
-        (("--variants", "none,magic"), "error: no variant magic\n  try: --variants none,"),
-        (("--variants", ""), "error: no variant was named"),
-    ],
-)
-def test_what_is_not_known_is_refused_before_anything_starts(words: tuple[str, ...], said: str) -> None:
-    done = call(*words)
-    assert done.returncode == 1
-    assert done.stderr.startswith(said)
-    assert "Traceback" not in done.stderr
 
 
 def test_a_variant_whose_packages_are_absent_is_refused_with_the_command_that_installs_them(

@@ -55,6 +55,7 @@ def both(seed: int, stall_s: float) -> Both:
     return Both(*totals)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(6))
 def test_the_bill_foretold_is_the_bill_of_the_same_job_on_demand_within_a_hundredth(seed: int) -> None:
     found = both(seed, stall_s=0.3)

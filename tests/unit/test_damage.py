@@ -48,6 +48,7 @@ def test_without_an_accident_the_newest_checkpoint_is_restored(run: SmallRun) ->
     assert run.restore(run.ledger().refresh()) == (newest, run.images[newest], ())
 
 
+@pytest.mark.exhaustive
 def test_after_any_accident_to_a_checkpoint_the_newest_whole_one_is_restored(run: SmallRun) -> None:
     state = run.ledger().refresh()
 
@@ -80,6 +81,7 @@ def test_where_no_checkpoint_is_whole_nobody_begins_at_zero(run: SmallRun) -> No
     after(case, run, check)
 
 
+@pytest.mark.exhaustive
 def test_after_any_accident_to_the_ledger_nobody_reads_on_and_nobody_appends(run: SmallRun) -> None:
     def check(case: Case) -> None:
         before = [stored.key for stored in run.store.list("")]
@@ -179,6 +181,7 @@ def spotrun(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return int(left.value.code or 0), printed.out, printed.err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", AT_THE_DOOR)
 @pytest.mark.parametrize("verb", LEDGER_VERBS)
 def test_a_damaged_ledger_is_one_letter_at_the_door(

@@ -55,6 +55,7 @@ def in_time_on_demand(steps: int, changeover_s: float, tick_s: float) -> float:
 ZONE_PATTERNS = st.lists(st.sets(st.sampled_from(["local-1a", "local-1b"])), min_size=1, max_size=40)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("strategy", ["ours", "greedy", "uniform_progress", "eager_fallback"])
 @settings(max_examples=100, deadline=None)
 @given(job=jobs(), pattern=ZONE_PATTERNS, hold=st.floats(0.3, 20.0))

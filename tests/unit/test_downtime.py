@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import replace
 from datetime import datetime
 from math import inf
-from pathlib import Path
 
 import pytest
 
@@ -160,19 +157,3 @@ def test_ours_meets_the_losses_and_the_starts_that_the_others_meet() -> None:
     for attempt in world.state.attempts.values():
         boot_s = seconds(attempt.booted_at) - seconds(world.state.launch_of(attempt).intended_at)
         assert boot_s == pytest.approx(market.start_s(world.cloud.ordinal(attempt.instance_id))[0])
-
-
-def test_the_program_compares_them_in_the_same_markets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = tmp_path / "out.json"
-    words = ["downtime", "--jobs", "4", "--horizon", "43200", "--workers", "2", "--json", str(told)]
-    monkeypatch.setattr(sys, "argv", words)
-    assert downtime.main() == 0
-    facts = json.loads(told.read_text())
-    assert set(facts["rules"]) == {*downtime.OURS, *(rule.name for rule in downtime.RIVALS)}
-    assert all(row["interruptions"] >= 3 for row in facts["rules"].values())
-    shares = {name: of["poll and relaunch"] for name, of in facts["shares"].items()}
-    assert shares["ours"] < shares["ours, set up anew"] < 0.7
-    assert shares["ours, notices only"] < shares["ours, notices only, set up anew"]
-    assert "seconds lost an interruption" in capsys.readouterr().out

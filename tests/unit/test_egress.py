@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
-import boto3
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -36,9 +34,7 @@ from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job, Situation
 from spotrun.strategies.reserve import Reserve, return_to
 from tests.support.decisions import asked, decided, spec
-from tests.support.ec2_server import Ec2Account
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
-from tests.support.object_stores import RunningServer
 
 EAST, WEST, TOKYO = "us-east-1", "us-west-2", "ap-northeast-1"
 IN_EAST = replace(S3_STANDARD, region=EAST)
@@ -216,6 +212,7 @@ class FarWorld(SimulatedWorld):
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size_gb", [0.001, 0.3])
 @pytest.mark.parametrize("seed", range(3))
 def test_egress_takes_no_run_above_its_budget(seed: int, size_gb: float) -> None:
@@ -277,25 +274,6 @@ def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None
     lived = by_runner(found, wanted, market, 3, measured=known, created=created)
     assert lived.ticks_usd > 2 * 0.40 + 2 * 6 * 2 * 0.02
     assert lived.runner_usd == pytest.approx(lived.ticks_usd, rel=0.2)
-
-
-# -- where a bucket is -------------------------------------------------------------------------------------------------
-
-
-def test_a_bucket_is_asked_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Ec2Account(ScaledClock(START, 1.0)) as account:
-        account.reach(monkeypatch)
-        made = {"LocationConstraint": "eu-west-1"}
-        boto3.client("s3", region_name="eu-west-1").create_bucket(Bucket="far", CreateBucketConfiguration=made)
-        assert region_of(open_store("s3://far/runs")) == "eu-west-1"
-
-
-def test_a_real_server_is_asked_and_one_that_names_no_region_changes_nothing(
-    servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = servers("s3")
-    server.reach(monkeypatch)
-    assert region_of(open_store(server.new_prefix())) == ""
 
 
 def test_entry_0_holds_the_region_and_the_prices_for_whoever_folds_it(tmp_path: object) -> None:

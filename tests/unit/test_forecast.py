@@ -399,6 +399,3 @@ def test_the_page_is_well_formed_loads_nothing_and_escapes_what_it_is_given() ->
         assert len(page.cells) == 2 * (len(found.forecasts) + 1) + len(found.offerings) + 1
         assert {len(cells) for cells in page.cells[1 : len(found.forecasts) + 1]} == {6}
         assert ("late" in page.texts["th"]) == (found.time_left is not None)
-
-
-# -- the command -----------------------------------------------------------------------------------------------------

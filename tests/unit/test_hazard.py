@@ -99,6 +99,7 @@ def runs() -> list[list[float]]:
     return [lives_s(generate(("r",), 4000, 60.0, seed)[:, 0], 60.0, rng) for seed in range(160)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stall_s", [0.3, 1.0, 3.0, 10.0])
 def test_auto_loses_at_most_a_tenth_more_than_the_best_fixed_interval_and_less_for_knowing_its_age(
     runs: list[list[float]], stall_s: float

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -104,14 +105,24 @@ def part_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and dotted name of each import, those inside of functions and for type checkers included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return tuple(_imports(tree_of(path)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
-            if node.module.split(".")[0] == "spotrun":
+            if node.module.split(".")[0] in ("spotrun", "tests"):
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
@@ -141,7 +152,7 @@ def files_imported(known: Mapping[str, Path], path: Path) -> set[str]:
 def test_an_import_goes_to_an_earlier_row(path: Path) -> None:
     here = part_of(path)
     if here == "__init__":
-        assert not list(imports_of(path))
+        assert not imports_of(path)
         return
     assert here in ROW_OF, f"{path}: give {here} a row"
     wrong = [f"{path}:{line} imports {part}" for line, part in parts_imported_by(path) if ROW_OF[part] >= ROW_OF[here]]
@@ -163,7 +174,7 @@ def test_there_are_few_landmarks_and_few_ties_between_rooms() -> None:
 
 @pytest.mark.parametrize("path", PACKAGES, ids=place_of)
 def test_each_package_says_what_it_holds(path: Path) -> None:
-    text = ast.get_docstring(ast.parse(path.read_text()))
+    text = ast.get_docstring(tree_of(path))
     assert text, f"{path}: write a sentence"
 
 
@@ -188,7 +199,7 @@ def test_each_heavy_package_is_imported_in_its_one_place(path: Path) -> None:
 def test_a_decision_can_neither_block_nor_draw_numbers_nor_read_a_clock(path: Path) -> None:
     for line, name in imports_of(path):
         assert name.split(".")[0] not in BLOCKING, f"{path}:{line} imports {name}"
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         reads = isinstance(node, ast.Attribute) and node.attr in ("now", "utcnow", "today", "monotonic")
         assert not (reads and isinstance(node.value, ast.Name) and node.value.id in ("datetime", "date", "time")), (
             f"{path}:{node.lineno} reads a clock"

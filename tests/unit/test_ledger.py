@@ -74,6 +74,7 @@ def _append_in_a_process(folder: str, number: int, start: object, answers: objec
     answers.put((number, [(entry.number, entry.nonce) for entry in written if entry is not None]))
 
 
+@pytest.mark.exhaustive
 def test_sixteen_racing_processes_lose_nothing_and_agree(tmp_path: Path) -> None:
     first = len(stored(begun(LocalStore(tmp_path))))
     processes = multiprocessing.get_context("fork")
@@ -385,6 +386,7 @@ def test_an_entry_larger_than_64_kb_is_refused_and_not_written() -> None:
 # -- speed -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_ten_thousand_entries_are_read_in_seconds(tmp_path: Path) -> None:
     history = History()
     history.running()

@@ -277,6 +277,7 @@ def completes(choices: Choices, first: int = 0) -> bool:
     return any(b'"RunCompleted"' in data for data in world.store.objects.values())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(len(ACTORS)), ids=ACTORS)
 def test_every_history_with_two_faults_keeps_the_rules(first: int) -> None:
     """The straight history is that the actors come in turn, from `first` on, and that every answer arrives."""
@@ -291,6 +292,7 @@ def test_every_history_with_two_faults_keeps_the_rules(first: int) -> None:
     assert sum(outcomes) > len(outcomes) / 4
 
 
+@pytest.mark.exhaustive
 def test_histories_with_many_faults_keep_the_rules() -> None:
     outcomes = []
     for seed in range(SAMPLES):

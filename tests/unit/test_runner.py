@@ -282,6 +282,7 @@ def killed_at(town: Town, number: int, when: str) -> Runner:
     return town.runner(**{when: count})
 
 
+@pytest.mark.exhaustive
 def test_a_runner_killed_at_any_call_of_a_port_is_followed_without_duplicate_or_orphan() -> None:
     plain = Town()
     attend(plain, iter([killed_at(plain, -1, "before")]))

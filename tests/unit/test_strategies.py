@@ -59,6 +59,7 @@ def worlds(draw: st.DrawFn) -> tuple[Job, Ticks]:
     return job, [{zone: prices[zone] for zone in sorted(pattern[tick % len(pattern)])} for tick in range(ticks)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NEVER_LATE)
 @settings(max_examples=150, deadline=None)
 @given(world=worlds())
@@ -67,6 +68,7 @@ def test_no_strategy_is_late_whatever_the_market_does(name: str, world: tuple[Jo
     assert not simulate(STRATEGIES[name], job, ticks).missed(job)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=400, deadline=None)
 @given(world=worlds(), wishes=st.lists(st.integers(0, 4), min_size=1, max_size=30))
 def test_the_net_holds_whatever_it_is_asked_for(world: tuple[Job, Ticks], wishes: list[int]) -> None:

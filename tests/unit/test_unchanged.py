@@ -145,6 +145,7 @@ def test_a_checkpoint_that_nobody_keeps_is_not_borrowed_of() -> None:
     assert not attempt.unchanged.in_store(image, layout.decode_header(image), ()).parts
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_every_checkpoint_comes_back_whatever_changed_moved_grew_or_is_there_twice(data: st.DataObject) -> None:

@@ -164,6 +164,7 @@ ACCIDENTS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("faults", ACCIDENTS.values(), ids=ACCIDENTS)
 @pytest.mark.parametrize("seed", range(3))
 def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faults: Faults) -> None:
@@ -180,6 +181,7 @@ def test_through_any_accident_a_run_completes_and_leaves_nothing(seed: int, faul
     assert len({instance.launch for instance in run.cloud.all}) == len(run.cloud.all)
 
 
+@pytest.mark.exhaustive
 def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
     calm = world(3, timings=STEADY).run(1e6)
     dying = world(3, timings=STEADY, idle_s=30, faults=Faults(runner_killed=0.5, runner_back_s=(60, 60))).run(1e6)
@@ -189,6 +191,7 @@ def test_accidents_are_seen_by_the_run_and_not_only_written_down() -> None:
 # -- looks that are left out -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_looks_that_would_see_nothing_new_can_be_left_out(seed: int) -> None:
     """A pool that is asked just before it has capacity is asked again 2 min later, for another start of an instance."""
