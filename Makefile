@@ -1,5 +1,6 @@
 # make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
-# make test    everything that has to hold, on 2 cores
+# make quick   what needs no server, no training and no kill: run it after each edit (a minute at most, on 2 cores)
+# make test    everything that has to hold, on 2 cores: run it before each push
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
@@ -25,7 +26,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo test torture chaos planned interruptions checkpoint-benchmark downtime picture browser install dev lint types clean moved
+.PHONY: demo quick test torture chaos planned interruptions checkpoint-benchmark downtime picture browser install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -33,8 +34,12 @@ demo: .venv/.installed
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
-test chaos torture planned: export PYTHONDONTWRITEBYTECODE :=
-test: export OMP_NUM_THREADS ?= 1
+quick test chaos torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test: export OMP_NUM_THREADS ?= 1
+quick: .venv/.installed-dev
+	.venv/bin/ruff check --quiet .
+	.venv/bin/python -m pytest -q -n $(WORKERS) -m 'not exhaustive' tests/unit $(PYTEST_ARGS)
+
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
 	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
@@ -73,7 +78,7 @@ endif
 picture: .venv/.installed-dev .browser/.installed
 	rm -rf build/picture
 	.venv/bin/spotrun launch examples/resnet50.yaml -y --store build/picture
-	.venv/bin/python -m tests.browser.picture build/picture docs
+	.venv/bin/python -m tests.support.report_picture build/picture docs
 
 # Peers go into a folder of their own: s3fs holds back boto3.
 .peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev

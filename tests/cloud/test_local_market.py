@@ -21,7 +21,8 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.spec.market_script import Action
 from tests.support.eventually import eventually
-from tests.support.local_clouds import RUN, SLEEP, SPOT, Bench, step, until
+from tests.support.local_clouds import RUN, SLEEP, Bench, until
+from tests.support.local_markets import SPOT, step
 
 
 def offering_of(cloud: LocalCloud, pool: Pool) -> Offering:

@@ -11,13 +11,11 @@ import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local import processes
-from spotrun.clouds.local.config import MarketConfig, ScriptStep
+from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalCloud
-from spotrun.clouds.local.market import Market
 from spotrun.clouds.local.processes import ProcessMark
 from spotrun.instance import Instance, InstanceState, LaunchRequest
-from spotrun.offering import CapacityType, Pool
-from spotrun.spec.market_script import Action
+from spotrun.offering import CapacityType
 from tests.support.eventually import eventually
 
 MARK_VARIABLE = "SPOTRUN_TEST_MARK"
@@ -81,20 +79,3 @@ def until(cloud: LocalCloud, instance: Instance, state: InstanceState, within_s:
     found = eventually(reached, within_s)
     assert found is not None
     return found
-
-
-ORIGIN = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-GENERATED = MarketConfig(seed=7, kind="generated")
-
-
-def pools(config: MarketConfig = GENERATED) -> list[Pool]:
-    return [each.pool for each in Market(config, ORIGIN).offerings(ORIGIN)]
-
-
-SPOT = [pool for pool in pools() if pool.capacity_type is CapacityType.SPOT]
-
-
-def step(when: str, then: Action, notice_s: float | None = 120) -> ScriptStep:
-    return ScriptStep(when=when, then=then, notice_s=notice_s)

@@ -122,7 +122,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
-            if node.module.split(".")[0] in ("spotrun", "tests"):
+            if node.module.split(".")[0] == "spotrun":
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 

@@ -22,7 +22,7 @@ from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.script import NodeStatus, Observer, Script, UploadStatus
 from spotrun.offering import CapacityType, Pool
 from spotrun.spec.market_script import Action
-from tests.support.local_clouds import GENERATED, ORIGIN, SPOT, pools, step
+from tests.support.local_markets import GENERATED, ORIGIN, SPOT, pools, step
 
 # -- prices and capacity ---------------------------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from spotrun.run.events import Cause
 from spotrun.simulation.world import SimulatedWorld, TickMarket, Timings, Training
 from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec.model import RunSpec
-from tests.support import worlds
+from tests.support import decisions, worlds
 from tests.support.decisions import asked, events_of, instance, spec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
-from tests.unit import test_policy
 
 MARKET = (
     offering(SPOT, "0.30", "local-a"),
@@ -31,7 +30,7 @@ QUARTER_S = FOLLOWS_WITHIN.total_seconds()
 
 
 def decided(history: History, wanted: RunSpec | None = None, *here: Instance, **world: object) -> list[Action]:
-    return test_policy.decided(history, wanted, here, **{"market": MARKET, **world})  # type: ignore[arg-type]
+    return decisions.decided(history, wanted, here, **{"market": MARKET, **world})  # type: ignore[arg-type]
 
 
 def told(history: History | None = None) -> tuple[History, Instance]:

@@ -1,7 +1,7 @@
 """
 The README's picture of a report, light and dark: the newest run of a store, as `spotrun report --html` shows it.
 
-    python -m tests.browser.picture STORE FOLDER     # FOLDER/report-light.png and FOLDER/report-dark.png
+    python -m tests.support.report_picture STORE FOLDER     # FOLDER/report-light.png and FOLDER/report-dark.png
 """
 
 from __future__ import annotations
