@@ -22,6 +22,7 @@ from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, offering
 from tests.support.local_runs import Site
+from tests.support.market_records import write_record
 
 HOUR_S = 3600.0
 JOB = Job(2 * HOUR_S, 3.5 * HOUR_S, 360.0, 195.0, 3.0)
@@ -65,10 +66,7 @@ def test_in_a_calm_market_only_checkpoints_and_the_last_save_are_between_them() 
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    record = {"metadata": {"gap_seconds": 600}, "data": ([1] * 9 + [0] * 3) * 12}
-    path = tmp_path / "zone.json"
-    path.write_text(json.dumps(record))
-    return path
+    return write_record(tmp_path / "zone.json", ([1] * 9 + [0] * 3) * 12)
 
 
 def test_jobs_are_spread_over_a_record_and_repeat(traces: Path) -> None:
