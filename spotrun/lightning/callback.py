@@ -1,11 +1,12 @@
-"""The callback that makes a training survive: Lightning's hooks, handed on to a `Run`."""
+"""The callback that makes a training survive: Lightning's hooks, handed on to a `Fit`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from spotrun.training.fit import Run
+from spotrun.lightning.adapter import LightningFramework
+from spotrun.training.fit import Fit
 
 
 class SpotrunCallback:
@@ -17,57 +18,59 @@ class SpotrunCallback:
     acts.
     """
 
-    _run: Run | None = None
+    _fit: Fit | None = None
+    _framework: LightningFramework | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit" and self._is_first(trainer):
-            self._run = Run.begin(trainer)
+            framework = LightningFramework(trainer)
+            self._fit = Fit.begin(framework)
+            self._framework = framework if self._fit else None
 
     def _is_first(self, trainer: Any) -> bool:
         return next(cb for cb in trainer.callbacks if isinstance(cb, SpotrunCallback)) is self
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._run:
-            self._run.restore()
+        if self._fit:
+            self._fit.restore()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._run:
-            self._run.start()
+        if self._fit:
+            self._fit.start()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        if self._run:
-            self._run.snapshots.settle(wait=False)
+        if self._fit:
+            self._fit.backward_begins()
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
-        if self._run:
-            self._run.snapshots.settle()
+        if self._fit:
+            self._fit.backward_ends()
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        if self._run:
-            self._run.complete_optimizers()
-            self._run.snapshots.settle()  # a training_step that gave nothing had no backward
+        if self._fit:
+            self._fit.optimizer_steps()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._run:
-            self._run.snapshots.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if self._framework:
+            self._framework.loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
 
     def on_validation_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        if self._run:
-            self._run.validation_batch_ends()
+        if self._fit:
+            self._fit.validation_batch_ends()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        if self._run:
-            self._run.finish()
+        if self._fit:
+            self._fit.finish()
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        if self._run:
-            self._run.tell_where_it_failed()
+        if self._fit:
+            self._fit.fail()
         self._close()
 
     def _close(self) -> None:
-        if self._run:
-            self._run.close()
-            self._run = None
+        if self._fit:
+            self._fit.close()
+            self._fit = self._framework = None

@@ -13,9 +13,11 @@ from typing import Any
 from torch import Tensor
 
 from spotrun.training import tensors
+from spotrun.training.framework import Framework, State
+from spotrun.training.place import Place
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
-from spotrun.training.snapshots import KEY, Place, Snapshots, State
+from spotrun.training.snapshots import KEY, Snapshots
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,10 @@ class _Before:
 
 
 class DueValidation:
-    """The validation of one Trainer that is due or runs, if there is one."""
+    """The validation of one training that is due or runs, if there is one."""
 
-    def __init__(self, trainer: Any, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
-        self._trainer = trainer
+    def __init__(self, framework: Framework, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
+        self._framework = framework
         self._agent = agent
         self._ranks = ranks
         self._snapshots = snapshots
@@ -53,13 +55,13 @@ class DueValidation:
         state = self._snapshots.state(place)
         # Metrics go on counting, in place, while the validation runs.
         kept = state | {KEY: tensors.owned(state[KEY])}
-        return _Before(place, kept, tensors.norms(self._trainer.lightning_module.parameters()))
+        return _Before(place, kept, tensors.norms(self._framework.module.parameters()))
 
     def batch_ends(self) -> None:
         before = self._before
         if before is None or not self._snapshots.wanted() or not self._agent.any_room():
             return
-        if before.still_holds(self._trainer.lightning_module):
+        if before.still_holds(self._framework.module):
             self._snapshots.take_if_wanted(before.place, before.state)
 
     def is_over(self) -> None:

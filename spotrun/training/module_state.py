@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.optim.swa_utils import AveragedModel
 
 State = dict[str, Any]
 
 
-def dump(module: torch.nn.Module) -> State:
-    """Buffers that are not persistent, torchmetrics' running states, and gradients kept by manual optimisation."""
+def dump(module: torch.nn.Module, *, gradients: bool = False) -> State:
+    """Buffers that are not persistent, torchmetrics' running states, and gradients if they outlive a boundary."""
     parts = list(module.named_modules())
     return {
         "buffers": dict(_hidden_buffers(parts)),
@@ -23,9 +22,11 @@ def dump(module: torch.nn.Module) -> State:
             }
             for name, metric in _metrics(parts)
         },
-        "gradients": {}
-        if getattr(module, "automatic_optimization", True)
-        else {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None},
+        "gradients": {
+            name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None
+        }
+        if gradients
+        else {},
     }
 
 
@@ -34,11 +35,6 @@ def load_buffers(module: torch.nn.Module, state: State) -> None:
     with torch.no_grad():
         for name, value in state.items():
             buffers[name].copy_(value)
-
-
-def of_callbacks(callbacks: Iterable[object]) -> list[torch.nn.Module]:
-    """The modules that callbacks keep: averages of the trained one."""
-    return [value for callback in callbacks for value in vars(callback).values() if isinstance(value, AveragedModel)]
 
 
 def _flat(state: Any) -> Any:

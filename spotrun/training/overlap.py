@@ -18,6 +18,7 @@ from torch import Tensor
 
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, is_plain
 from spotrun.checkpoint.staging import Staged
+from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
 """So much less is copied in less than a millisecond: what it takes to do so later costs as much."""
@@ -26,11 +27,11 @@ PROBE_EVERY = 32
 
 
 class Overlap:
-    """Of one Trainer. Manual optimisation is left alone: its script decides when optimizers write."""
+    """Of one training. Manual optimisation is left alone: its script decides when optimizers write."""
 
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self._allowed = bool(trainer.lightning_module.automatic_optimization)
+    def __init__(self, framework: Framework) -> None:
+        self._framework = framework
+        self._allowed = framework.steps_optimizers
         self._snapshots = 0
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
@@ -38,7 +39,7 @@ class Overlap:
         if not self._allowed:
             return []
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
-        owned = set(_owned(self._trainer.optimizers)) if large else set()
+        owned = set(_owned(self._framework.optimizers)) if large else set()
         found = [piece for piece in large if _place(piece.tensor) in owned and _is_watched(piece.tensor)]
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
-from spotrun.lightning.connectors import position, state
 from spotrun.trainer_link import EpochEnded, Progress
+from spotrun.training.framework import Framework
 from spotrun.training.session import Agent
 
 PROGRESS_INTERVAL_S = 0.1
 
 
-class Story:
-    """Tells of one Trainer, and not more often than anybody can read."""
+class ProgressReporter:
+    """Reports on one training, and not more often than anybody can read."""
 
-    def __init__(self, trainer: Any, agent: Agent) -> None:
-        self._trainer = trainer
+    def __init__(self, framework: Framework, agent: Agent) -> None:
+        self._framework = framework
         self._agent = agent
         self._told_at = float("-inf")
 
@@ -25,34 +25,29 @@ class Story:
         if not always and now - self._told_at < PROGRESS_INTERVAL_S:
             return
         self._told_at = now
-        epochs = self._trainer.max_epochs
+        here = self._framework
         self._agent.tell(
             Progress(
-                epoch=position.epoch(self._trainer),
-                batch=position.batches_done(self._trainer),
-                batches=position.batches(self._trainer),
-                step=self._trainer.global_step,
-                epochs=epochs if epochs and epochs > 0 else 0,
+                epoch=here.epoch,
+                batch=here.batch,
+                batches=here.batches,
+                step=here.step,
+                epochs=here.epochs,
                 phase=phase,
-                metrics=metrics(self._trainer),
+                metrics=finite_metrics(here),
             )
         )
 
     def epoch_ended(self, epoch: int, batches: int, samples: int) -> None:
+        here = self._framework
         self._agent.tell(
-            EpochEnded(
-                epoch=epoch,
-                step=self._trainer.global_step,
-                batches=batches,
-                samples=samples,
-                metrics=metrics(self._trainer),
-            )
+            EpochEnded(epoch=epoch, step=here.step, batches=batches, samples=samples, metrics=finite_metrics(here))
         )
 
 
-def metrics(trainer: Any) -> dict[str, float]:
+def finite_metrics(framework: Framework) -> dict[str, float]:
     """The last known metrics that are finite numbers, which is what JSON can say."""
-    values = {name: _number(value) for name, value in state.last_metrics(trainer).items()}
+    values = {name: _number(value) for name, value in framework.metrics().items()}
     return {name: value for name, value in values.items() if value is not None}
 
 

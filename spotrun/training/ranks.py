@@ -17,8 +17,8 @@ from torch import Tensor, distributed
 
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
 from spotrun.checkpoint.staging import Aside, Staged
-from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import Message
+from spotrun.training.figures import FiguresBox
 from spotrun.training.image_memory import ImageMemory, Memory, Received
 
 LONGEST_FETCH = timedelta(hours=24)
@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """All processes of a Trainer, seen from one of them."""
+    """All processes of a training, seen from one of them."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.rank: int = trainer.global_rank
-        self.size: int = trainer.world_size
-        met = self.size > 1 and distributed.is_available() and distributed.is_initialized()
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        met = size > 1 and distributed.is_available() and distributed.is_initialized()
         self._group: Any = distributed.new_group(backend="gloo", timeout=LONGEST_FETCH) if met else None
 
     def agree(self, value: int) -> int:

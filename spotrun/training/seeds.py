@@ -7,7 +7,6 @@ Nothing has to be saved then, and nothing can drift (docs/decisions/002-order-of
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +19,6 @@ import torch
 def derive(*parts: object) -> int:
     """A 64-bit seed from parts whose `repr` is stable: numbers, texts, tuples of them."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
-
-
-def of_user() -> int:
-    """What the script gave to `seed_everything`, else 0."""
-    text = os.environ.get("PL_GLOBAL_SEED", "0")
-    return int(text) if text.isdecimal() else 0
 
 
 def seed_process(seed: int) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 from spotrun import trainer_link
 from spotrun.checkpoint.snapshot import ImagePlan, Piece
 from spotrun.checkpoint.staging import Aside, Staged, Stager
-from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
@@ -36,6 +35,7 @@ from spotrun.trainer_link import (
     SnapshotWanted,
     TrainerLink,
 )
+from spotrun.training.figures import FiguresBox
 from spotrun.training.image_memory import Arrival, ImageMemory
 
 LISTENER_ENDS_WITHIN_S = 5.0
@@ -94,7 +94,7 @@ class Session:
         self.figures = FiguresBox()
         self._over = threading.Event()
 
-    def begin(self, lightning: str) -> tuple[Resume, ImageMemory | None]:
+    def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
         Say hello and wait for what to resume from, however long the agent takes to find it. What it has yet to fetch
         is waited for where it is needed.
@@ -103,7 +103,7 @@ class Session:
             LinkClosed: the agent is gone.
         """
         self._link.send(
-            Hello(pid=os.getpid(), lightning=lightning, torch=str(torch.__version__), python=platform.python_version())
+            Hello(pid=os.getpid(), lightning=framework, torch=str(torch.__version__), python=platform.python_version())
         )
         resume, fds = self._wait_for_resume()
         memory = None

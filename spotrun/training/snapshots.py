@@ -1,7 +1,7 @@
 """
 Snapshots of a training: when one is due, what is in it, and the way into an arena.
 
-A snapshot is Lightning's own checkpoint plus what it forgets, under the key "spotrun".
+A snapshot is the framework's own checkpoint plus what that forgets, under the key "spotrun".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -19,16 +19,14 @@ import spotrun
 from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
-from spotrun.lightning.connectors import averaging
-from spotrun.lightning.connectors import state as lightning_state
-from spotrun.lightning.connectors.loops import Loops
-from spotrun.lightning.training_data import TrainingData
-from spotrun.lightning.unsupported import refuse
 from spotrun.trainer_link import SnapshotTaken
-from spotrun.training import machine, module_state, tensors
-from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs
+from spotrun.training import machine, module_state, tensors, unsupported
+from spotrun.training.data.training_data import TrainingData
+from spotrun.training.framework import OPTIMIZERS, STEP, Framework, State
+from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
-from spotrun.training.progress import metrics
+from spotrun.training.place import Place
+from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.attributes import Attributes
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
@@ -38,27 +36,6 @@ LAST_ARENA_WAIT_S = 600.0
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
-
-State = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Place:
-    """
-    Where a snapshot was taken: after `batch` batches of `epoch`, perhaps before their validation, or after the
-    epoch's end.
-    """
-
-    epoch: int
-    batch: int
-    validation_due: bool = False
-    epoch_ended: bool = False
-    finished: bool = False
-
-    @property
-    def overlaps(self) -> bool:
-        """The next thing to come is a batch of the same epoch, and no hook of an epoch or a validation."""
-        return not (self.validation_due or self.epoch_ended or self.finished)
 
 
 @dataclass(frozen=True)
@@ -90,33 +67,30 @@ class _Decision(IntEnum):
 
 class Snapshots:
     """
-    The snapshots of one Trainer, each `every_steps` optimizer steps and whenever the agent wants one.
+    The snapshots of one training, one each `every_steps` optimizer steps and whenever the agent wants one.
 
-    `loss` is the last one, for the agent to know whether it is finite.
+    `attributes` has to be set before the first.
     """
 
     def __init__(
         self,
-        trainer: Any,
+        framework: Framework,
         agent: Agent,
         ranks: Ranks,
         data: TrainingData,
-        loops: Loops,
         *,
         seed: int,
         every_steps: int | None,
     ) -> None:
-        self._trainer = trainer
+        self._framework = framework
         self._agent = agent
         self._ranks = ranks
         self._data = data
-        self._loops = loops
         self._seed = seed
         self._every_steps = every_steps
-        self._step = trainer.global_step
-        self._overlap = Overlap(trainer)
+        self._step = framework.step
+        self._overlap = Overlap(framework)
         self._on_its_way: _OnItsWay | None = None
-        self.loss: Any = None
         self.attributes: Attributes
 
     def resumed_at(self, step: int) -> None:
@@ -131,7 +105,7 @@ class Snapshots:
 
     def _interval_is_over(self) -> bool:
         every = self._every_steps
-        return every is not None and self._trainer.global_step // every > self._step // every
+        return every is not None and self._framework.step // every > self._step // every
 
     def take_if_wanted(self, place: Place, state: State | None = None) -> None:
         """
@@ -167,11 +141,11 @@ class Snapshots:
             return
         waited_s = time.perf_counter() - waiting
         self._agent.snapshot_wanted.clear()
-        before, self._step = self._step, self._trainer.global_step
+        before, self._step = self._step, self._framework.step
         later = self._overlap.pieces(plan) if place.overlaps and not final else []
         watch = self._overlap.watch(later)
-        weights = list(self._trainer.lightning_module.parameters())
-        finite = self._agent.aside(partial(tensors.are_finite, self.loss, weights), weights)
+        weights = list(self._framework.module.parameters())
+        finite = self._agent.aside(partial(tensors.are_finite, self._framework.loss, weights), weights)
         overlapped = bool(later) and not watch.probes
         if not overlapped:
             finite.begin()  # another thread looks while this one copies
@@ -194,12 +168,12 @@ class Snapshots:
             size_bytes=plan.size_bytes,
             epoch=place.epoch,
             batch=place.batch,
-            step=self._trainer.global_step,
+            step=self._framework.step,
             stall_s=0.0,
             finite=True,
             final=final,
             epoch_ended=place.epoch_ended,
-            metrics=metrics(self._trainer),
+            metrics=finite_metrics(self._framework),
         )
 
     def settle(self, *, wait: bool = True) -> None:
@@ -228,49 +202,45 @@ class Snapshots:
     def plan(self, state: State) -> ImagePlan:
         """
         Raises:
-            TrainingRefused: the state holds what no image can hold.
+            TrainingUnsupported: the state holds what no image can hold.
         """
         meta = state[KEY]["place"] | {
-            "step": state["global_step"],
+            "step": state[STEP],
             "spotrun": spotrun.__version__,
-            "lightning": state["pytorch-lightning_version"],
+            "lightning": self._framework.version,
             **machine.facts(),
         }
         try:
             return plan_image(state, meta, lenient=LENIENT)
         except Unsavable as problem:
-            refuse(self._agent, f"the state holds {problem}", f"leave {problem.where} out of the saved state")
+            hint = f"leave {problem.where} out of the saved state"
+            unsupported.reject(self._agent, f"the state holds {problem}", hint)
 
     def state(self, place: Place) -> State:
         """Everything that the rest of the training depends on. Tensors are the living ones."""
-        trainer = self._trainer
-        state = lightning_state.dump(trainer)
+        framework = self._framework
+        state = framework.dump()
         state[KEY] = {
-            "place": vars(place).copy(),
+            "place": place.to_dict(),
             "seed": self._seed,
-            "should_stop": bool(trainer.should_stop),
-            "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "loaded_at": self._loops.loaded_at(),
-            "averaging": averaging.dump(trainer),
-            "logs": text_logs.dump(trainer),
-            "mlflow": mlflow_files.dump(trainer),
-            "mlflow_client": mlflow_client.dump(trainer),
+            **framework.dump_rest(),
+            **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
-        state[lightning_state.OPTIMIZERS] = state.pop(lightning_state.OPTIMIZERS)  # last, as a resume needs it last
+        state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
         return state
 
     def _own(self, place: Place) -> State:
         """What each rank has for itself."""
-        trainer, module = self._trainer, self._trainer.lightning_module
+        framework = self._framework
         return {
-            "metrics": lightning_state.dump_metrics(trainer),
+            "metrics": framework.dump_metrics(),
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
-            "module": module_state.dump(module),
+            "module": module_state.dump(framework.module, gradients=not framework.steps_optimizers),
             "attributes": self.attributes.changed(),
-            "callbacks": [module_state.dump(kept) for kept in module_state.of_callbacks(trainer.callbacks)],
+            "callbacks": [module_state.dump(average) for average in framework.averages],
             # Ranks have running statistics of their own; those of rank 0 are in the weights.
-            "buffers": dict(module.named_buffers()) if self._ranks.rank else {},
+            "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},
         }
 
 

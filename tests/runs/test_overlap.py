@@ -82,24 +82,28 @@ def test_a_drain_ends_in_a_whole_snapshot(zygote: Zygote, tmp_path: Path) -> Non
 # --- the parts
 
 
-def _trainer(module: nn.Module) -> SimpleNamespace:
+def _framework(module: nn.Module) -> SimpleNamespace:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
     sum(parameter.sum() for parameter in module.parameters()).backward()
     optimizer.step()
-    return SimpleNamespace(lightning_module=SimpleNamespace(automatic_optimization=True), optimizers=[optimizer])
+    return SimpleNamespace(steps_optimizers=True, optimizers=[optimizer])
 
 
 def test_what_optimizers_own_is_copied_later_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "FROM_BYTES", 0)
     monkeypatch.setattr(overlap, "PIECE_FROM_BYTES", 1000)
     module = nn.Sequential(nn.Linear(30, 30), nn.BatchNorm1d(300))
-    trainer = _trainer(module)
-    state = {"weights": module.state_dict(), "optimizer": trainer.optimizers[0].state_dict(), "other": torch.ones(900)}
+    framework = _framework(module)
+    state = {
+        "weights": module.state_dict(),
+        "optimizer": framework.optimizers[0].state_dict(),
+        "other": torch.ones(900),
+    }
     owned = [module[0].weight, module[1].weight, module[1].bias]
     moments = [
-        trainer.optimizers[0].state[parameter][name] for parameter in owned for name in ("exp_avg", "exp_avg_sq")
+        framework.optimizers[0].state[parameter][name] for parameter in owned for name in ("exp_avg", "exp_avg_sq")
     ]
-    found = Overlap(trainer).pieces(plan_image(state, {}))
+    found = Overlap(framework).pieces(plan_image(state, {}))
     assert {piece.tensor.data_ptr() for piece in found} == {tensor.data_ptr() for tensor in [*owned, *moments]}
 
 
@@ -107,8 +111,8 @@ def test_a_weight_whose_memory_is_not_its_value_is_copied_at_once(monkeypatch: p
     monkeypatch.setattr(overlap, "FROM_BYTES", 0)
     monkeypatch.setattr(overlap, "PIECE_FROM_BYTES", 0)
     module = nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)
-    trainer = _trainer(module)
-    found = Overlap(trainer).pieces(plan_image(dict(module.named_parameters()), {}))
+    framework = _framework(module)
+    found = Overlap(framework).pieces(plan_image(dict(module.named_parameters()), {}))
     assert [piece.tensor.data_ptr() for piece in found] == [module.bias.data_ptr()]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spotrun.account.summary import summarise
 from spotrun.agent.figures import figures
-from spotrun.lightning.figures import FiguresBox
 from spotrun.trainer_link import Figures
+from spotrun.training.figures import FiguresBox
 from tests.support.histories import History
 
 NAMES = {"cost_usd", "usd_per_epoch", "lost_s", "attempt"}

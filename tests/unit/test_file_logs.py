@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from pytorch_lightning.loggers import CSVLogger
@@ -23,9 +22,8 @@ def test_a_resumed_csv_goes_on_in_its_own_columns(tmp_path: Path, name: str) -> 
     logged_by(straight, name, 0, 1)
     first, second = CSVLogger(tmp_path / "killed"), CSVLogger(tmp_path / "killed")
     logged_by(first, name, 0)
-    saved = text_logs.dump(SimpleNamespace(is_global_zero=True, loggers=[first]))
-    resumed = SimpleNamespace(is_global_zero=True, loggers=[second])
-    text_logs.continue_version(resumed, saved)
-    text_logs.load(resumed, saved)
+    saved = text_logs.dump([first])
+    text_logs.continue_run([second], saved)
+    text_logs.load([second], saved)
     logged_by(second, name, 1)
     assert Path(second.log_dir, text_logs.CSV).read_text() == Path(straight.log_dir, text_logs.CSV).read_text()

@@ -86,6 +86,7 @@ ONLY_IN = {
     "google": ("store/gcs.py",),
     "google_crc32c": ("store/http.py",),
 }
+IMPORTING = ("import_module", "__import__", "find_spec")
 FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = sorted(path for path in FILES if path.name == "__init__.py")
 PURE_FILES = [path for path in FILES if path.relative_to(ROOT).as_posix().startswith(PURE)]
@@ -112,18 +113,27 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> tuple[tuple[int, str], ...]:
-    """Line and dotted name of each import, those inside of functions and for type checkers included."""
+    """Line and dotted name of each import: also inside of functions, for type checkers, and by a name in a text."""
     return tuple(_imports(tree_of(path)))
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in IMPORTING and node.args:
+            name = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield node.lineno, name.value
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
             if node.module.split(".")[0] == "spotrun":
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def parts_imported_by(path: Path) -> Iterator[tuple[int, str]]:
@@ -221,6 +231,8 @@ def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
         "    from spotrun import cli",
         "    import torch.nn",
         "    from spotrun.clouds.local import driver",
+        "importlib.import_module('pytorch_lightning.callbacks')",
+        "import_module(f'lightning.{name}')",
     )
     source.write_text("\n".join(lines))
     assert set(imports_of(source)) == {
@@ -229,6 +241,8 @@ def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
         (3, "torch.nn"),
         (4, "spotrun.clouds.local"),
         (4, "spotrun.clouds.local.driver"),
+        (5, "pytorch_lightning.callbacks"),
+        (6, "lightning."),
     }
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}})
     assert cycle_in({"a": {"b"}, "b": {"c"}}) == []

@@ -1,4 +1,4 @@
-"""Where spotrun.lightning touches Lightning and the process that it is in, read off its own text."""
+"""Where spotrun touches Lightning and the process that it is in, read off its own text."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import spotrun.lightning
+import spotrun
 from spotrun.lightning.connectors import averaging, names
 from spotrun.training.log_files import mlflow_files, text_logs
 from tests.support.repository import ROOT as REPOSITORY
 
-ROOT = Path(spotrun.lightning.__file__).parent
+ROOT = Path(spotrun.__file__).parent
+LIGHTNING, TRAINING = ROOT / "lightning", ROOT / "training"
 OF_TORCH = {
     "_buffers", "_foreach_norm", "_non_persistent_buffers_set", "_version",
     "_optimizer_load_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks",
@@ -40,21 +41,27 @@ def private_names(paths: Iterator[Path]) -> dict[str, str]:
 
 
 def test_private_names_of_lightning_are_used_in_one_place() -> None:
-    elsewhere = private_names(ROOT.glob("*.py"))
-    assert {name: place for name, place in elsewhere.items() if name not in OF_TORCH | OF_TORCHMETRICS} == {}
+    """Training knows the loggers' own as well, as a checkpoint holds their files."""
+    of_loggers = {*text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES} | OF_MLFLOW
+    for paths, allowed in (
+        (LIGHTNING.glob("*.py"), set()),
+        ((TRAINING / "log_files").glob("*.py"), of_loggers),
+        ((path for path in TRAINING.rglob("*.py") if path.parent.name != "log_files"), OF_TORCH | OF_TORCHMETRICS),
+    ):
+        elsewhere = private_names(paths)
+        assert {name: place for name, place in elsewhere.items() if name not in allowed} == {}
 
 
 def test_every_private_name_is_asked_for_before_a_training_starts() -> None:
-    asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
-    asked |= {*averaging.PRIVATE_NAMES, *text_logs.PRIVATE_NAMES, *mlflow_files.PRIVATE_NAMES}
-    asked |= {*names.RESULT_CLASSES, names.MODE} | THERE_LATER | OF_TORCHMETRICS | OF_MLFLOW
-    used = private_names((ROOT / "connectors").glob("*.py"))
+    asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")} | {*averaging.PRIVATE_NAMES}
+    asked |= {*names.RESULT_CLASSES, names.MODE} | THERE_LATER | OF_TORCHMETRICS
+    used = private_names((LIGHTNING / "connectors").glob("*.py"))
     assert {name: place for name, place in used.items() if name not in asked} == {}
 
 
 def test_no_signal_has_a_handler() -> None:
     """Nothing, and no collective call least of all, may happen between any two instructions of a training."""
-    for path in ROOT.rglob("*.py"):
+    for path in [*LIGHTNING.rglob("*.py"), *TRAINING.rglob("*.py")]:
         imported = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import)]
         assert "signal" not in [alias.name for node in imported for alias in node.names], path
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from spotrun.training.framework import Stage
 
-def exchange(trainer: Any, exact: Callable[[Any, str], Any]) -> None:
+
+def exchange(trainer: Any, exact: Callable[[Any, Stage], Any]) -> None:
     """Every loader that fit() makes ready goes through `exact(loader, "train" or "validate")`."""
     original = trainer._data_connector._prepare_dataloader
 
     def prepare(dataloader: Any, shuffle: bool, mode: Any) -> Any:
-        stage = "train" if mode.value == "train" else "validate"
+        stage: Stage = "train" if mode.value == "train" else "validate"
         return exact(original(dataloader, shuffle=shuffle, mode=mode), stage)
 
     trainer._data_connector._prepare_dataloader = prepare

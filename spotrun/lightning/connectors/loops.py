@@ -1,59 +1,35 @@
 """
-A tap on the training loops.
+Hooks of the training loops that come after all others.
 
-It puts functions on the loop *objects* of the one Trainer that runs: what runs between two batches has no public hook
-that comes after all others.
+Lightning has no public hook for that. So functions of ours are put around methods of the loop *objects* of the one
+Trainer that runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-
-class Tap(Protocol):
-    """Called by the loops, after every callback and every hook of the module had its turn."""
-
-    def loading(self, stage: str, epoch: int) -> AbstractContextManager[None]:
-        """Around the making of loaders, "train" or "validate", which may be the script's own code."""
-
-    def epoch_begins(self) -> None: ...
-
-    def batch_begins(self) -> None: ...
-
-    def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
-        """
-        The batch is trained and counted; its validation, if due, comes next. `boundary`: no gradient is pending.
-        """
-
-    def step_ends(self) -> None:
-        """As `batch_ends` on a boundary, with its validation done, and with more batches of this epoch to come."""
-
-    def epoch_closes(self) -> None:
-        """The batches and validations of an epoch are done; its end hooks come next."""
-
-    def epoch_ends(self) -> None:
-        """All that belongs to the epoch is done; `epoch()` is the next one."""
-
-    def run_ends(self) -> None:
-        """Training is done, all `on_train_end` hooks included."""
+from spotrun.training.framework import Hooks, Stage
 
 
 class Loops:
-    """The loops of one Trainer, with a tap on them; `resume` says how to enter them."""
+    """The loops of one Trainer, which call `Hooks` while they are open; `resume` says how to enter them."""
 
-    def __init__(self, trainer: Any, tap: Tap) -> None:
+    _hooks: Hooks
+
+    def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self._fit = trainer.fit_loop
         self._epoch = trainer.fit_loop.epoch_loop
-        self._tap = tap
         self._entering: dict[str, Any] | None = None
         self._loaded_at: dict[str, int] = {}
         self._tapped: list[tuple[object, str]] = []
 
-    def open(self) -> None:
+    def open(self, hooks: Hooks) -> None:
+        self._hooks = hooks
         for loop, name, function in (
             (self._fit, "setup_data", partial(self._make_loaders, "train")),
             (self._epoch.val_loop, "setup_data", partial(self._make_loaders, "validate")),
@@ -84,12 +60,12 @@ class Loops:
         """In `Callback.setup`: until `enter`, loaders are made as if it were these epochs (see `loaded_at`)."""
         self._loaded_at = epochs
 
-    def _make_loaders(self, stage: str, original: Callable[[], None]) -> None:
+    def _make_loaders(self, stage: Stage, original: Callable[[], None]) -> None:
         current = self._fit.epoch_progress.current
         epoch = self._loaded_at.get(stage, current.completed)
         true, current.completed = current.completed, epoch
         try:
-            with self._tap.loading(stage, epoch):
+            with self._hooks.loading(stage, epoch):
                 original()
         finally:
             current.completed = true
@@ -125,7 +101,7 @@ class Loops:
         self._epoch.val_loop.restarting = False
 
     def _on_epoch_start(self, original: Callable[[], None]) -> None:
-        self._tap.epoch_begins()
+        self._hooks.epoch_begins()
         original()
 
     def _advance(self, original: Callable[[Any], None], fetcher: Any) -> None:
@@ -136,26 +112,26 @@ class Loops:
             self._epoch.max_steps = entering["max_steps"]
             if entering["validation_due"]:
                 return  # its batch was trained before; on_advance_end validates
-        self._tap.batch_begins()
+        self._hooks.batch_begins()
         original(fetcher)
 
     def _on_batch_end(self, original: Callable[[Any], None], fetcher: Any) -> None:
         boundary = not self._epoch._should_accumulate()
         due = not self._epoch._skip_next_val and self._epoch._should_check_val_fx(fetcher)
-        self._tap.batch_ends(boundary=boundary, validation_due=due)
+        self._hooks.batch_ends(boundary=boundary, validation_due=due)
         original(fetcher)
         if boundary and not self._epoch.done:
-            self._tap.step_ends()
+            self._hooks.step_ends()
 
     def _on_epoch_end(self, original: Callable[[], None]) -> None:
         self._fit._restarting = False
-        self._tap.epoch_closes()
+        self._hooks.epoch_closes()
         original()
-        self._tap.epoch_ends()
+        self._hooks.epoch_ends()
 
     def _on_run_end(self, original: Callable[[], None]) -> None:
         original()
-        self._tap.run_ends()
+        self._hooks.finish()
 
 
 def _around(function: Callable[..., None], original: Callable[..., None]) -> Callable[..., None]:

@@ -79,8 +79,8 @@ def moved(trainer: Any) -> list[str]:
         missing.append(f"utilities.combined_loader.CombinedLoader.{MODE}")
     for parts, needed in (
         (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
-        (text_logs.file_loggers(trainer), text_logs.PRIVATE_NAMES),
-        (mlflow_files.all_loggers(trainer), mlflow_files.PRIVATE_NAMES),
+        (text_logs.writing_files(trainer.loggers), text_logs.PRIVATE_NAMES),
+        (mlflow_files.of_mlflow(trainer.loggers), mlflow_files.PRIVATE_NAMES),
     ):
         missing += [f"{type(part).__name__}.{name}" for part in parts for name in needed if not hasattr(part, name)]
     return missing

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from spotrun.lightning.connectors.names import result_classes
+from spotrun.training.framework import OPTIMIZERS, State
 
-State = dict[str, Any]
 LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
 """Is given the optimizers, and Lightning's way to load a state into each."""
-
-OPTIMIZERS = "optimizer_states"
-"""The part of a state that is theirs."""
 
 
 def dump(trainer: Any) -> State:

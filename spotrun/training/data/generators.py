@@ -41,7 +41,7 @@ def kept_by(**roots: object) -> Own:
 
 
 def kept_by_modules(module: torch.nn.Module) -> Own:
-    """Those in attributes of a module and of its parts, and no further: it knows its Trainer, and so everything."""
+    """Those in attributes of a module and of its parts, and no further: it may know its framework, which knows all."""
     return {
         f"{path}.{name}": value
         for path, part in module.named_modules()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -11,20 +10,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from spotrun.training import seeds
 from spotrun.training.data import data_order, generators, streams
 from spotrun.training.data.proxy import Stand
+from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
 """Lightning reads one batch ahead of the one that is trained, of a loader without a length."""
-
-
-@dataclass(frozen=True)
-class Where:
-    """The epoch and batch in it that a pass begins with, which loader of the Trainer it is, and whether short ones
-    are begun again when they end."""
-
-    epoch: int
-    batch: int
-    number: int = 0
-    cycling: bool = False
 
 
 class Feed(Stand):
@@ -56,7 +45,7 @@ class Passes:
     of another within an epoch is a further cycle.
     """
 
-    def __init__(self, loader: Any, seed: int, rank: int, where: Callable[[Passes], Where]) -> None:
+    def __init__(self, loader: Any, seed: int, rank: int, where: Callable[[Passes], PassStart]) -> None:
         self._user_loader = loader
         self._where = where
         self._seed = seed
@@ -64,10 +53,10 @@ class Passes:
         self._key: tuple[int, ...] = ()
         self._first = 0
         self._current: _Pass | None = None
-        self._resumed: dict[str, Any] | None = None
+        self._resumed: StreamPosition | None = None
         self._epoch: int | None = None
         self._cycle = 0
-        self.begun: Where | None = None
+        self.begun: PassStart | None = None
         self.order: data_order.ExactOrder | None = None
         self._stream: streams.Stream | None = None
         self._own = data_order.order_generators(loader)
@@ -92,17 +81,19 @@ class Passes:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """The pass that begins where `state` was taken (see `state`) is to begin with it."""
-        self._resumed = state
+        self._resumed = StreamPosition(**state) if state else None
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
         """What beginning there needs besides the numbers; None where that is nothing."""
         if self._stream is None or self._current is None:
             return None
         if epoch_ended:
-            return {"epoch": epoch + 1, "batch": 0, "ended": False, "state": self.state_between()}
-        if self._current.ended and self._current.number == batch:
-            return {"epoch": epoch, "batch": batch, "ended": True, "state": self.state_between()}
-        return {"epoch": epoch, "batch": batch, "ended": False, "state": self._current.states.get(batch)}
+            position = StreamPosition(epoch + 1, 0, ended=False, state=self.state_between())
+        elif self._current.ended and self._current.number == batch:
+            position = StreamPosition(epoch, batch, ended=True, state=self.state_between())
+        else:
+            position = StreamPosition(epoch, batch, ended=False, state=self._current.states.get(batch))
+        return position.to_dict()
 
     def state_between(self) -> Any:
         """The state of a stream between two passes, None where it has none."""
@@ -131,7 +122,7 @@ class Passes:
             self._current = self._begin_stream(self._stream, root) if self._stream else _Pass(iter(self._loader))
         return self._current
 
-    def _count_cycle(self, where: Where) -> None:
+    def _count_cycle(self, where: PassStart) -> None:
         if not where.cycling:
             self._cycle, self._first = 0, where.batch
         elif self._epoch == where.epoch and self._current is not None and self._current.ended:
@@ -142,19 +133,16 @@ class Passes:
 
     def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
         stream.place[:] = stream.place.new_tensor(self._key)
-        resumed = self._resumed or {}
-        if (resumed.get("epoch"), resumed.get("batch")) != (self._epoch, self._first):
-            resumed = {}
-        state = resumed.get("state")
-        if resumed.get("ended"):
-            self._load(stream.between, state)
+        resumed = self._resumed if self._resumed and self._resumed.begins(self._epoch, self._first) else None
+        if resumed and resumed.ended:
+            self._load(stream.between, resumed.state)
             return _StreamPass(iter(()), root, self._rank, None, number=self._first)
-        if state is None:
+        if resumed is None or resumed.state is None:
             begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
             for _ in range(self._first):
                 next(begun, None)
             return begun
-        self._load(stream.inside if self._first else stream.between, state)
+        self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
 
     def _load(self, holder: Any, state: Any) -> None:

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spotrun.training.log_files import mlflow_files
-
-State = dict[str, Any]
+from spotrun.training.log_files.text_logs import Loggers, State
 
 TAG = "spotrun.run"
 """Names the run that began it."""
@@ -22,14 +21,14 @@ _STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
 """What MLFlowLogger leaves out of the names of metrics."""
 
 
-def loggers(trainer: Any) -> list[Any]:
+def _ours(loggers: Loggers) -> list[Any]:
     """Those of this process whose store is no folder."""
-    return [each for each in mlflow_files.all_loggers(trainer) if mlflow_files.store_folder(each) is None]
+    return [each for each in mlflow_files.of_mlflow(loggers) if mlflow_files.store_folder(each) is None]
 
 
-def dump(trainer: Any) -> list[State]:
+def dump(loggers: Loggers) -> list[State]:
     """The run of each logger; what was logged before is on its way no more."""
-    return [_dump(logger) for logger in loggers(trainer)]
+    return [_dump(logger) for logger in _ours(loggers)]
 
 
 def _dump(logger: Any) -> State:
@@ -40,9 +39,9 @@ def _dump(logger: Any) -> State:
     return {"run": logger.run_id}
 
 
-def begin(trainer: Any, run_uid: str) -> None:
+def begin(loggers: Loggers, run_uid: str) -> None:
     """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, if it did."""
-    for index, logger in enumerate(loggers(trainer)):
+    for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
         before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
         if before:
@@ -51,9 +50,9 @@ def begin(trainer: Any, run_uid: str) -> None:
             logger.experiment.set_tag(logger.run_id, TAG, mark)
 
 
-def continue_run(trainer: Any, saved: list[State]) -> None:
+def continue_run(loggers: Loggers, saved: list[State]) -> None:
     """In `Callback.setup`, when Lightning has begun a new run: the saved one instead."""
-    for logger, state in zip(loggers(trainer), saved, strict=False):
+    for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 
 

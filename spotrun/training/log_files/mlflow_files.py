@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotrun.training.log_files import text_logs
-
-State = dict[str, Any]
+from spotrun.training.log_files.text_logs import Loggers, State
 
 FOLDERS = ("metrics", "params", "tags")
 PRIVATE_NAMES = ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri")
@@ -23,21 +22,19 @@ MARK = "tags/spotrun.run"
 """The uid of the run that began it, as a tag that MLflow shows."""
 
 
-def loggers(trainer: Any) -> list[Any]:
+def _ours(loggers: Loggers) -> list[Any]:
     """Those of this process whose store is a folder; `mlflow_client` has the others."""
-    return [each for each in all_loggers(trainer) if store_folder(each) is not None]
+    return [each for each in of_mlflow(loggers) if store_folder(each) is not None]
 
 
-def all_loggers(trainer: Any) -> list[Any]:
+def of_mlflow(loggers: Loggers) -> list[Any]:
     """The MLFlowLoggers of this process, wherever they log to."""
-    if not trainer.is_global_zero:
-        return []
-    return [each for each in trainer.loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
+    return [each for each in loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
 
 
-def dump(trainer: Any) -> list[State]:
+def dump(loggers: Loggers) -> list[State]:
     """The run of each logger, with its files."""
-    return [_dump(logger) for logger in loggers(trainer)]
+    return [_dump(logger) for logger in _ours(loggers)]
 
 
 def _dump(logger: Any) -> State:
@@ -54,9 +51,9 @@ def _dump(logger: Any) -> State:
     }
 
 
-def begin(trainer: Any, run_uid: str) -> None:
+def begin(loggers: Loggers, run_uid: str) -> None:
     """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, emptied of metrics."""
-    for index, logger in enumerate(loggers(trainer)):
+    for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
         before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
         if before:
@@ -70,9 +67,9 @@ def begin(trainer: Any, run_uid: str) -> None:
             (opened / MARK).write_text(mark)
 
 
-def continue_run(trainer: Any, saved: list[State]) -> None:
+def continue_run(loggers: Loggers, saved: list[State]) -> None:
     """In `Callback.setup`, when Lightning has begun a new run: the saved one instead, with its files as they were."""
-    for logger, state in zip(loggers(trainer), saved, strict=False):
+    for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder.parent / "meta.yaml").exists():
@@ -81,9 +78,9 @@ def continue_run(trainer: Any, saved: list[State]) -> None:
         _load(folder, state)
 
 
-def load(trainer: Any, saved: list[State]) -> None:
+def load(loggers: Loggers, saved: list[State]) -> None:
     """In `on_train_start`, after hyper-parameters were logged once more: the files as they were."""
-    for logger, state in zip(loggers(trainer), saved, strict=False):
+    for logger, state in zip(_ours(loggers), saved, strict=False):
         _load(_folder(logger), state)
 
 

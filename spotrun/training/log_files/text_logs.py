@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from spotrun.training.log_files import event_files
 
 State = dict[str, Any]
+Loggers = Sequence[Any]
 
 CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
@@ -30,9 +31,9 @@ MARK = ".spotrun"
 """In a version's folder: the uid of the run that began it."""
 
 
-def dump(trainer: Any) -> list[State]:
+def dump(loggers: Loggers) -> list[State]:
     """The version and the files of each logger that writes files; flushes them."""
-    return [_dump(logger, pattern) for logger, pattern in _kinds(trainer)]
+    return [_dump(logger, pattern) for logger, pattern in _kinds(loggers)]
 
 
 def _dump(logger: Any, pattern: str) -> State:
@@ -64,9 +65,9 @@ def content_of(tensor: torch.Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def begin(trainer: Any, run_uid: str) -> None:
+def begin(loggers: Loggers, run_uid: str) -> None:
     """In `Callback.setup` of a fresh start: in the version that the same run began before, without its files."""
-    kinds = _kinds(trainer)
+    kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
         if version is not None:
@@ -93,9 +94,9 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
     return mark.exists() and mark.read_text() == run_uid
 
 
-def continue_version(trainer: Any, saved: list[State]) -> None:
+def continue_run(loggers: Loggers, saved: list[State]) -> None:
     """In `Callback.setup`, when Lightning has opened a new version: the saved one instead."""
-    for (logger, pattern), state in zip(_kinds(trainer), saved, strict=False):
+    for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
         if state["files"] is None:  # now, as a CSVLogger that is opened deletes its file
             state["files"] = _left_here(logger, state["extents"])
@@ -124,9 +125,9 @@ def _move(logger: Any, pattern: str, version: int | str) -> None:
         opened.rmdir()
 
 
-def load(trainer: Any, saved: list[State]) -> None:
+def load(loggers: Loggers, saved: list[State]) -> None:
     """In `on_train_start`, after hyper-parameters were logged once more: the files as they were."""
-    for (logger, pattern), state in zip(_kinds(trainer), saved, strict=False):
+    for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         _remove_files(logger, pattern)
         if pattern == CSV:
@@ -173,16 +174,14 @@ def _files(logger: Any, pattern: str) -> dict[str, Path]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
 
-def _kinds(trainer: Any) -> list[tuple[Any, str]]:
-    return [(logger, PATTERNS[_kind(logger)]) for logger in file_loggers(trainer)]
+def _kinds(loggers: Loggers) -> list[tuple[Any, str]]:
+    return [(logger, PATTERNS[_kind(logger)]) for logger in writing_files(loggers)]
 
 
 def _kind(logger: Any) -> str:
     return next((cls.__name__ for cls in type(logger).__mro__ if cls.__name__ in PATTERNS), "")
 
 
-def file_loggers(trainer: Any) -> list[Any]:
+def writing_files(loggers: Loggers) -> list[Any]:
     """The loggers of this process whose files are known here, and are local."""
-    if not trainer.is_global_zero:
-        return []
-    return [logger for logger in trainer.loggers if _kind(logger) and "://" not in str(logger.root_dir)]
+    return [logger for logger in loggers if _kind(logger) and "://" not in str(logger.root_dir)]

@@ -1,5 +1,5 @@
 """
-Plain values that a script keeps in attributes of its LightningModule: `self.training_step_outputs`, a counter.
+Plain values that a script keeps in attributes of its module: `self.training_step_outputs`, a counter.
 
 Nothing saves them, and what an epoch's end makes of them would lack the batches before a resume. So those that have
 changed since fit() began are part of a snapshot.
@@ -8,6 +8,7 @@ changed since fit() began are part of a snapshot.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -21,18 +22,17 @@ LARGE_ELEMENTS = 1 << 16
 
 
 class Attributes:
-    """Those of one module, as they were when this object was made, in `Callback.on_fit_start`."""
+    """Those of one module, as they were when this object was made. Names in `left_out` are not the script's."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, left_out: Collection[str]) -> None:
         self._module = module
-        base = next(cls for cls in type(module).__mro__ if cls.__name__ == "LightningModule")
-        self._lightnings = vars(base()).keys()
+        self._left_out = left_out
         self._before = {name: _small(value) for name, value in self._plain().items()}
 
     def _plain(self) -> dict[str, Any]:
-        """Public ones only: what begins with an underscore is Lightning's or torch's."""
+        """Public ones only: what begins with an underscore is the framework's or torch's."""
         public = {name: value for name, value in vars(self._module).items() if not name.startswith("_")}
-        values = {name: _builtin(value) for name, value in public.items() if name not in self._lightnings}
+        values = {name: _builtin(value) for name, value in public.items() if name not in self._left_out}
         return {name: value for name, value in values.items() if _is_plain(value)}
 
     def changed(self) -> dict[str, Any]:

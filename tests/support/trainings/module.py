@@ -171,5 +171,5 @@ def small_net():
 def await_room(trainer):
     """Until the agent's arenas are there and one is free."""
     (callback,) = [each for each in trainer.callbacks if type(each).__name__ == "SpotrunCallback"]
-    while not callback._run._agent.any_room():
+    while not callback._fit._agent.any_room():
         time.sleep(0.001)

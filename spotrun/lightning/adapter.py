@@ -1,0 +1,190 @@
+"""Lightning behind the port `Framework`: what training asks, answered from one Trainer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from spotrun.lightning import unsupported
+from spotrun.lightning.connectors import averaging, loaders, names, position
+from spotrun.lightning.connectors import state as trainer_state
+from spotrun.lightning.connectors.loops import Loops
+from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, Stage, State
+from spotrun.training.optimizer_states import OptimizerStates
+from spotrun.training.place import Place
+
+
+class LightningFramework:
+    """One Trainer. `loss` is what its newest batch gave; the callback sets it."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._rest: State = {}
+        self._place: Place
+        self.name = names.package(trainer)
+        self.version = names.version(trainer)
+        self.rank: int = trainer.global_rank
+        self.ranks: int = trainer.world_size
+        self.loss: Any = None
+
+    @cached_property
+    def _loops(self) -> Loops:
+        """Not before `problems` has looked for the names that it uses."""
+        return Loops(self._trainer)
+
+    @property
+    def seed(self) -> int:
+        """What the script gave to `seed_everything`, else 0."""
+        text = os.environ.get("PL_GLOBAL_SEED", "0")
+        return int(text) if text.isdecimal() else 0
+
+    def problems(self) -> Sequence[Problem]:
+        return unsupported.problems(self._trainer)
+
+    # --- what is trained
+
+    @property
+    def module(self) -> nn.Module:
+        module: nn.Module = self._trainer.lightning_module
+        return module
+
+    @property
+    def optimizers(self) -> Sequence[Optimizer]:
+        optimizers: Sequence[Optimizer] = self._trainer.optimizers
+        return optimizers
+
+    @property
+    def steps_optimizers(self) -> bool:
+        return bool(self._trainer.lightning_module.automatic_optimization)
+
+    @property
+    def averages(self) -> Sequence[nn.Module]:
+        """Those that callbacks keep in attributes."""
+        kept = (value for callback in self._trainer.callbacks for value in vars(callback).values())
+        return [value for value in kept if isinstance(value, AveragedModel)]
+
+    @property
+    def own_attributes(self) -> frozenset[str]:
+        base = next(cls for cls in type(self.module).__mro__ if cls.__name__ == "LightningModule")
+        return frozenset(vars(base()))
+
+    @property
+    def loggers(self) -> Sequence[Any]:
+        return list(self._trainer.loggers) if self._trainer.is_global_zero else []
+
+    # --- where it is
+
+    @property
+    def epoch(self) -> int:
+        return position.epoch(self._trainer)
+
+    @property
+    def batch(self) -> int:
+        return position.batches_done(self._trainer)
+
+    @property
+    def batches(self) -> int:
+        return position.batches(self._trainer)
+
+    @property
+    def epochs(self) -> int:
+        epochs: int | None = self._trainer.max_epochs
+        return epochs if epochs and epochs > 0 else 0
+
+    @property
+    def step(self) -> int:
+        step: int = self._trainer.global_step
+        return step
+
+    @property
+    def is_done(self) -> bool:
+        return position.is_done(self._trainer)
+
+    def metrics(self) -> Mapping[str, Any]:
+        return trainer_state.last_metrics(self._trainer)
+
+    def log(self, figures: Mapping[str, float]) -> None:
+        """
+        To the loggers and never through `self.log`: `callback_metrics`, which schedulers and early stopping read, have
+        to stay as they are.
+        """
+        taken = self._trainer.logged_metrics
+        metrics = {name: value for name, value in figures.items() if name not in taken}
+        for logger in self._trainer.loggers:
+            logger.log_metrics(metrics=metrics, step=position.logged_step(self._trainer))
+            logger.save()
+
+    # --- its data
+
+    def loaders(self, stage: Stage) -> Sequence[Any]:
+        return (loaders.train_loaders if stage == "train" else loaders.validation_loaders)(self._trainer)
+
+    @property
+    def cycles(self) -> bool:
+        return loaders.mode(self._trainer) == "max_size_cycle"
+
+    @property
+    def pass_begins_at(self) -> tuple[int, int]:
+        return position.next_position(self._trainer)
+
+    def restart_pass(self) -> None:
+        loaders.restart(self._trainer)
+
+    # --- its state
+
+    def dump(self) -> State:
+        return trainer_state.dump(self._trainer)
+
+    def dump_rest(self) -> State:
+        return {
+            "should_stop": bool(self._trainer.should_stop),
+            "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
+            "loaded_at": self._loops.loaded_at(),
+            "averaging": averaging.dump(self._trainer),
+        }
+
+    def dump_metrics(self) -> State:
+        return trainer_state.dump_metrics(self._trainer)
+
+    def load(self, state: State, rest: State, place: Place, optimizers: OptimizerStates) -> None:
+        """In `Callback.setup`."""
+        self._rest, self._place = rest, place
+        self._trainer.num_sanity_val_steps = 0  # it was run before the first step, and counts nothing
+        if trainer_state.others_load_it(self._trainer):
+            trainer_state.load(self._trainer, state | {OPTIMIZERS: optimizers.take()})
+        else:
+            trainer_state.load(self._trainer, state | {OPTIMIZERS: []})
+            trainer_state.load_optimizers_by(self._trainer, optimizers.load)
+        self._loops.make_loaders_as_in(rest["loaded_at"])
+
+    def load_metrics(self, metrics: State) -> None:
+        """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
+        trainer_state.load_metrics(self._trainer, metrics)
+        self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
+
+    def enter(self) -> None:
+        """In on_train_start."""
+        averaging.load(self._trainer, self._rest["averaging"])
+        self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
+        self._loops.enter(mid_epoch=not self._place.epoch_ended)
+        self._rest = {}
+
+    def load_file(self, path: str) -> None:
+        """In `Callback.setup`."""
+        trainer_state.load_file(self._trainer, path)
+
+    # --- its loop
+
+    def open(self, hooks: Hooks) -> None:
+        loaders.exchange(self._trainer, hooks.exact)
+        self._loops.open(hooks)
+
+    def close(self) -> None:
+        self._loops.close()
+        loaders.exchange_no_more(self._trainer)

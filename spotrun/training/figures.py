@@ -1,0 +1,54 @@
+"""
+What the run has cost so far, where people already look: as metrics of every logger of the training.
+
+They go to the loggers directly: metrics that schedulers and early stopping read have to be the same bits in an
+interrupted training as in a straight one, and dollars are not.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from spotrun.trainer_link import Figures
+from spotrun.training.framework import Framework
+
+LAST_WAIT_S = 1.0
+"""System time that the end of training waits for what the agent says of the last epoch."""
+
+
+class FiguresBox:
+    """What the agent told last. The thread that listens fills it, and training empties it between two batches."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._newest: Figures | None = None
+        self._epochs = -1
+
+    def put(self, figures: Figures) -> None:
+        with self._changed:
+            self._newest, self._epochs = figures, figures.epochs
+            self._changed.notify_all()
+
+    def take(self) -> Figures | None:
+        """What has not been taken yet."""
+        with self._changed:
+            newest, self._newest = self._newest, None
+        return newest
+
+    def wait(self, epochs: int, timeout_s: float) -> None:
+        """Until the agent has told of this many epochs. Returns at once if it never told anything."""
+        with self._changed:
+            if self._epochs >= 0:
+                self._changed.wait_for(lambda: self._epochs >= epochs, timeout_s)
+
+
+def log(framework: Framework, box: FiguresBox) -> None:
+    """Log what the agent told once, on the training thread."""
+    if (told := box.take()) is not None:
+        framework.log(told.metrics())
+
+
+def log_last(framework: Framework, box: FiguresBox) -> None:
+    """At the end of training: with the last epoch in them."""
+    box.wait(framework.epoch, LAST_WAIT_S)
+    log(framework, box)

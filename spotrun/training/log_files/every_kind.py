@@ -1,0 +1,30 @@
+"""All kinds of loggers at once, under the names that their state has in a snapshot."""
+
+from __future__ import annotations
+
+from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs
+from spotrun.training.log_files.text_logs import Loggers, State
+
+KINDS = {"logs": text_logs, "mlflow": mlflow_files, "mlflow_client": mlflow_client}
+
+
+def dump(loggers: Loggers) -> State:
+    return {name: kind.dump(loggers) for name, kind in KINDS.items()}
+
+
+def begin(loggers: Loggers, run_uid: str) -> None:
+    """On a fresh start, before the framework writes anything: where the same run began before, if it did."""
+    for kind in KINDS.values():
+        kind.begin(loggers, run_uid)
+
+
+def continue_run(loggers: Loggers, saved: State) -> None:
+    """After a resume, before the framework writes anything: go on where the snapshot was."""
+    for name, kind in KINDS.items():
+        kind.continue_run(loggers, saved.get(name, []))
+
+
+def load(loggers: Loggers, saved: State) -> None:
+    """When training begins, after the framework has logged hyper-parameters once more: the files as they were."""
+    text_logs.load(loggers, saved["logs"])
+    mlflow_files.load(loggers, saved["mlflow"])

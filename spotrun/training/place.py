@@ -1,0 +1,65 @@
+"""A place in a training: the three positions that a checkpoint depends on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """
+    Where a snapshot was taken: after `batch` batches of `epoch`, perhaps before their validation, or after the
+    epoch's end. Both count from 0.
+    """
+
+    epoch: int
+    batch: int
+    validation_due: bool = False
+    epoch_ended: bool = False
+    finished: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """The next thing to come is a batch of the same epoch, and no hook of an epoch or a validation."""
+        return not (self.validation_due or self.epoch_ended or self.finished)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As snapshots store it; `Place(**stored)` is the way back."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PassStart:
+    """
+    The epoch and the batch in it that a pass over a loader begins with.
+
+    `number` says which of the training's loaders it is. `cycling` is true if short loaders begin again until the
+    longest ends.
+    """
+
+    epoch: int
+    batch: int
+    number: int = 0
+    cycling: bool = False
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """
+    What a pass over a stream needs to begin at `batch` of `epoch`: the stream's own `state`, None if it has none.
+
+    `ended`: the pass has no batch left, and `state` is that between two passes.
+    """
+
+    epoch: int
+    batch: int
+    ended: bool
+    state: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        """As snapshots store it; `StreamPosition(**stored)` is the way back."""
+        return {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
+
+    def begins(self, epoch: int | None, batch: int) -> bool:
+        return (self.epoch, self.batch) == (epoch, batch)

@@ -1,0 +1,35 @@
+"""What cannot be resumed exactly, said to the agent and to the user."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from spotrun.errors import SpotrunError
+from spotrun.trainer_link import Refused
+from spotrun.training.framework import Framework
+from spotrun.training.session import Agent
+
+
+class TrainingUnsupported(SpotrunError):
+    """This training cannot run under spotrun as it is; the hint says what to change."""
+
+
+def reject(agent: Agent, reason: str, hint: str) -> NoReturn:
+    """
+    Tell the agent, which will not try again, and the user.
+
+    Raises:
+        TrainingUnsupported: always.
+    """
+    agent.tell(Refused(reason=reason, hint=hint))
+    agent.end()
+    raise TrainingUnsupported(f"spotrun cannot resume this training exactly: {reason}", hint=hint)
+
+
+def check(framework: Framework, agent: Agent) -> None:
+    """
+    Raises:
+        TrainingUnsupported: for everything about this training that keeps a resumed run from being bit-identical.
+    """
+    if problems := framework.problems():
+        reject(agent, "; ".join(each.reason for each in problems), "; ".join(each.hint for each in problems))
