@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.support.trainings.datasets import WIDTH, joined
 from tests.support.trainings.schedules import SCHEDULES
-from tests.support.trainings.trace import learning_rates
+from tests.support.trainings.trace import generators, learning_rates
 
 
 def model(pl, job, loaders, trace):
@@ -66,7 +66,8 @@ def model(pl, job, loaders, trace):
                 with open(job["computed"], "a") as computed:
                     computed.write(f"{os.getpid()}\n")
             here = self.current_epoch, batch_idx, self.global_step
-            trace.write("train", *here, sorted(ids.tolist()), *more, learning_rates(self.trainer))
+            digests = [generators()] if job.get("digests") else []
+            trace.write("train", *here, sorted(ids.tolist()), *more, learning_rates(self.trainer), *digests)
 
         def write_to_weights(self, batch_idx):
             if batch_idx not in job.get("writes_in", ()):

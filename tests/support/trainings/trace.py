@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import random
 import signal
 import time
 from pathlib import Path
+
+import numpy as np
+import torch
 
 
 class Trace:
@@ -33,6 +38,12 @@ class Trace:
         if place == self.job.get("kill"):
             time.sleep(self.job.get("kill_after_s", 0))
             os.kill(0 if self.job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
+
+
+def generators():
+    """A digest of the state of each global generator."""
+    states = repr((random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()))
+    return hashlib.sha256(states.encode()).hexdigest()
 
 
 def learning_rates(trainer):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
 from torch.utils.data import DataLoader
 
+from tests.support.trainings.comparison import sha256
 from tests.support.trainings.loaders import Loaders
 from tests.support.trainings.loggers import logged, logger
 from tests.support.trainings.module import model
@@ -98,8 +98,8 @@ def _result(job, folder, module, trainer):
     ]
     states = [values for optimizer in trainer.optimizers for values in optimizer.state_dict()["state"].values()]
     return {
-        "weights": _sha256(module.state_dict()),
-        "optimizer": _sha256(*states),
+        "weights": sha256(module.state_dict()),
+        "optimizer": sha256(*states),
         "step": trainer.global_step,
         "epoch": trainer.current_epoch,
         "lr": learning_rates(trainer),
@@ -108,10 +108,3 @@ def _result(job, folder, module, trainer):
         "logs": logged(folder / "logs"),
         "best": scores,
     }
-
-
-def _sha256(*states):
-    digest = hashlib.sha256()
-    for name, tensor in (item for state in states for item in state.items()):
-        digest.update(name.encode() + (b"" if tensor is None else tensor.numpy().tobytes()))
-    return digest.hexdigest()

@@ -24,6 +24,7 @@ IMPORTED = (
     "numpy",
     "torchmetrics",
     "spotrun.lightning.callback",
+    "tests.support.toy_framework",
     "tests.support.trainings.training",
 )
 
@@ -115,6 +116,8 @@ def run(job: dict) -> None:
     if "script" in job:
         sys.argv = [job["script"], *job.get("args", [])]
         runpy.run_path(job["script"], run_name="__main__")
+    elif job.get("package") == "toy":
+        importlib.import_module("tests.support.toy_framework").train(job)
     else:
         training = importlib.import_module("tests.support.trainings.training")
         training.train(importlib.import_module(job.get("package", "pytorch_lightning")), job)
