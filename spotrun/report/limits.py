@@ -1,4 +1,4 @@
-"""What a run came to, against a condition: `--fail-if`, and `report.fail_if` of a job (`spotrun.spec.condition`)."""
+"""Checks a run against a condition: `--fail-if`, or `report.fail_if` of a job (`spotrun.spec.condition`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spotrun.units import Unreadable
 
 
 def figures(summary: RunSummary) -> dict[str, Decimal | None]:
-    """What a condition may speak of; None for what this run does not have (yet)."""
+    """The value of each figure that a condition may name; None if this run does not have it (yet)."""
     return {name: figure(summary) for name, figure in FIGURES.items()}
 
 
@@ -53,15 +53,15 @@ def check(condition: Condition, summary: RunSummary) -> None:
     """
     found = figures(summary)
     if met := condition.met_by(found):
-        raise LimitExceeded(f"{summary.run}: {'; '.join(each.told(found) for each in met)}")
+        raise LimitExceeded(f"{summary.run}: {'; '.join(each.message(found) for each in met)}")
 
 
 def parse(text: str) -> Condition:
     """
-    What the flag `--fail-if` says.
+    The condition of the flag `--fail-if`.
 
     Raises:
-        SpecInvalid: names the place in the text.
+        SpecInvalid: the message names the place in the text.
     """
     try:
         return condition.parse(text)

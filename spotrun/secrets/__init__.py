@@ -1,1 +1,1 @@
-"""Where the values of secrets are, how they are read, and how they are recognised in text."""
+"""Secrets: where their values are, how to read them, and how to recognise them in text."""

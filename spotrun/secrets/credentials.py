@@ -1,4 +1,4 @@
-"""What keys and tokens of well-known services look like, wherever they stand."""
+"""What keys and tokens of well-known services look like."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ WELL_KNOWN = r"""
     | (?<=discord\.com/api/webhooks/)[^\s$"']+
     | (?<=://)[^\s/@$]+@
 """
-"""A pattern for re.VERBOSE and re.DOTALL. A variable in its place (`https://$USER@…`) is none."""
+"""A pattern for re.VERBOSE and re.DOTALL. It does not match a variable (`https://$USER@…`)."""
 
 _PATTERN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
 
 
 def holds_credential(text: str) -> bool:
-    """Whether a key, a token or the address of a webhook stands in `text`."""
+    """Whether `text` contains a key, a token or the address of a webhook."""
     return _PATTERN.search(text) is not None

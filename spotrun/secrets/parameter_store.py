@@ -1,4 +1,4 @@
-"""SecureStrings of AWS's Parameter Store, read with the role of an instance."""
+"""Reads SecureStrings of AWS's Parameter Store, with the role of an instance."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from spotrun.errors import StoreUnavailable
 from spotrun.secrets.reference import SecretUnreadable
 
 BATCH = 10
-"""The most that one GetParameters may name."""
+"""One GetParameters call may name this many."""
 SECURE = "SecureString"
 ASK_AGAIN_FOR_S, ASK_AGAIN_EVERY_S = 30.0, 2.0
-"""A run's role is as new as the run, and whether it may read is not known everywhere at once."""
+"""A run's role is as new as the run, and AWS needs a while until all its servers know what the role may read."""
 _DENIALS = ("AccessDeniedException", "UnrecognizedClientException")
 _PUT = "aws ssm put-parameter --type SecureString --name {} --value …"
 _CONFIG = Config(
     connect_timeout=5.0,
     read_timeout=10.0,
-    retries={"mode": "standard", "total_max_attempts": 8},  # reading is harmless to repeat; a minute at most
+    retries={"mode": "standard", "total_max_attempts": 8},  # a read can be repeated; this takes a minute at most
     user_agent_extra="spotrun",
 )
 
@@ -37,8 +37,8 @@ def read_parameters(paths: Sequence[str]) -> dict[str, str]:
     The values by path.
 
     Raises:
-        SecretUnreadable: one is missing, lies there in the clear, or may not be read.
-        StoreUnavailable: a passing fault.
+        SecretUnreadable: a parameter is missing, is not encrypted, or may not be read.
+        StoreUnavailable: a fault that will pass; try again.
     """
     again = Retrying(
         retry=retry_if_exception_type(_Denied),
@@ -60,7 +60,7 @@ def _read(paths: Sequence[str]) -> dict[str, str]:
         what = f"the Parameter Store did not give {', '.join(paths)}: {error}"
         if _passes(error):
             raise StoreUnavailable(what) from error
-        hint = "the role of instances (infra/aws) reads below /spotrun/; a key of your own has to allow kms:Decrypt"
+        hint = "the role of instances (infra/aws) may read below /spotrun/; your own key has to allow kms:Decrypt"
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
     return found
 
@@ -87,6 +87,6 @@ def _checked(answer: dict[str, Any], region: str) -> dict[str, str]:
         raise SecretUnreadable(what, hint=f"{_PUT.format(missing[0])} --region {region}")
     clear = [row["Name"] for row in answer["Parameters"] if row["Type"] != SECURE]
     if clear:
-        what = f"{', '.join(clear)} lies in {region} in the clear"
+        what = f"{', '.join(clear)} in {region} is not encrypted"
         raise SecretUnreadable(what, hint=f"make it a SecureString: {_PUT.format(clear[0])} --overwrite")
     return {row["Name"]: row["Value"] for row in answer["Parameters"]}

@@ -1,9 +1,9 @@
 """
-No secret leaves in a notification: texts are cleaned by what secrets are, whatever name they had.
+Removes secrets from texts before they leave in a notification.
 
-Two lines of defence. By value: whatever the run's own variables hold, what the runner's environment holds under a name
-that sounds secret, and the addresses of the webhooks; a piece of twelve characters is enough to be found, as the words
-of a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services.
+It recognises a secret in two ways. By value: what the run's own variables hold, what the runner's environment holds
+under a name that sounds secret, and the addresses of the webhooks. Twelve characters of a value are enough, because a
+line of a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from spotrun.secrets.credentials import WELL_KNOWN
 
 HIDDEN = "***"
 PIECE = 12
-"""Characters of a secret that give it away; what is shorter is looked for whole."""
+"""This many characters of a secret give it away. Shorter secrets are looked for as a whole."""
 VALUE_MIN, SECRET_MIN = 8, 4
-"""Shorter values are words like `true` and `0.1`; those of a name that sounds secret are hidden from four on."""
+"""Shorter values are words like `true` and `0.1`. If the name sounds secret, four characters are enough."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 _SHAPES = re.compile(
     rf"""
@@ -34,23 +34,25 @@ _SHAPES = re.compile(
 
 
 class Redactor:
-    """Hides the secrets that it was made with."""
+    """Hides the given secrets, and whatever looks like one."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {form for secret in secrets for form in forms_of(secret)}
-        whole = {each for each in known if len(each) < PIECE or each.startswith("/")}  # paths have much in common
+        whole = {
+            each for each in known if len(each) < PIECE or each.startswith("/")
+        }  # paths share long pieces with harmless paths
         self._pieces = {form[i : i + PIECE] for form in known - whole for i in range(len(form) - PIECE + 1)}
         longest_first = sorted(whole, key=len, reverse=True)
         self._whole = re.compile("|".join(map(re.escape, longest_first))) if whole else None
 
     def clean(self, text: str) -> str:
-        """`text` without any secret that is known by its value or by its shape."""
+        """`text` without the secrets that are known by value or by shape."""
         text = self._without_pieces(text)
         text = self._whole.sub(HIDDEN, text) if self._whole is not None else text
         return _SHAPES.sub(HIDDEN, text)
 
     def clean_all(self, value: Any) -> Any:
-        """The same for every text in plain data, keys included."""
+        """Plain data with each of its texts cleaned, keys included."""
         if isinstance(value, str):
             return self.clean(value)
         if isinstance(value, dict):
@@ -58,7 +60,7 @@ class Redactor:
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_pieces(self, text: str) -> str:
-        """Each stretch of `text` that is covered by pieces of secrets becomes one HIDDEN."""
+        """`text` with each stretch that pieces of secrets cover replaced by one HIDDEN."""
         kept: list[str] = []
         covered_to = 0
         for i, character in enumerate(text):
@@ -72,7 +74,7 @@ class Redactor:
 
 
 def forms_of(secret: str) -> Iterable[str]:
-    """As it is, line by line, and as others write it down: quoted in a URL, in JSON, in base64."""
+    """The secret line by line: as it is, and as programs write it in a URL, in JSON and in base64."""
     for line in {secret, *secret.splitlines()}:
         if len(line.strip()) >= SECRET_MIN:
             yield line.strip()
@@ -82,7 +84,7 @@ def forms_of(secret: str) -> Iterable[str]:
 
 
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
-    """The run's own variables, what sounds secret in the environment, and what is secret in addresses of webhooks."""
+    """The secrets of the run's own variables, of the environment, and of the webhooks' addresses."""
     values = {value for name, value in own.items() if len(value) >= _least(name)}
     values |= {value for name, value in environment.items() if sounds_secret(name) and len(value) >= SECRET_MIN}
     return values | {part for address in addresses for part in _secret_parts(address)}
@@ -93,12 +95,12 @@ def _least(name: str) -> int:
 
 
 def sounds_secret(name: str) -> bool:
-    """Whether a variable of that name probably holds a secret."""
+    """Whether a variable of this name probably holds a secret."""
     return SOUNDS_SECRET.search(name) is not None
 
 
 def _secret_parts(address: str) -> Iterable[str]:
-    """All of an address but the scheme and the host, which say nothing."""
+    """All parts of an address but the scheme and the host, which are not secret."""
     parts = urlsplit(address)
     userinfo, at, _ = parts.netloc.rpartition("@")
     yield from (part for part in (userinfo if at else "", parts.query, parts.fragment) if len(part) >= SECRET_MIN)

@@ -1,4 +1,4 @@
-"""Where the value of a secret is: a specification names it and never holds it."""
+"""Where the value of a secret is: a specification names the place and never holds the value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from spotrun.units import Unreadable
 ENVIRONMENT, PARAMETER = "env", "ssm"
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+)$"
 PARAMETERS = "/spotrun/"
-"""What the role of instances may read in the Parameter Store (infra/aws/account.yaml)."""
+"""The path below which the role of instances may read in the Parameter Store (infra/aws/account.yaml)."""
 
 
 class Reference(NamedTuple):
     """
-    `env`: a variable of whoever launches. `ssm`: a SecureString of that path in AWS's Parameter Store, in the region of
-    the instance.
+    `env`: a variable in the environment of whoever launches. `ssm`: a SecureString at that path in AWS's Parameter
+    Store, in the region of the instance.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class Reference(NamedTuple):
 
 
 class SecretUnreadable(SpotrunError):
-    """A secret that a run names is not there, or may not be read from here."""
+    """A secret that a run names does not exist, or may not be read from here."""
 
     exit_code = SpecInvalid.exit_code
 
@@ -36,19 +36,19 @@ class SecretUnreadable(SpotrunError):
 def parse(text: object) -> Reference:
     """
     Raises:
-        Unreadable: it is no reference. What was written is not quoted, for it may be the secret itself.
+        Unreadable: the text is not a reference. The message does not quote it, because it may be the secret itself.
     """
     if not isinstance(text, str) or not re.fullmatch(REFERENCE_PATTERN, text, re.ASCII):
         raise Unreadable(
-            "is no reference; a value does not belong into a file",
-            "write ssm:/spotrun/NAME, or env:NAME on the local cloud, or nothing for where it is by its own name",
+            "is not a reference, and a value does not belong in a file",
+            "write ssm:/spotrun/NAME, or env:NAME on the local cloud, or nothing if the name alone says where it is",
         )
     kind, _, name = text.partition(":")
     return Reference(kind, name)
 
 
 def resolved(name: str, text: str, cloud: str) -> Reference:
-    """Of the secret `name`; where `text` is empty it is found by its own name."""
+    """The place of the secret `name`. If `text` is empty, the place follows from the name."""
     if text:
         return parse(text)
     return Reference(PARAMETER, PARAMETERS + name) if cloud == "aws" else Reference(ENVIRONMENT, name)

@@ -1,4 +1,4 @@
-"""Reading the values of secrets, where they are used and nowhere else."""
+"""Reads the values of secrets, only where they are used."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference, SecretU
 
 def read_values(references: Mapping[str, Reference], environment: Mapping[str, str]) -> dict[str, str]:
     """
-    The values, by the names of the variables that are to hold them.
+    The values, by the name of the variable that will hold each.
 
     Raises:
-        SecretUnreadable: one of them cannot be had. No message holds a value.
-        StoreUnavailable: the Parameter Store cannot be asked just now.
+        SecretUnreadable: a value cannot be read. No message contains a value.
+        StoreUnavailable: the Parameter Store does not answer just now.
     """
     values = {
         name: _variable(name, reference, environment)
@@ -28,10 +28,10 @@ def read_values(references: Mapping[str, Reference], environment: Mapping[str, s
 
 def require_variables(references: Mapping[str, Reference], environment: Mapping[str, str]) -> None:
     """
-    Before a run is created: those that are variables are set here.
+    Before a run is created: check that each variable that holds a secret is set here.
 
     Raises:
-        SecretUnreadable: one is not.
+        SecretUnreadable: one is not set.
     """
     for name, reference in references.items():
         if reference.kind == ENVIRONMENT:

@@ -1,11 +1,11 @@
 """
-`usd_per_epoch > 0.42 or interruptions >= 5`: figures of a report against numbers, for CI and for nights.
+A condition compares figures of a report with numbers: `usd_per_epoch > 0.42 or interruptions >= 5`.
 
     condition  = all { "or" all }
     all        = comparison { "and" comparison }
     comparison = FIGURE ( ">" | ">=" | "<" | "<=" | "==" | "!=" ) NUMBER [ "%" ]
 
-Dollars and times are the totals of the run, times in seconds. A text is read, and nothing of it is ever executed.
+Dollars and times are the totals of the run; times are in seconds. The text is parsed, never executed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIGURE_NAMES = (
     *("epochs", "interruptions", "steps_redone", "wall_s", "productive_s", "downtime_s", "paid_s"),
     *("goodput", "usd_per_productive_hour"),
 )
-"""What a condition may speak of; `spotrun.report.limits` says how each is reckoned."""
+"""The figures that a condition may name; `spotrun.report.limits` calculates them."""
 
 Figures = Mapping[str, Decimal | None]
 Operator = Callable[[Decimal, Decimal], bool]
@@ -47,7 +47,7 @@ _ADVICE = f"write it like {EXAMPLE}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """`number` is the share where it was written in percent."""
+    """One figure against one number. A number written in percent is kept as a share: 40% as 0.4."""
 
     figure: str
     operator: str
@@ -55,11 +55,11 @@ class Comparison:
     in_percent: bool = False
 
     def holds(self, found: Figures) -> bool:
-        """A figure that the run does not have holds: who asked for a limit did not get what it limits."""
+        """True also if the run does not have the figure: a limit on something that never came is a failure."""
         value = found[self.figure]
         return value is None or _OPERATORS[self.operator](value, self.number)
 
-    def told(self, found: Figures) -> str:
+    def message(self, found: Figures) -> str:
         value = found[self.figure]
         now = "not known" if value is None else self._text(value)
         return f"{self.figure} is {now}, and {self.operator} {self._text(self.number)} is a failure"
@@ -70,19 +70,19 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Condition:
-    """Alternatives, each of which is met by all of its comparisons."""
+    """Holds if, for one of the alternatives, all comparisons hold."""
 
     alternatives: tuple[tuple[Comparison, ...], ...]
 
     def met_by(self, found: Figures) -> tuple[Comparison, ...]:
-        """The comparisons of the first alternative that holds; none where none does."""
+        """The comparisons of the first alternative that holds; empty if none does."""
         return next((one for one in self.alternatives if all(each.holds(found) for each in one)), ())
 
 
 def parse(text: str) -> Condition:
     """
     Raises:
-        Unreadable: names the place in the text.
+        Unreadable: the message names the place in the text.
     """
     return _Reader(text).condition()
 
@@ -135,4 +135,4 @@ class _Reader:
         word, column = self._words[0]
         found = f"{word!r} at character {column}" if word else "its end"
         advice = f"did you mean {nearest}?" if nearest else f"{_ADVICE}; figures: {', '.join(FIGURE_NAMES)}"
-        raise Unreadable(f"{found} stands where {wanted} should", advice)
+        raise Unreadable(f"expected {wanted}, found {found}", advice)

@@ -1,5 +1,5 @@
 """
-From a YAML file and the flags of the command line to a RunSpec, or to every problem at once with its line.
+Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration"
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem and where the user finds it: a line and column of the file, or a flag."""
+    """A problem, and where the user finds it: a line and column of the file, or a flag."""
 
     where: str
     key: str
@@ -43,7 +43,7 @@ class PlacedProblem:
 
 
 class SpecFileInvalid(SpecInvalid):
-    """A spec with problems; `problems` has each of them for `--json`, in the order of the file."""
+    """A spec with problems. `problems` holds them in the order of the file, for `--json`."""
 
     def __init__(self, path: Path, problems: tuple[PlacedProblem, ...], hint: str | None = None) -> None:
         count = "" if len(problems) == 1 else f"{len(problems)} problems in {shown(path, 200)}\n"
@@ -53,21 +53,21 @@ class SpecFileInvalid(SpecInvalid):
 
     def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
         if all(problem.where.startswith("--") for problem in problems):
-            return "give it anew; --help shows all flags"
-        return f"correct it, then spotrun validate {shown(path, 200)}"
+            return "correct the flag; --help shows all flags"
+        return f"correct the file, then run `spotrun validate {shown(path, 200)}`"
 
 
 def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
     """
-    The resolved spec: defaults filled in; `workdir`, `checkpoint.uri` and `aws.advisor`, relative to the
-    file's folder, made absolute.
+    The resolved spec: with all defaults, and with absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`,
+    which a file gives relative to its own folder.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
-    them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` where neither says it.
+    them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither gives one.
 
     Raises:
-        SpecFileInvalid: every problem with its key, line and suggestion; nothing was started.
+        SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
     """
     path = Path(path)
     draft = _Draft(path, read_yaml(_read_text(path)))
@@ -85,7 +85,7 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default
 
 @dataclass
 class _Draft:
-    """A spec in the making: what the file says so far, and what is wrong with it so far."""
+    """A spec in the making: what the file says, and what was found wrong with it so far."""
 
     path: Path
     document: Document
@@ -102,11 +102,11 @@ class _Draft:
         return self.document.data
 
     def hopeless(self) -> bool:
-        """The text could not be read to its end, so its data are not what the user wrote."""
+        """True if the text could not be read to its end, so that its data are not what the user wrote."""
         return bool(self.problems) and not self.data
 
     def section(self, name: str) -> dict[str, Any] | None:
-        """The mapping at `name`, empty and kept if it was left out; None when something else stands there."""
+        """The mapping at `name`, created empty if the file left it out; None if it is not a mapping."""
         found = self.data.setdefault(name, {})
         return found if isinstance(found, dict) else None
 
@@ -114,7 +114,7 @@ class _Draft:
         self.problems.append((at, Problem(key, message, suggestion)))
 
     def add_found(self, problem: Problem) -> None:
-        """Take a problem of the models, unless it only follows from a value that could not be read."""
+        """Add a problem of the models, unless it only follows from a value that could not be read."""
         if not any(problem.key[: len(key)] == key for key in self.document.unreadable):
             self.problems.append((None, problem))
 
@@ -150,7 +150,7 @@ def _self_and_above(key: Key) -> list[Key]:
 
 
 def _read_text(path: Path) -> str:
-    """The file's text; every reason why there is none is a problem of its own."""
+    """The file's text. Each reason why it cannot be read is a problem of its own."""
     try:
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind):
@@ -178,7 +178,9 @@ def _unreadable(path: Path, message: str, suggestion: str | None = None) -> Spec
 
 def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
     problem = PlacedProblem(shown(path, 200), "", message, suggestion)
-    return SpecFileInvalid(path, (problem,), hint="name a YAML file; `spotrun validate --schema` tells what is in one")
+    return SpecFileInvalid(
+        path, (problem,), hint="name a YAML file; `spotrun validate --schema` shows what it may hold"
+    )
 
 
 def _files_like(path: Path) -> str | None:
@@ -203,7 +205,7 @@ def _take_run(draft: _Draft) -> None:
     if "run" in draft.data:
         command = draft.data.pop("run")
         if "train" in draft.data:
-            draft.add(("run",), "has no place beside train", "keep one of train and run")
+            draft.add(("run",), "cannot stand beside train", "keep one of train and run")
             return
         draft.data["train"] = {"run": command}
         draft.spelled[("train", "run")] = ("run",)
@@ -227,14 +229,14 @@ def _take_use_spot(draft: _Draft) -> None:
                 "write true or false",
             )
     elif "spot_policy" in resources:
-        draft.add(key, "has no place beside spot_policy", "keep one of use_spot and spot_policy")
+        draft.add(key, "cannot stand beside spot_policy", "keep one of use_spot and spot_policy")
     else:
         resources["spot_policy"] = "spot" if use_spot else "on-demand"
         draft.spelled[("resources", "spot_policy")] = key
 
 
 def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:
-    """Put each flag's value over the file's, which is then neither used nor checked."""
+    """Replace the file's value by each flag's; the file's is then neither used nor checked."""
     for path, value in overrides.items():
         if value is None:
             continue
@@ -258,7 +260,7 @@ def flag_of(path: str, value: object) -> str:
 
 
 def _forget(draft: _Draft, key: Key) -> None:
-    """The file's value at `key` is overridden: what could not be read there no longer matters."""
+    """Drop the problems of the file's value at `key`, which a flag has replaced."""
     overridden = {unreadable for unreadable in draft.document.unreadable if unreadable[: len(key)] == key}
     draft.problems = [(at, problem) for at, problem in draft.problems if problem.key not in overridden]
     draft.document.unreadable -= overridden
@@ -268,7 +270,7 @@ def _forget(draft: _Draft, key: Key) -> None:
 
 
 def resolve_paths(draft: _Draft, default_store: str) -> None:
-    """Name and paths that depend on where the file is, and the checks that need the file system."""
+    """Fill in the name and the paths that depend on where the file is, and check what needs the file system."""
     draft.data.setdefault("name", name_from(draft.path.stem))
     folder = _expanded(draft, ("workdir",), draft.data.get("workdir", "."))
     if folder is not None:
@@ -287,7 +289,7 @@ def resolve_paths(draft: _Draft, default_store: str) -> None:
 
 
 def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:
-    """The absolute path that the user means; None when the models will say what is wrong with it."""
+    """The absolute path that the user means; None if the models will say what is wrong with it."""
     try:
         text = os.path.expanduser(clean_text(value))
     except Unreadable:

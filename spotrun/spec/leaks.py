@@ -1,7 +1,8 @@
 """
-Secrets that stand in `envs` of a job, where everybody who may read the ledger would read them for ever: refused.
+Refuses secrets in `envs` of a job: everybody who may read the ledger could read them for ever.
 
-By name, where the value is more than a word, a number or a path; and by shape, whatever the name.
+A value counts as a secret by its shape, whatever its name. It also counts by its name, unless the value is a short
+word, a number or a path.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NAMED = re.compile(
     re.IGNORECASE,
 )
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
-"""May as well be the key of a mapping (`SORT_KEY: timestamp`): only a long value with digits is taken for a secret."""
+"""May be the key of a mapping (`SORT_KEY: timestamp`), so only a long value with digits counts as a secret."""
 SECRET_MIN, KEY_MIN = 8, 16
 """Characters."""
 MESSAGE = "looks like a secret, and envs are written into the ledger as they are"
@@ -25,11 +26,11 @@ BY_HAND = {
     "local": "export it where spotrun runs, and name it under secrets instead",
     "aws": "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)",
 }
-"""What to do instead, by cloud."""
+"""What to do instead, on each cloud."""
 
 
 def plain_secrets(envs: Mapping[str, str], cloud: str) -> Iterator[Problem]:
-    """Each variable that holds one. No text in them is from a value."""
+    """A problem for each variable that holds a secret. No problem quotes a value."""
     for name, value in envs.items():
         if _is_secret(name, value):
             yield Problem(("envs", name), MESSAGE, BY_HAND[cloud])

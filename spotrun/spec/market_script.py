@@ -1,8 +1,8 @@
 """
-The words of a scripted market: *when* something happens on the local cloud, and *what*.
+The words of a scripted market: triggers say *when* something happens on the local cloud, actions say *what*.
 
-Conditions are about the training, not about wall time, so that a demo and a test interrupt at the same place
-on a fast and on a slow machine. `parse_trigger(str(condition)) == condition`.
+Triggers count progress of the training, not wall time, so that a demo or a test interrupts at the same point on fast
+and slow machines. `parse_trigger(str(trigger)) == trigger`.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class Action(StrEnum):
     """What a step does to the market."""
 
     INTERRUPT = "interrupt"
-    """The spot instance is taken; another one can be had."""
+    """The cloud takes the spot instance; others are available."""
     NO_SPOT = "no-spot"
-    """The spot instance is taken, and there is no spot anywhere until a later step `spot-returns`."""
+    """The cloud takes the spot instance, and offers no spot anywhere until a later step `spot-returns`."""
     REBALANCE = "rebalance"
-    """The cloud recommends to leave the spot instance, as EC2 may before it takes one, and leaves it at that."""
+    """The cloud only recommends leaving the spot instance, as EC2 may before it takes one."""
     SPOT_RETURNS = "spot-returns"
 
     @property
     def meets_one(self) -> bool:
-        """Whether it happens to the one instance that trains, rather than to all of the market."""
+        """Whether it happens to the instance that trains, rather than to the whole market."""
         return self in (Action.INTERRUPT, Action.REBALANCE)
 
     @property
     def takes_any(self) -> bool:
-        """Whether an instance is taken."""
+        """Whether the cloud takes an instance."""
         return self in (Action.INTERRUPT, Action.NO_SPOT)
 
 
 @dataclass(frozen=True)
 class EpochAt:
-    """`fraction` (0 to 1) of the batches of epoch number `epoch` are trained; the first epoch is number 1."""
+    """When `fraction` (0 to 1) of the batches of epoch `epoch` are trained. The first epoch is number 1."""
 
     epoch: int
     fraction: float
@@ -59,7 +59,7 @@ class EpochAt:
 
 @dataclass(frozen=True)
 class UploadAt:
-    """`fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
+    """When `fraction` (0 to 1) of the bytes of a checkpoint upload are sent."""
 
     fraction: float
 
@@ -69,7 +69,7 @@ class UploadAt:
 
 @dataclass(frozen=True)
 class After:
-    """`duration` of run time has passed since the previous step fired; for the first step, since the run began."""
+    """When `duration` of run time has passed since the previous step; for the first step, since the run began."""
 
     duration: timedelta
 
@@ -85,12 +85,12 @@ def parse_trigger(text: object) -> Trigger:
     `epoch N at P%` (epochs counted from 1), `upload at P%`, `after DURATION`.
 
     Raises:
-        Unreadable: it is none of these; the suggestion shows the forms.
+        Unreadable: the text is none of these; the suggestion shows the forms.
     """
     if isinstance(text, EpochAt | UploadAt | After):
         return text
     if not isinstance(text, str):
-        raise Unreadable("must be a condition", f"write {FORMS}")
+        raise Unreadable("must be a trigger", f"write {FORMS}")
     if match := _EPOCH.fullmatch(text):
         if int(match[1]) == 0:
             raise Unreadable("epochs are counted from 1", f'write "epoch 1 at {match[2]}%"')
@@ -99,7 +99,7 @@ def parse_trigger(text: object) -> Trigger:
         return UploadAt(_fraction(match[1]))
     if match := _AFTER.fullmatch(text):
         return After(parse_duration(match[1]))
-    raise Unreadable(f"{shown(text)!r} is not a condition", f"write {FORMS}")
+    raise Unreadable(f"{shown(text)!r} is not a trigger", f"write {FORMS}")
 
 
 def _fraction(percent: str) -> float:

@@ -1,5 +1,5 @@
 """
-Telling the user what is wrong with a spec: every problem with its key, and with what to write instead.
+What is wrong with a spec: each problem with its key, and with what to write instead.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ UNBUILT = frozenset(
         *("resources.any_of", "resources.ordered", "resources.job_recovery"),
     }
 )
-"""Keys that are known and not built yet: refused as such, never ignored (docs/design/architecture.md)."""
+"""Keys that are planned and not built yet. They are refused, never ignored (docs/design/architecture.md)."""
 SHORTHANDS = {"run": "train.run", "resources.use_spot": "resources.spot_policy"}
-"""Keys that a file may use, and the key of the model that they become (see `spec_file.take_shorthands`)."""
+"""Keys that a file may use, and the key of the model that they become (see `file.take_shorthands`)."""
 ELSEWHERE = {
     "gpu": "resources.accelerators",
     "gpus": "resources.accelerators",
@@ -33,7 +33,7 @@ ELSEWHERE = {
     "commands": "run",
     "timeout": "max_duration",
 }
-"""What other tools call it."""
+"""The words of other tools, and our keys."""
 
 Key = tuple[str | int, ...]
 
@@ -61,7 +61,7 @@ def dotted(key: Key) -> str:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
-    """Every failure that pydantic found in a `model`, in our words."""
+    """Every failure that pydantic found in a `model`, as a problem in plain words."""
     return [_problem(dict(detail), model) for detail in error.errors(include_url=False)]
 
 
@@ -87,7 +87,7 @@ def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise
                 "write it as [ … ] or as lines that start with a dash",
             )
         case "too_long":
-            return f"has {limits['actual_length']} items, and {limits['max_length']} are allowed", "remove some"
+            return f"has {limits['actual_length']} items, and at most {limits['max_length']} are allowed", "remove some"
         case "int_type":
             return f"must be a whole number, not {kind_of(value)}", _number_in(value)
         case "bool_type":
@@ -106,7 +106,7 @@ def _number_in(value: object) -> str:
 
 
 def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
-    """The key is not built yet, belongs elsewhere, is misspelt, or is nothing that we know."""
+    """A problem for a key that is not built yet, belongs elsewhere, is misspelt, or is unknown."""
     section = ".".join(str(part) for part in key[:-1] if isinstance(part, str))
     name = str(key[-1])[:60]
     full = f"{section}.{name}" if section else name
@@ -116,7 +116,7 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
 
 
 def _meant(section: str, name: str, known: list[str]) -> str:
-    """The key that the user probably meant: another tool's word, a near one here, the same one elsewhere."""
+    """The key that the user probably meant: from another tool, similar here, or the same in another section."""
     if name in ELSEWHERE:
         return f"did you mean {ELSEWHERE[name]}?"
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == section]

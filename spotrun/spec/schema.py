@@ -1,4 +1,4 @@
-"""The JSON Schema of a spec file, by which editors complete and check it while it is written."""
+"""The JSON Schema of a spec file, with which editors complete and check it while the user writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spotrun.units import format_duration
 
 
 class _ForEditors(GenerateJsonSchema):
-    """Defaults as a user would write them, and no `null`: a file leaves a key out instead."""
+    """Writes defaults as a user would, and no `null`, because a file leaves a key out instead."""
 
     def nullable_schema(self, schema: Any) -> dict[str, Any]:
         return self.generate_inner(schema["schema"])
@@ -28,17 +28,17 @@ class _ForEditors(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a spec file, for editors: the models, and the shorthands of a file."""
+    """The JSON Schema of a spec file: the models, and the shorthands of a file."""
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {
         "type": "boolean",
-        "description": "SkyPilot's: true is spot, false is on-demand.",
+        "description": "As in SkyPilot: true is spot, false is on-demand.",
     }
     schema["properties"]["run"] = {
         "type": "string",
         "minLength": 1,
-        "description": "Any shell command, instead of train.",
+        "description": "A shell command, instead of train.",
     }
     del schema["required"]
     schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]

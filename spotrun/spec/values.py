@@ -1,8 +1,8 @@
 """
-Reading one value of a spec: from what YAML or a flag holds to the type that the model keeps.
+Reads single values of a spec: each from what YAML or a flag holds into the type that the model keeps.
 
-Every `read_*` raises `Unreadable`, which becomes a problem with key, line and suggestion. Nothing touches the
-file system.
+Every `read_*` raises `Unreadable` if it cannot, which becomes a problem with key, line and suggestion. Nothing here
+touches the file system.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ STRATEGY_NAMES = (
     *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
-"""What `spotrun.strategies.catalogue` knows; a specification cannot look there."""
+"""The strategies of `spotrun.strategies.catalogue`, which this package may not import."""
 
 
 NEWS_KINDS = (
     *("started", "interrupted", "fallback", "returned", "late"),
     *("budget", "stopped", "failed", "done", "night"),
 )
-"""What `spotrun.notify.news` tells of."""
+"""The kinds of `spotrun.notify.news`."""
 VARIABLE_PATTERN = r"^\$[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def clean_text(value: object, *, lines: bool = False) -> str:
-    """Text, not empty, without control or direction-changing characters; line breaks and tabs with `lines`."""
+    """Non-empty text without control or direction-changing characters; `lines` allows line breaks and tabs."""
     if not isinstance(value, str):
         quoted = f'write "{shown(value).lower() if isinstance(value, bool) else shown(value)}"'
         raise Unreadable(f"must be text, not {kind_of(value)}", quoted if is_plain(value) else "write one text")
@@ -71,7 +71,7 @@ def is_plain(value: object) -> bool:
 
 
 def kind_of(value: object) -> str:
-    """What YAML calls it."""
+    """The value in the words of YAML: `a list`, `the number 3`."""
     if isinstance(value, bool):
         return f"the boolean {str(value).lower()}"
     if isinstance(value, int | float | Decimal):
@@ -149,14 +149,14 @@ def _arg(value: object, index: int) -> str:
 
 
 def read_envs(value: object) -> dict[str, str]:
-    """Numbers and booleans become text as SkyPilot makes it, which is Python's `str`: `true` gives `True`."""
+    """Numbers and booleans become text by Python's `str`, as in SkyPilot: `true` gives `True`."""
     if not isinstance(value, dict):
         raise Unreadable(f"must be a mapping, not {kind_of(value)}", "write {NAME: value}")
     return {_env_name(name): _env_value(name, item) for name, item in value.items()}
 
 
 def read_secrets(value: object) -> dict[str, str]:
-    """Names, or names with where their values are: "" where that follows from the name. No message quotes a value."""
+    """Names, each with the place of its value; "" if the place follows from the name. No message quotes a value."""
     if isinstance(value, list | tuple):
         return {_listed_secret(index, item): "" for index, item in enumerate(value)}
     if not isinstance(value, dict):
@@ -227,7 +227,7 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
 def read_steps(value: object) -> Steps:
     steps = parse_steps(value) if isinstance(value, str) else value
     if not isinstance(steps, Steps):
-        raise Unreadable(f"{shown(value)} is no number of steps", 'write it like "500 steps"')
+        raise Unreadable(f"{shown(value)} is not a number of steps", 'write it like "500 steps"')
     if steps.count == 0:
         raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
     return steps
@@ -261,13 +261,13 @@ def read_deadline(value: object) -> timedelta | time:
     except Unreadable as error:
         if isinstance(value, str) and re.fullmatch(r"\d{1,2}:\d{2}", value, re.ASCII):
             raise Unreadable(
-                f"{shown(value)!r} is no time of day", "write it like 07:00, or a duration like 8h"
+                f"{shown(value)!r} is not a time of day", "write it like 07:00, or a duration like 8h"
             ) from error
         raise
 
 
 def read_notify_command(value: object) -> str:
-    """A shell command. It is kept with the run for all to read, so it may name a secret's variable, not hold it."""
+    """A shell command. The run's folder keeps it for all to read, so it may name a secret's variable, not hold it."""
     text = clean_text(value, lines=True)
     if holds_credential(text):
         raise Unreadable(
@@ -284,7 +284,7 @@ def read_condition(value: object) -> str:
 
 
 ON_DEMAND = "on-demand"
-"""The baseline of a report unless another price is named."""
+"""The baseline of a report, unless the job names another price."""
 
 
 INSTANCE_TYPE_PATTERN = r"[a-z][a-z0-9]*[.-][a-z0-9.-]{0,60}[a-z0-9]"
@@ -306,11 +306,11 @@ def is_instance_type(baseline: str) -> bool:
 
 
 def read_webhook(value: object) -> str:
-    """`$NAME`. No message quotes what was written: it may be the address itself."""
+    """`$NAME`. No message quotes the value, because it may be the address itself."""
     text = clean_text(value)
     if not re.fullmatch(VARIABLE_PATTERN, text, re.ASCII):
         raise Unreadable(
-            "an address that lets anybody write is a secret, and does not belong into a file",
+            "an address that lets anybody write is a secret, and does not belong in a file",
             "export it as a variable and write its name, like $SLACK_WEBHOOK",
         )
     return text
@@ -342,7 +342,7 @@ def _number(value: object, what: str, fix: str) -> int | float | Decimal:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """`count` accelerators of one kind per instance; the name as the user wrote it: `V100`, `A100-80GB`."""
+    """`count` accelerators of one kind per instance, with the name as the user wrote it: `V100`, `A100-80GB`."""
 
     name: str
     count: int = 1

@@ -1,7 +1,7 @@
 """
-YAML with a place for every key: plain data, the line of each key, and all that is wrong with the text itself.
+Reads YAML into plain data, the line of each key, and the problems of the text itself.
 
-Only the YAML that means the same to everybody is read. Refused, with a line: duplicate keys, tags, merge keys,
+It reads only the YAML that means the same to everybody. It refuses, with the line: duplicate keys, tags, merge keys,
 several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may
 not unfold to more than NODES_MAX values.
 """
@@ -47,9 +47,9 @@ TOP = Position(1, 1)
 @dataclass
 class Document:
     """
-    What a file says: `data`, the `positions` of its keys and list items, and what is wrong with its text.
+    What a file says: `data`, the `positions` of its keys and list items, and the `problems` of its text.
 
-    The values at the `unreadable` keys stand in `data` as text, so that everything else can still be checked.
+    `data` holds the values at the `unreadable` keys as text, so that everything else can still be checked.
     """
 
     data: dict[str, Any] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Document:
 
 @dataclass(frozen=True)
 class _Node:
-    """A scalar (text), a list (nodes), or a mapping (pairs of nodes); an alias is its anchor's node."""
+    """A scalar (text), a list (nodes), or a mapping (pairs of nodes). An alias becomes its anchor's node."""
 
     content: str | list[_Node] | list[tuple[_Node, _Node]]
     kind: str
@@ -78,7 +78,7 @@ class _Stop(Exception):
 
 
 def read_yaml(text: str) -> Document:
-    """All that `text` says, with every problem of the text in `problems`; no text makes it raise."""
+    """The document that `text` holds. It never raises; what is wrong with the text is in `problems`."""
     document = Document()
     try:
         _refuse_unprintable(text)
@@ -132,7 +132,7 @@ def _position(mark: Any) -> Position:
 
 
 class _Composer:
-    """Nodes from the parser's events. Stops at once at what could cost time or memory: depth, size, loops."""
+    """Builds nodes from the parser's events. It stops at once at what could cost time or memory: depth, size, loops."""
 
     def __init__(self, text: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=_Parser)
@@ -192,7 +192,7 @@ class _Composer:
 
 
 class _Constructor:
-    """Data from nodes. What it refuses goes to the document's problems, and reading goes on."""
+    """Builds data from nodes. What it refuses becomes a problem of the document, and it reads on."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -254,7 +254,7 @@ class _Constructor:
 
 
 def _surprise(text: str) -> tuple[str, str]:
-    """Why this number is refused, and what to write."""
+    """Why this number is refused, and what to write instead."""
     if ":" in text:
         return (
             f"YAML reads {shown(text)} as a number to base 60",

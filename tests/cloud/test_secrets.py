@@ -133,7 +133,7 @@ def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccoun
 
 def test_a_secret_that_is_missing_or_in_the_clear_is_told_with_the_command(account: GuardedAccount) -> None:
     put(account, "/spotrun/clear", kind="String")
-    with pytest.raises(SecretUnreadable, match="in the clear") as clear:
+    with pytest.raises(SecretUnreadable, match="is not encrypted") as clear:
         read(A="/spotrun/clear")
     with pytest.raises(SecretUnreadable, match=f"no parameter /spotrun/b in {REGION}") as missing:
         read(B="/spotrun/b")

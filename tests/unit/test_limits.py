@@ -35,13 +35,16 @@ def test_and_binds_tighter_than_or(alternatives, found) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "its end stands where a figure"),
-        ("usd_per_epoch", "its end stands where one of"),
-        ("usd_per_epoch >", "its end stands where a number"),
-        ("usd_per_epoch > cheap", "'cheap' at character 17 stands where a number"),
+        ("", "expected a figure of the report, found its end"),
+        ("usd_per_epoch", "found its end"),
+        ("usd_per_epoch >", "expected a number, found its end"),
+        ("usd_per_epoch > cheap", "expected a number, found 'cheap' at character 17"),
         ("usd_per_epok > 1", "'usd_per_epok' at character 1"),
         ("usd_per_epoch => 1", "'=>' at character 15"),
-        ("usd_per_epoch > 1 interruptions > 2", "'interruptions' at character 19 stands where 'and', 'or' or the end"),
+        (
+            "usd_per_epoch > 1 interruptions > 2",
+            "expected 'and', 'or' or the end, found 'interruptions' at character 19",
+        ),
         ("usd_per_epoch > 1 or", "its end"),
         ("__import__('os').system('true') > 1", "'__import__' at character 1"),
         ("usd_per_epoch > 1e3", "'e' at character 18"),
