@@ -1,1 +1,1 @@
-"""Whether two trainings did the same, bit for bit."""
+"""Compares two trainings bit for bit."""

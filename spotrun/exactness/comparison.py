@@ -1,5 +1,5 @@
 """
-Whether two trainings of one script were the same, bit for bit, and what the first difference says about its cause.
+Compares two trainings of one script bit for bit, and names the likely cause of the first difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spotrun.exactness.trace import BatchPosition, Trace, Trained
 
 
 class DifferenceKind(StrEnum):
-    """What differs first. The order is that of cause and effect within a step."""
+    """What can differ, in the order of cause and effect within a step."""
 
     SAMPLES = "samples"
     DATA = "data"
@@ -29,11 +29,11 @@ class DifferenceKind(StrEnum):
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """
-    The first difference between a straight and an interrupted training.
+    The first difference between a straight (never interrupted) and an interrupted training.
 
-    `epoch`, `batch` (both from 0) and `step` are None where the ends differ although all steps were the same. `name`
-    is the weight, the part of an optimizer or the generator. `resumed`: in a trainer process that had resumed, or
-    after all of them; where it is False, the two trainings had parted before anything was interrupted.
+    `epoch`, `batch` (both from 0) and `step` are None if all steps were the same and only the ends differ. `name` is
+    the weight, the part of an optimizer or the generator. `resumed` is False if the trainings differed before anything
+    was interrupted.
     """
 
     kind: DifferenceKind
@@ -49,16 +49,16 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
     """
-    The earliest batch of the training where the two differ; None when they are the same, bit for bit.
+    The earliest difference between the two; None if they are the same, bit for bit.
 
-    Every pass of `interrupted` over a batch is compared, and none of `straight`'s batches may be missing.
+    It compares every pass of `interrupted` over a batch, and no batch of `straight` may be missing.
     """
     found = _of_steps(straight, interrupted)
     return found if found is not None else _of_ends(straight, interrupted)
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
-    """One sha256 for named digests."""
+    """One sha256 over named digests."""
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
 """
-What one training says about itself, batch by batch, exactly enough to be compared with another one.
+A *trace*: what one training did, batch by batch, exact enough to compare it with another training.
 
-A *trace* is a list of records, a line each. Each trainer process begins a *pass*; after an interruption the next one
-does some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal,
-everything larger by its digest.
+A trace is a list of records, one a line. Each trainer process begins a *pass*. After an interruption the next pass does
+some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal, everything
+larger as a digest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BatchPosition = tuple[int, int]
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
-    """A trainer process begins, where `step` optimizer steps were done already."""
+    """A trainer process begins, after `step` optimizer steps."""
 
     pid: int
     step: int
@@ -25,12 +25,12 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
     """
-    One batch was trained on.
+    The training has done one batch.
 
-    `samples` are the indices that the sampler gave, None where the loader has none of ours. `data` is the digest of
-    the batch. `lr` holds the learning rates that the batch was trained with, per optimizer and parameter group.
-    `loss` is None where `training_step` returned none. `rng` is the digest of the generators after the batch. `step`
-    counts optimizer steps, this batch's included.
+    `samples` are the indices that the sampler gave; None if the loader does not use our sampler. `data` is the digest
+    of the batch. `lr` holds the learning rates of the batch, per optimizer and parameter group. `loss` is None if
+    `training_step` returned none. `rng` is the digest of the generators after the batch. `step` counts optimizer steps,
+    including this batch's.
     """
 
     epoch: int
@@ -48,13 +48,13 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
-    """The trainer stands still after `step`, and waits to be killed there."""
+    """The trainer stops after `step`, and waits there to be killed."""
 
     step: int
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The training is over. Digests by the name of each weight, of each part of an optimizer, of each generator."""
+    """The training is over. Digests by the names of weights, parts of optimizers, and generators."""
 
     step: int
     weights: dict[str, str]
@@ -73,7 +73,7 @@ def encode_record(record: TraceRecord) -> bytes:
 
 
 def decode_record(line: bytes) -> TraceRecord | None:
-    """None for a line that a killed process left torn: its step is done again, or found missing."""
+    """None for a line that a killed process left torn: its step is done again, or the comparison finds it missing."""
     try:
         return _decoder.decode(line)
     except msgspec.MsgspecError:
@@ -81,7 +81,7 @@ def decode_record(line: bytes) -> TraceRecord | None:
 
 
 class Trace:
-    """What one training wrote, in the order of writing."""
+    """The records of one training, in the order of writing."""
 
     def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records
@@ -112,7 +112,7 @@ class Trace:
                 yield max(number, 0), record
 
     def resumed_after_holds(self) -> list[int]:
-        """For each hold, the step that the next pass went on from."""
+        """For each hold, the step from which the next pass continued."""
         follows = [next((later for later in self.records[n:] if isinstance(later, Begun)), None) for n in self._holds()]
         return [begun.step for begun in follows if begun is not None]
 

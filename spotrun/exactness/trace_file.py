@@ -1,8 +1,8 @@
 """
-A trace on disk: one file that the trainers of a run append to, one after the other.
+A trace on disk: one file, to which the trainers of a run append one after the other.
 
-Each record is a line and one write, so a SIGKILL leaves a torn line at the very end at most. The reader drops what is
-torn; its step is done again, or is found missing.
+Each record is one line and one write, so a SIGKILL can only tear the last line. The reader drops a torn line; its step
+is done again, or the comparison finds it missing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from spotrun.exactness.trace import Trace, TraceRecord, decode_record, encode_record
 
 FILE_VARIABLE = "SPOTRUN_TRACE"
-"""The file that a trainer is to write its trace to."""
+"""The file to which a trainer writes its trace."""
 HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
-"""Steps, separated by commas, at which a trainer stands still until it is killed."""
+"""Steps, separated by commas, at which a trainer waits until it is killed."""
 
 
 class TraceFile:
-    """One process's view of the file; `append` is for one process at a time."""
+    """One process's view of the file. Only one process at a time may append."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class TraceFile:
             os.close(descriptor)
 
     def read(self) -> Trace:
-        """Every whole record so far; reads on from where the last call ended."""
+        """Every whole record so far; reads on where the last call ended."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
@@ -52,6 +52,6 @@ class TraceFile:
 
 
 def _is_torn(descriptor: int) -> bool:
-    """Whether the last writer was killed within a line."""
+    """Whether the last writer was killed in the middle of a line."""
     size_bytes = os.fstat(descriptor).st_size
     return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"

@@ -1,1 +1,1 @@
-"""Telling people and programs what happened to a run."""
+"""Tells people and programs what happened to a run."""

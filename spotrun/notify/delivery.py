@@ -1,9 +1,10 @@
 """
-One sink's thread: it reads the ledger after the runner, and delivers what the sink is for.
+One sink's thread: it follows the ledger and delivers the news that the sink asks for.
 
-At least once: what was delivered is written down in the run's folder after it was, so that a runner killed in between
-delivers again, under the same id, which a receiver can drop. Written down before, it would be lost instead; and a loss
-is what nobody could find out. All is bounded: a try, the tries, and how long the end of a run waits for it.
+Each piece of news is delivered at least once. The worker writes to the run's folder only after a delivery, so the next
+runner repeats one that a kill cut off. It uses the same id, by which a receiver can drop the second. Writing first
+could lose news, and nobody would notice. Everything is bounded: the time of a try, the number of tries, and how long
+the end of a run waits.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from spotrun.store.port import Store
 
 TRIES = 4
 PAUSE_S = 1.0
-"""System time before the second try; it doubles with each."""
+"""System time before the second try; it doubles with each try."""
 TRIES_EVER = 12
-"""Of all runners together: a piece of news that nobody took so often is given up."""
+"""After this many tries, of all runners together, a piece of news is given up."""
 FOLDER = "notified"
 SENTENCE_MAX = 1000
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
-    """What became of one piece of news so far."""
+    """How far the delivery of one piece of news has come."""
 
     delivered: bool
     tries: int
@@ -49,7 +50,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
 
 
 class DeliveryWorker(threading.Thread):
-    """Delivers the news of some kinds to one sink. `number` is its place in the job's `notify`."""
+    """Delivers news of the given kinds to one sink. `number` is the sink's index in the job's `notify`."""
 
     def __init__(
         self, sink: Sink, number: int, kinds: Sequence[str], store: Store, redactor: Redactor, pause_s: float = PAUSE_S
@@ -64,18 +65,18 @@ class DeliveryWorker(threading.Thread):
         self._inbox: queue.SimpleQueue[Entry | News | None] = queue.SimpleQueue()
         self._in_vain = False
         self.failures: list[str] = []
-        """What could not be delivered, for people; without secrets."""
+        """What could not be delivered, in sentences without secrets."""
 
     def tell(self, item: Entry | News) -> None:
-        """One more entry of the ledger, in its order, or news that is not in it. Never blocks."""
+        """Take the next entry of the ledger, or news that is not in the ledger. Never blocks."""
         self._inbox.put(item)
 
     def finish(self) -> None:
-        """Nothing more is coming: the thread ends once all is delivered or given up."""
+        """No more items will come: the thread ends once it has delivered or given up everything."""
         self._inbox.put(None)
 
     def abandon(self) -> None:
-        """Nobody waits any more: what is not delivered by now is for the next runner."""
+        """Stop trying: the next runner will deliver what is left."""
         self._sink.abandon()
 
     def run(self) -> None:
@@ -102,7 +103,7 @@ class DeliveryWorker(threading.Thread):
         status = self._deliver(news, known.tries, tries)
         self._in_vain = not status.delivered
         if not status.delivered:
-            self.failures.append(f"{self._sink.name} was not told of {news.kind!r}: {status.said}")
+            self.failures.append(f"{self._sink.name} did not receive {news.kind!r}: {status.said}")
         self._write(news, status)
 
     def _deliver(self, news: News, tried: int, tries: int) -> DeliveryStatus:
@@ -125,7 +126,7 @@ class DeliveryWorker(threading.Thread):
         return f"{FOLDER}/{self._number}-{news.entry}-{news.kind}.json"
 
     def _status(self, news: News) -> DeliveryStatus:
-        """A store that cannot say makes us deliver again rather than not at all."""
+        """If the store cannot be read, deliver again rather than not at all."""
         try:
             return msgspec.json.decode(self._store.get(self._key(news)), type=DeliveryStatus)
         except (StoreError, msgspec.MsgspecError):
@@ -135,14 +136,16 @@ class DeliveryWorker(threading.Thread):
         try:
             self._store.put_hint(self._key(news), msgspec.json.encode(status))
         except StoreError as error:
-            self.failures.append(f"that {news.kind!r} was told could not be noted ({error.message}): it may come twice")
+            self.failures.append(
+                f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"
+            )
 
 
 def letter(news: News, redactor: Redactor) -> bytes:
     """
-    The JSON of a piece of news, in a line.
+    A piece of news as one line of JSON.
 
-    `text` is what Slack and its likes show; in it `&`, `<` and `>` are escaped, as these are its own signs
+    Slack and similar services show its `text`. In it `&`, `<` and `>` are escaped, because Slack reads them as markup
     (https://docs.slack.dev/messaging/formatting-message-text#escaping).
     """
     body: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What is worth telling of a run, read from its ledger: each piece of news belongs to one entry."""
+"""News of a run, read from its ledger: each piece of news belongs to one entry."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from spotrun.units import to_the_second
 
 class News(msgspec.Struct, frozen=True):
     """
-    One thing to tell. `entry` is the entry of the ledger that brought it about, and with `kind` its identity: who reads
-    the ledger again makes the same news.
+    One piece of news. `entry` is the ledger entry that caused it. Together with `kind` it identifies the news, so
+    another reading of the ledger gives the same news.
     """
 
     entry: int
@@ -38,22 +38,22 @@ class News(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """The same at each try and from each runner, so that a receiver can drop what came twice."""
+        """The same at each try and from each runner, so that a receiver can drop news that came twice."""
         return f"{self.run}-{self.entry}-{self.kind}"
 
 
 def news_of(entries: Iterable[Entry]) -> Iterator[News]:
-    """All news of a ledger, in its order; entries are read as they come."""
+    """All news of a ledger, in its order; reads each entry as it comes."""
     for before, entry, after in replay(entries):
-        told = _told(before, entry, after)
-        if told is not None:
+        found = _kind_and_sentence(before, entry, after)
+        if found is not None:
             assert after.created is not None
             run = f"{after.created.name}-{after.created.uid}"
-            yield News(entry.number, told[0], entry.at, run, told[1], _facts(after, entry.at))
+            yield News(entry.number, found[0], entry.at, run, found[1], _facts(after, entry.at))
 
 
 def night(state: RunState, summary: RunSummary) -> News:
-    """The summary of a night, once its run has ended and its bill is whole."""
+    """The summary of a nightly run, once it has ended and its bill is complete."""
     assert state.terminal is not None
     epochs = f"{len(summary.epochs)} epochs" + (
         "" if summary.usd_per_epoch is None else f" at ${summary.usd_per_epoch:.4f}"
@@ -78,18 +78,18 @@ def _figures(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def _told(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | None:
+def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | None:
     event = entry.event
     match event:
         case ev.ResumedFrom(incarnation=0):
-            return _begun(after, after.attempts[event.attempt])
+            return _started(after, after.attempts[event.attempt])
         case ev.NoticeSeen(kind="termination"):
-            return _warned(before, entry, event)
+            return _interruption_notice(before, entry, event)
         case ev.InstanceGone(ended_by=EndedBy.CLOUD):
-            return _taken(before, event)
+            return _unannounced_loss(before, event)
         case ev.DeadlineOutOfReach():
             late = to_the_second(event.expected_at - event.deadline_at)
-            return "late", f"the deadline cannot be met: {late} too late even on demand"
+            return "late", f"the deadline cannot be met: even on demand the run would be {late} late"
         case ev.BudgetNearlySpent():
             return "budget", describe(entry)
         case ev.RunCompleted():
@@ -101,8 +101,8 @@ def _told(before: RunState, entry: Entry, after: RunState) -> tuple[str, str] | 
     return None
 
 
-def _begun(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
-    """The first trainer of an attempt: of the run's first, or of the first on the other kind of capacity."""
+def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
+    """News if this is the run's first attempt that trains, or the first on another capacity type than before."""
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
     trained = [each for each in state.attempts.values() if each.number < attempt.number and each.trainers]
@@ -115,7 +115,7 @@ def _begun(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     return "returned", f"training is back on {where}: {intent.reason}"
 
 
-def _warned(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, str] | None:
+def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, str] | None:
     attempt = before.attempts[event.attempt]
     if attempt.notice is not None:
         return None
@@ -124,8 +124,8 @@ def _warned(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, 
     return "interrupted", f"the cloud takes {where} in {to_the_second(max(timedelta(), lead))}"
 
 
-def _taken(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
-    """The loss of what trained, unless its notice was told."""
+def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:
+    """The loss of the training instance, unless its notice was news already."""
     current = before.current
     if current is None or current.launch != event.launch or current.notice is not None:
         return None

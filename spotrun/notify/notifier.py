@@ -1,4 +1,4 @@
-"""Who tells the world of a run: one worker for each of the job's `notify`, fed by whoever attends to the run."""
+"""Sends a run's news: the process that attends to the run feeds one delivery worker for each of the job's `notify`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
 CLOSE_WITHIN_S = 10.0
-"""System time that the end of a command may wait for news that are still on their way."""
+"""System time that a command may wait at its end for news that are still on their way."""
 
 
 class Notifier:
     """
-    Tells of each entry that it is shown. Nothing here raises, and nothing blocks but leaving it, for
-    `CLOSE_WITHIN_S` at most: what is not delivered by then is delivered by whoever attends to the run next.
+    Sends the news of each ledger entry that it is shown. Nothing here raises. Only its exit blocks, for
+    `CLOSE_WITHIN_S` at most; whoever attends to the run next delivers what is left then.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Notifier:
                 worker.abandon()
 
     def show(self, entries: Sequence[Entry]) -> None:
-        """The ledger so far, from its first entry."""
+        """Send the news of a ledger's entries, given from the first one; those of an earlier call are skipped."""
         for entry in entries[self._shown :]:
             self._tell(entry)
         self._shown = max(self._shown, len(entries))
 
     def tell(self, news: News) -> None:
-        """What is not an event of the ledger; told last."""
+        """Send news that is not an event of the ledger, after all that are."""
         self._tell(news)
 
     def _tell(self, item: Entry | News) -> None:
@@ -77,6 +77,6 @@ class Notifier:
 
     @property
     def failures(self) -> list[str]:
-        """What could not be told, for people; without secrets."""
+        """What could not be delivered, in sentences without secrets."""
         late = [f"{each.name}: some news are still on their way" for each in self._workers if each.is_alive()]
         return self._unusable + [said for each in self._workers for said in each.failures] + late

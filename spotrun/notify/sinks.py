@@ -1,7 +1,7 @@
 """
-Where news go: a webhook, or a command. One try each, bounded in time; a delivery worker tries again.
+Where news goes: a webhook, or a command. Each call is one try, bounded in time; a delivery worker tries again.
 
-A sink raises `Undelivered` for what may pass, and `Refused` for what another try cannot change.
+A sink raises `Undelivered` for a fault that may pass, and `Refused` for one that another try cannot change.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Undelivered(Exception):
-    """This try failed. The text never holds the address."""
+    """This try failed. The text never contains the address."""
 
 
 class Refused(Undelivered):
-    """So will the next."""
+    """This try failed, and so will the next."""
 
 
 class Sink(Protocol):
     name: str
-    """For people; holds no secret."""
+    """For messages; contains no secret."""
 
     def deliver(self, body: bytes, id: str) -> None:
         """
@@ -48,11 +48,11 @@ class Sink(Protocol):
         """
 
     def abandon(self) -> None:
-        """Nobody waits any more for a try that is under way: leave nothing of it behind."""
+        """Stop a try that is in progress, and leave nothing of it running."""
 
 
 class Webhook:
-    """POSTs JSON. Follows no redirect: an address is a secret, and goes nowhere but where it was meant for."""
+    """POSTs JSON. It follows no redirect: the address is a secret, and only its own server may see it."""
 
     def __init__(self, variable: str, address: str, try_s: float = TRY_S) -> None:
         self.name = f"webhook ${variable}"
@@ -70,13 +70,13 @@ class Webhook:
         raise Undelivered(told) if status in (408, 425, 429) or status >= 500 else Refused(told)
 
     def abandon(self) -> None:
-        return  # the line ends with this process
+        return  # the connection ends with this process
 
     def _post(self, body: bytes, id: str) -> int:
         address = self._address
         kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
         connection = kind(address.hostname or "", address.port, timeout=self._try_s)
-        # A server that sends a byte now and then passes every time-out of the socket: the line is cut from outside.
+        # A server that sends a byte now and then never meets a time-out of the socket, so a timer cuts the connection.
         cut = threading.Timer(self._try_s, _cut, (connection,))
         cut.daemon = True
         cut.start()
@@ -91,10 +91,10 @@ class Webhook:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    line = connection.sock
-    if isinstance(line, socket.socket):
+    connected = connection.sock
+    if isinstance(connected, socket.socket):
         with contextlib.suppress(OSError):
-            line.shutdown(socket.SHUT_RDWR)
+            connected.shutdown(socket.SHUT_RDWR)
 
 
 def _read_address(variable: str, address: str) -> SplitResult:
@@ -127,7 +127,7 @@ class Command:
         try:
             process.communicate(body, timeout=self._limit_s)
         except subprocess.TimeoutExpired:
-            raise Undelivered(f"not done within {self._limit_s:g} s, and killed") from None
+            raise Undelivered(f"was not done within {self._limit_s:g} s, and was killed") from None
         finally:
             self._process = None
             _kill(process)
@@ -144,7 +144,7 @@ class Command:
         nothing = subprocess.DEVNULL
         try:
             return subprocess.Popen(
-                # Should this process be killed, timeout(1) still ends the command.
+                # If this process is killed, timeout(1) still ends the command.
                 ["timeout", "-k", "1", f"{self._limit_s + 1:g}", "/bin/sh", "-c", self._command],
                 stdin=subprocess.PIPE,
                 stdout=nothing,
@@ -157,7 +157,7 @@ class Command:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started, also what it left in the background."""
+    """Kill the process and all that it started, also in the background."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -165,7 +165,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = os.environ) -> Sink:
     """
     Raises:
-        SpecInvalid: the variable that holds the address is not set here, or holds none.
+        SpecInvalid: the variable for the address is not set here, or does not hold one.
     """
     if wanted.command is not None:
         return Command(wanted.command, number)
@@ -178,7 +178,7 @@ def open_sink(wanted: NotifySpec, number: int, environment: Mapping[str, str] = 
 
 def require_sinks(spec: RunSpec) -> None:
     """
-    Before a run is created: all that `notify` names can be used from here.
+    Before a run is created: check that each receiver under `notify` can be used from here.
 
     Raises:
         SpecInvalid: one cannot.

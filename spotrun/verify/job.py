@@ -1,4 +1,4 @@
-"""What is trained to verify a job: its spec, with everything taken out that could make two trainings of it differ."""
+"""The job to verify: its spec without everything that could make two trainings differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spotrun.spec.values import name_from
 from spotrun.units import Steps
 
 TIME_SCALE = 60.0
-"""Of interrupted trainings: commits are half a minute of run time apart, which is half a second then."""
+"""For interrupted trainings: commits are half a minute of run time apart, which then takes half a second."""
 HANG_AFTER = timedelta(minutes=5)
 """System time without progress."""
 SELDOM = Steps(1_000_000_000)
@@ -31,10 +31,10 @@ RESTARTS_MAX = 1000
 
 def load_job(path: Path, arguments: Sequence[str]) -> RunSpec:
     """
-    The spec of a YAML file, or one made around a Python script. `arguments` stand in for the job's own, if any.
+    The spec of a YAML file, or one made for a Python script. `arguments`, if any, replace the job's own.
 
     Raises:
-        SpecInvalid: every problem, or it is no such file; nothing was started.
+        SpecInvalid: lists every problem of the file, or says that there is no such file; nothing was started.
     """
     if path.suffix in (".yaml", ".yml"):
         spec = load_spec(path)
@@ -51,24 +51,24 @@ def load_job(path: Path, arguments: Sequence[str]) -> RunSpec:
 
 def _with_arguments(spec: RunSpec, arguments: Sequence[str]) -> RunSpec:
     if spec.train.script is None:
-        raise SpecInvalid("the job is a command, which has no arguments of its own", hint="change run in the YAML")
+        raise SpecInvalid("the job is a command, and takes no arguments", hint="change run in the YAML")
     return RunSpec.from_dict(spec.to_dict() | {"train": {"script": spec.train.script, "args": list(arguments)}})
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
-    """As it trains undisturbed: on demand, with time as it passes, and hardly a checkpoint."""
+    """The job without interruptions: on demand, in real time, with hardly a checkpoint."""
     return _calm(spec, store, "on-demand", SELDOM, time_scale=1.0)
 
 
 def interrupted(spec: RunSpec, store: Path, every: Steps) -> RunSpec:
-    """As it trains where instances are lost: on spot, with a checkpoint each so many steps."""
+    """The job as it trains when instances are lost: on spot, with a checkpoint each `every` steps."""
     return _calm(spec, store, "spot", every, time_scale=TIME_SCALE)
 
 
 def _calm(
     spec: RunSpec, store: Path, policy: Literal["spot", "on-demand"], every: Steps, *, time_scale: float
 ) -> RunSpec:
-    """The same training in a market where nothing happens by itself, and where nothing else ends it."""
+    """The same training in a calm market, and with no limit that could end it."""
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy),

@@ -1,4 +1,4 @@
-"""One training on the local cloud, from its launch to its end, with SIGKILLs at the steps of a plan."""
+"""One training on the local cloud, from its launch to its end, with a SIGKILL at each planned step."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from spotrun.units import format_duration
 from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
-"""System time between two looks at the run and its trace."""
+"""System time between two checks of the run and its trace."""
 DETAIL_MAX = 1500
 VICTIMS = ("instance", "trainer")
-"""Whom the kills hit, in turns: everything on the machine at once, or the training alone."""
+"""What the kills hit, in turns: everything on the machine at once, or only the training."""
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a rehearsal has come. `held_up` says why nothing is being trained, where a runner knows."""
+    """How far a rehearsal has come. `held_up` says why nothing trains, if the runner knows."""
 
     name: str
     step: int
@@ -46,14 +46,14 @@ Watch = Callable[[RehearsalProgress], None]
 
 
 class Killed(msgspec.Struct, frozen=True, kw_only=True):
-    """A kill once optimizer step `step` was done."""
+    """A kill after optimizer step `step`."""
 
     step: int
     victim: str
 
 
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A training that came to its end."""
+    """A training that reached its end."""
 
     trace: Trace
     kills: tuple[Killed, ...]
@@ -61,7 +61,7 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rehearsal:
-    """Attends to one run of `spec` at `sandbox`, which is killed once at each step of `kill_at`."""
+    """Runs `spec` in `sandbox`, and kills it once at each step of `kill_at`."""
 
     def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, kill_at: Sequence[int] = ()) -> None:
         self._name = name
@@ -84,7 +84,7 @@ class Rehearsal:
 
         Raises:
             RunEnded: the training failed.
-            SpotrunError: it was not done `within` (system time), or left no trace.
+            SpotrunError: it took longer than `within` (system time), or left no trace.
         """
         with environment(self._variables()):
             while not (tick := self._runner.tick()).done:
@@ -116,7 +116,7 @@ class Rehearsal:
     # -- killing -----------------------------------------------------------------------------------------------------
 
     def _kill_held(self, trace: Trace) -> bool:
-        """Whether a trainer that stands still at its step was killed."""
+        """Kill the trainer that waits at its step; True if there was one."""
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
@@ -142,7 +142,7 @@ class Rehearsal:
     def _refuse_overtime(self, within: timedelta, trace: Trace) -> None:
         if self._elapsed_s > within.total_seconds():
             raise SpotrunError(
-                f"the {self._name} training was not done after {format_duration(within)}, but at step {trace.steps}",
+                f"the {self._name} training was at step {trace.steps} after {format_duration(within)}, and not done",
                 hint="give it longer by --within, or less to do: spotrun verify-resume train.py -- --epochs 1",
             )
 
@@ -152,7 +152,7 @@ class Rehearsal:
         if end.outcome != "completed":
             raise RunEnded(
                 f"the {self._name} training {end.outcome}: {end.detail[-DETAIL_MAX:]}",
-                hint="a script has to train to its end before its resumes can be compared; --keep leaves the logs",
+                hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
             )
 
     def _traced(self) -> Trace:

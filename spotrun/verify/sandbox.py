@@ -1,4 +1,4 @@
-"""A store and a local cloud for one verification, of which nothing is left running, and nothing on disk."""
+"""A store and a local cloud for one verification. Nothing of them stays running or on disk."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from spotrun.clouds.local.driver import LocalCloud
 
 class Sandbox:
     """
-    Entered before the first run; left only when every instance is gone, after Ctrl-C and SIGTERM too.
+    Enter it before the first run. Its exit ends every instance, after Ctrl-C and SIGTERM too.
 
-    `keep` leaves the files.
+    `keep` keeps the files.
     """
 
     def __init__(self, *, keep: bool) -> None:
@@ -38,7 +38,7 @@ class Sandbox:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must leave nothing running either
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave anything running
         try:
             self._end_instances()
             if not self._keep:
@@ -58,7 +58,7 @@ class Sandbox:
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """What instances that are launched inside inherit: names that start with SPOTRUN_ have no place in a spec."""
+    """Variables for instances launched inside. A spec cannot set them: their names start with SPOTRUN_."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""Train straight, train interrupted, compare."""
+"""Train once without interruption, once with kills, and compare."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spotrun.verify.sandbox import Sandbox
 
 class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
-    `at` names the steps to kill at; where it is empty, `kills` of them are drawn from `seed`.
+    When to kill. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`.
 
-    `within` bounds each training, in system time.
+    `within` limits each training, in system time.
     """
 
     kills: int
@@ -31,7 +31,7 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A kill after `step`, and the step that the next trainer went on from; 0 is the beginning."""
+    """A kill after `step`, and the step from which the next trainer continued; 0 is the beginning."""
 
     step: int
     victim: str
@@ -48,10 +48,10 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What came of it. `steps` are optimizer steps; `batches_redone` were trained more than once.
+    The result. `steps` are optimizer steps; `batches_redone` counts batches that were trained more than once.
 
-    `resumes_from_checkpoint` counts those kills after which training went on from a checkpoint: where it is 0, only
-    beginnings were compared.
+    `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0, every
+    trainer began from the start, and no resume was compared.
     """
 
     identical: bool
@@ -70,7 +70,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Verification:
     """
-    Both trainings, one after the other, and their first difference.
+    Train twice, one after the other, and find the first difference.
 
     Raises:
         SpecInvalid: `plan.at` names a step that the training does not have.
@@ -85,9 +85,9 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
 
 def kill_steps(steps: int, plan: KillPlan) -> list[int]:
     """
-    Where a training of so many steps is killed, in order.
+    The steps to kill a training of `steps` steps at, in order.
 
-    Drawn steps are in the last nine tenths, so that most of them have a checkpoint before them.
+    Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
     """
     beyond = [step for step in plan.at if not 1 <= step <= steps]
     if beyond:
@@ -101,7 +101,7 @@ def kill_steps(steps: int, plan: KillPlan) -> list[int]:
 
 
 def checkpoint_every(steps: int) -> Steps:
-    """Seldom enough for each kill to lose some steps, often enough for it to lose few."""
+    """An interval at which each kill loses some steps, but only a few."""
     return Steps(max(2, min(25, steps // 20)))
 
 
