@@ -104,7 +104,7 @@ def test_a_deadline_that_is_lost_is_told() -> None:
     history = History(deadline_at=START)
     history.after(60).write(ev.DeadlineOutOfReach(deadline_at=START, expected_at=history.now, work_left_s=60))
     assert [news.sentence for news in news_of(history.entries)] == [
-        "the deadline cannot be met: 1m too late even on demand"
+        "the deadline cannot be met: even on demand the run would be 1m late"
     ]
 
 
@@ -200,7 +200,7 @@ def test_a_command_that_reads_nothing_is_no_failure() -> None:
 
 def test_a_command_that_never_ends_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEWS_TEST_MARK", mark := f"mark-{os.getpid()}")
-    with pytest.raises(Undelivered, match=r"not done within 0\.5 s, and killed"):
+    with pytest.raises(Undelivered, match=r"not done within 0\.5 s, and was killed"):
         Command("sleep 600 & sleep 600", 0, limit_s=0.5).deliver(b"{}", "id")
     eventually(lambda: not [pid for pid in processes_now() if environment_of(pid).get("NEWS_TEST_MARK") == mark])
 
@@ -305,7 +305,7 @@ def test_a_sink_that_never_takes_anything_is_given_up_after_a_number_of_tries() 
     with Hook(Fate(500)) as hook:
         failures = tell(restless(), hook, store)
         assert len(hook.posted) == TRIES + 4, "after one was tried in vain, the next are tried once"
-        assert "webhook $HOOK was not told of 'started': the server answered 500" in failures
+        assert "webhook $HOOK did not receive 'started': the server answered 500" in failures
         for _ in range(20):
             tell(restless(), hook, store, wanted(on=["started"]))
         assert len([each for each in hook.events if each == "started"]) == TRIES_EVER
@@ -456,7 +456,7 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         launch.communicate()
         began, before = time.monotonic(), commands_of("told-")
         said = site.call("resume", "told")
-        assert "note: webhook $GONE was not told of 'started': ConnectionRefusedError" in said
+        assert "note: webhook $GONE did not receive 'started': ConnectionRefusedError" in said
         assert "/secret" not in said
         assert good.events.count("done") == 1
         ids = [posted.json["id"] for posted in good.posted]

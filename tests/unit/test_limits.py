@@ -81,7 +81,7 @@ def test_a_limit_that_is_not_kept_says_by_how_much() -> None:
 def test_a_figure_that_the_run_does_not_have_is_no_success() -> None:
     unknown = dict.fromkeys(FIGURES)
     (comparison,) = parse("usd_per_epoch > 5").met_by(unknown)
-    assert comparison.told(unknown) == "usd_per_epoch is not known, and > 5 is a failure"
+    assert comparison.message(unknown) == "usd_per_epoch is not known, and > 5 is a failure"
 
 
 def test_every_figure_that_a_condition_may_name_can_be_reckoned() -> None:
