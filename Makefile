@@ -7,7 +7,8 @@
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
-# make picture   the picture of a report that the README shows, from a demo run
+# make picture   the pictures of a terminal and of a report that the README shows, from a demo run
+# make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
 # make install .venv with spotrun in it; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
@@ -26,7 +27,8 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos planned interruptions checkpoint-benchmark downtime picture browser install dev lint types clean moved
+.PHONY: demo quick test torture chaos planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+	install dev lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/spotrun launch examples/resnet50.yaml -y
@@ -73,6 +75,13 @@ else
 	@$(if $(CHROMIUM),,cd .browser && node unpack.mjs && rm -r node_modules/@sparticuz)
 	@touch $@
 endif
+
+# The pages that are generated: docs/job-reference.md from the schema, docs/cli.md from the commands.
+reference: .venv/.installed-dev
+	.venv/bin/python -m docs.tools.reference
+
+docs: .venv/.installed-dev
+	.venv/bin/python -m mkdocs --quiet build
 
 # Trains the demo's job in a store of its own (five minutes), and takes the picture of its report.
 picture: .venv/.installed-dev .browser/.installed

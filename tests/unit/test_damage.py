@@ -138,13 +138,13 @@ def test_an_entry_of_another_run_is_void_and_named(run: SmallRun) -> None:
     after(Case("another run's", {key_of(2): encode_entry(other.entries[2])}), run, check)
 
 
-def test_each_kind_of_damage_has_an_exit_code_of_its_own_that_the_readme_tells() -> None:
+def test_each_kind_of_damage_has_an_exit_code_of_its_own_that_the_pages_tell() -> None:
     kinds = [errors.SpotrunError, *_below(errors.SpotrunError)]
     codes = {kind.__name__: kind.exit_code for kind in kinds}
     assert codes["LedgerDamaged"] not in {code for name, code in codes.items() if name != "LedgerDamaged"}
     assert codes["CheckpointDamaged"] not in {code for name, code in codes.items() if name != "CheckpointDamaged"}
-    told = (ROOT / "README.md").read_text().split("Exit codes:")[1].split("\n\n")[0]
-    assert all(f" {code} " in told.replace("\n", " ") for code in set(codes.values()))
+    told = (ROOT / "docs" / "cli.md").read_text().split("## Exit codes")[1].split("\n## ")[0]
+    assert all(f"| {code} |" in told for code in set(codes.values()))
 
 
 def _below(kind: type[SpotrunError]) -> list[type[SpotrunError]]:

@@ -1,0 +1,190 @@
+"""
+Writes docs/job-reference.md from the schema of a job file, and docs/cli.md from the `spotrun` command.
+
+    python -m docs.tools.reference      # or: make reference
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+from typer.core import TyperCommand, TyperGroup
+
+from spotrun.cli.app import app
+from spotrun.spec.schema import json_schema
+from spotrun.spec.values import STEPS_PATTERN, TIME_OF_DAY_PATTERN
+from spotrun.units import DURATION_PATTERN
+
+DOCS = Path(__file__).parents[1]
+EXAMPLES: Mapping[str, Any] = yaml.safe_load((DOCS / "tools" / "examples.yaml").read_text())
+NOTE = "<!-- Written by `make reference`. Do not edit: a test compares it with {}. -->\n\n"
+KINDS = {
+    DURATION_PATTERN: "duration",
+    STEPS_PATTERN: "steps",
+    TIME_OF_DAY_PATTERN: "time of day",
+    "^auto$": "`auto`",
+    "^none$": "`none`",
+}
+
+
+def main() -> None:
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    return {"job-reference.md": job_reference(), "cli.md": cli()}
+
+
+# -- the job file ----------------------------------------------------------------------------------------------------
+
+
+def job_reference() -> str:
+    schema = json_schema()
+    text = NOTE.format("the schema") + (
+        "# The job file\n\n"
+        "A job is one YAML file. This page has every key that it may have; only `train` or `run` is required.\n"
+        "`spotrun validate JOB.yaml` shows every mistake in a file with its line. `spotrun validate --schema` prints\n"
+        "the JSON Schema of these keys, by which an editor completes and checks a file while you write it.\n\n"
+        "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set.\n"
+        "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"
+    )
+    for path, section in sections(schema):
+        title = f"`{path}`" if path else "At the top of the file"
+        text += f"## {title}\n\n{section['description'] if path else 'What runs, and under which name.'}\n\n"
+        text += "| key | value | default | example | meaning |\n|---|---|---|---|---|\n"
+        for key, field in section["properties"].items():
+            row = (
+                f"`{key}`",
+                kind(field, schema),
+                default(field),
+                example(f"{path}.{key}".strip("."), field),
+                meaning(field, schema),
+            )
+            text += "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |\n"
+        text += "\n"
+    return text.rstrip() + "\n"
+
+
+def sections(schema: Mapping[str, Any], section: Any = None, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Each mapping of the file with the path to it, the file itself first; of a list, what its items are."""
+    section = schema if section is None else section
+    yield path, section
+    for key, field in section["properties"].items():
+        if (name := reference_in(field)) is not None:
+            yield from sections(schema, schema["$defs"][name], f"{path}.{key}".strip("."))
+
+
+def reference_in(field: Mapping[str, Any]) -> str | None:
+    target = field.get("$ref") or field.get("items", {}).get("$ref")
+    return None if target is None else str(target).rpartition("/")[2]
+
+
+def kind(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    if "$ref" in field:
+        return "mapping, see below"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(kind(each, schema) for each in field["anyOf"]))
+    if field.get("type") == "array":
+        return f"list of {kind(field['items'], schema)}" if reference_in(field) is None else "list, see below"
+    if field.get("type") == "object":
+        return "mapping"
+    if isinstance(field.get("type"), list):
+        return " or ".join(field["type"])
+    if field["type"] in ("integer", "number"):
+        return numbers(field)
+    pattern = field.get("pattern", "")
+    known = [word for part, word in KINDS.items() if part in pattern]
+    return " or ".join(known) if known else {"string": "text"}.get(field["type"], field["type"])
+
+
+def numbers(field: Mapping[str, Any]) -> str:
+    least, above, most = (field.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))
+    word = "whole number" if field["type"] == "integer" else "number"
+    low = f" from {least:,}" if least is not None else f" above {above:,}" if above is not None else ""
+    return word + low + (f" to {most:,}" if most is not None and most < 2**53 else "")
+
+
+def default(field: Mapping[str, Any]) -> str:
+    value = field.get("default")
+    if value is None or value in ({}, []):
+        return "–"
+    return (
+        f"`{value if isinstance(value, str) else json.dumps(value)}`" if not isinstance(value, list) else written(value)
+    )
+
+
+def example(path: str, field: Mapping[str, Any]) -> str:
+    return "" if reference_in(field) is not None else written(EXAMPLES[path])
+
+
+def written(value: Any) -> str:
+    """On one line, as in a file."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    return f"`{text}`"
+
+
+def meaning(field: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    return str(field.get("description") or schema["$defs"][reference_in(field)]["description"])
+
+
+# -- the commands ----------------------------------------------------------------------------------------------------
+
+
+def cli() -> str:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    text = NOTE.format("what the commands say") + (
+        "# Commands\n\n"
+        "This is what `spotrun VERB --help` prints. All times are UTC.\n"
+        "RUN is the id of a run, its name (which means the newest run of that name), or the address of its folder.\n\n"
+    )
+    text += EXIT_CODES
+    for words, command in verbs(group, "spotrun"):
+        context = typer.Context(command, info_name=words, terminal_width=80, max_content_width=80)
+        text += f"## {words}\n\n```text\n{command.get_help(context)}\n```\n\n"
+    return text.rstrip() + "\n"
+
+
+def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from verbs(command, f"{path} {name}")
+        elif not command.hidden:
+            assert isinstance(command, TyperCommand)
+            yield f"{path} {name}", command
+
+
+EXIT_CODES = """## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed |
+| 2 | the job file or a flag is wrong; nothing was started |
+| 3 | there is no such run |
+| 4 | the run failed or was stopped |
+| 5 | the store cannot be used |
+| 6 | no checkpoint can be read back |
+| 7 | the cloud refused |
+| 8 | the ledger is damaged: an entry is missing, was moved, or is not what was written |
+| 9 | an interrupted training is not the same as the undisturbed one (`verify-resume`) |
+| 10 | a figure of the report is as `--fail-if`, or `report.fail_if` of the job, says that it must not be |
+| 11 | last night's run is still under way (`--nightly`) |
+| 12 | the cloud has charged what `bill` cannot explain |
+| 130 | Ctrl-C |
+
+"""
+
+
+if __name__ == "__main__":
+    main()
