@@ -54,7 +54,6 @@ class OurWorld(SimulatedWorld):
             yield loss is not None and loss.at_s - self._seconds(told) <= setting.lead_s + setting.notice_s
 
     def _seconds(self, at: datetime) -> float:
-        assert self.state.created_at is not None
         return (at - self.state.created_at).total_seconds()
 
 

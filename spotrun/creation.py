@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from spotrun.account.storage_prices import storage_prices
 from spotrun.boot import upload as boot
 from spotrun.clock import ScaledClock, clock_from_environment, system_clock
-from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunNotFound, SpotrunError, StoreError
+from spotrun.errors import StoreError
 from spotrun.folder import start_file, workdir
-from spotrun.folder.ledger import FOLDER, Ledger, read_entry
+from spotrun.folder.ledger import Ledger
 from spotrun.run import fold
 from spotrun.run.billing import rule_of
-from spotrun.run.events import LEDGER_VERSION, RESTORE, Entry, RunCreated, decode_entry, is_whole
+from spotrun.run.events import LEDGER_VERSION, Entry, RunCreated
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec, instance_types_of, regions_of
 from spotrun.store.conditional_put_probe import race
@@ -57,7 +57,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
-    Ledger(store, uid, writer, clock).append(lambda _: event)
+    Ledger(store, uid, writer, clock).create(event)
     return store.uri
 
 
@@ -93,7 +93,7 @@ def region_of(store: Store) -> str:
 def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
     """The state in which a run of `spec` begins, with its bucket in `region`; nothing is written anywhere."""
     event = run_created(spec, "unborn", "", clock, region)
-    return fold.apply(RunState(), Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
+    return fold.begin(Entry(number=0, run=event.uid, nonce="", at=clock.now(), writer="", event=event))
 
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
@@ -137,37 +137,3 @@ def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:
     today = launched_at.astimezone().date()
     chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
     return next(moment for moment in chosen if moment > launched_at)
-
-
-def first_entry(store: Store) -> RunCreated:
-    """
-    Entry 0 of a run, which says which clock, cloud and rules all else is read with.
-
-    Raises:
-        RunNotFound: there is none, or it creates no run.
-        LedgerDamaged: it is not what was written.
-        LedgerVersionUnknown: a spotrun wrote it whose ledgers this one does not read.
-        StoreUnavailable: it could not be read for some seconds; a person may be waiting.
-    """
-    data = persist(lambda: read_entry(store, 0))
-    if data is None:
-        raise _no_run(store)
-    if not is_whole(data):
-        raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
-    entry = decode_entry(data)
-    if entry is None or not isinstance(entry.event, RunCreated):
-        raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
-    if entry.event.ledger_version != LEDGER_VERSION:
-        raise LedgerVersionUnknown(
-            f"the ledger of {store.uri} is of version {entry.event.ledger_version}, and this spotrun reads version "
-            f"{LEDGER_VERSION}",
-            hint="use the spotrun that the run was launched with, or another --store",
-        )
-    return entry.event
-
-
-def _no_run(store: Store) -> SpotrunError:
-    """A folder with later entries held a run once; and they are worth more than a word about a typing error."""
-    if persist(lambda: store.list(FOLDER)):
-        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
-    return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")

@@ -163,7 +163,6 @@ class Runner:
         taken for an orphan and terminated.
         """
         state = self._ledger.refresh()
-        assert state.created is not None
         instances = tuple(self._driver.instances(state.created.uid))
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
@@ -241,12 +240,10 @@ class Runner:
 
     @property
     def _run_uid(self) -> str:
-        assert self._ledger.state.created is not None
         return self._ledger.state.created.uid
 
     def _request(self, number: int) -> LaunchRequest:
         state = self._ledger.state
-        assert state.created is not None
         intent = state.launches[number].intent
         return LaunchRequest(
             token=f"{state.created.uid}-{number}",

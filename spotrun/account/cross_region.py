@@ -32,7 +32,6 @@ def crossings(state: RunState) -> Iterator[tuple[datetime, Decimal]]:
 def of_launch(launch: Launch, state: RunState) -> Iterator[tuple[datetime, Decimal]]:
     """Those of one instance."""
     created, region = state.created, launch.intent.offering.region
-    assert created is not None
     if not created.storage.crosses(region):
         return
     read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spotrun.account.timeline import FOREVER
 from spotrun.instance import EndedBy
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, RunState
@@ -48,7 +47,7 @@ def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
     found: list[tuple[int, datetime]] = []
-    latest = state.created_at or FOREVER
+    latest = state.created_at
     index = 0
     for epoch in state.epochs:
         while index < len(commits) and commits[index].event.step < epoch.event.step:

@@ -115,8 +115,6 @@ class RunSummary:
 def summarise(state: RunState, now: datetime) -> RunSummary:
     """The account of a run as of `now`; what is not over yet is billed and timed up to then."""
     created = state.created
-    assert created is not None
-    assert state.created_at is not None
     spans = timeline(state, now)
     completions = durable_epochs(state)
     horizon = _horizon(state, now)
@@ -145,7 +143,6 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
     """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
-    assert state.created_at is not None
     horizon = _horizon(state, now)
     whole = horizon - state.created_at
     moments = [*(state.created_at + whole * n / (points - 1) for n in range(points - 1)), horizon]
@@ -177,7 +174,6 @@ def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> 
 def assumptions(state: RunState) -> str:
     """What the figures rest on, in one line."""
     created = state.created
-    assert created is not None
     simulated = "instance prices are SIMULATED, nobody bills them"
     prices = simulated if created.simulated else "prices as the cloud reported them"
     unpriced = sum(launch.billed_from is not None and not launch.prices for launch in state.launches.values())
@@ -204,7 +200,6 @@ def assumptions(state: RunState) -> str:
 
 
 def _egress(state: RunState) -> str:
-    assert state.created is not None
     storage = state.created.storage
     if not storage.region:
         return "egress: none counted (the store is a folder, or names no region)"
@@ -221,7 +216,6 @@ def _egress(state: RunState) -> str:
 
 def _horizon(state: RunState, now: datetime) -> datetime:
     """A moment by which all that is on record had happened, whatever the clocks said; never before now."""
-    assert state.created is not None
     ended = [launch.gone.ended_at for launch in state.launches.values() if launch.gone is not None]
     return max([now, *state.entry_times, *ended])
 

@@ -65,7 +65,6 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
     Pauses are in it as `Kind.PAUSED`; leave them out of every sum.
     """
-    assert state.created_at is not None
     line = _Line(state.created_at, account_end(state, now))
     survived = _survived(state)
     commits = _commits_by_trainer(state.commits)
@@ -80,7 +79,6 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 def account_end(state: RunState, now: datetime) -> datetime:
     """Where the account of time ends: with the run, or now."""
-    assert state.created_at is not None
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 

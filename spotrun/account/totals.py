@@ -116,7 +116,6 @@ class Books:
     """Everything that accrues, ready to be asked how much it is by any moment."""
 
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
-        assert state.created is not None
         rule = state.created.billing
         self._storage_prices = state.created.storage
         self._meters = [
@@ -213,7 +212,6 @@ def baseline_in_words(state: RunState) -> str:
 
 
 def _report(state: RunState) -> dict[str, Any]:
-    assert state.created is not None
     return state.created.spec.get("report") or {}
 
 

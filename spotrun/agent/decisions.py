@@ -121,12 +121,11 @@ def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> st
 
 
 def _failed_before(state: RunState, exited: TrainerExited) -> bool:
-    opened_at = state.opened_at
     failures = [
         trainer.exited
         for attempt in state.attempts.values()
         for trainer in attempt.trainers
-        if trainer.exited is not None and trainer.exited_at and opened_at and trainer.exited_at >= opened_at
+        if trainer.exited is not None and trainer.exited_at and trainer.exited_at >= state.opened_at
     ]
     others = [one for one in failures if (one.attempt, one.incarnation) != (exited.attempt, exited.incarnation)]
     return any(one.cause is Cause.USER_ERROR and one.step == exited.step for one in others)

@@ -86,13 +86,12 @@ class Node:
         Everything but the threads. The ledger has been read.
 
         Raises:
-            StoreError: the run cannot be read.
+            RunNotFound, StoreError: there is no run, or it cannot be read.
         """
         clock = clock_from_environment()
         store = open_store(assignment.run_uri)
         ledger = Ledger(store, assignment.run_uid, f"agent:{assignment.launch}", clock)
         created = ledger.refresh().created
-        assert created is not None, f"{assignment.run_uri} holds no run {assignment.run_uid}"
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
         secrets = Secrets.of(spec, os.environ)

@@ -131,7 +131,6 @@ class Reconciliation:
 
 def line_filter(state: RunState) -> LineFilter:
     """What to look for in a bill."""
-    assert state.created is not None
     ids = {_instance_id(launch) for launch in state.launches.values()} - {""}
     return LineFilter(state.created.uid, frozenset(ids))
 
@@ -158,7 +157,6 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
     """Disks, addresses and traffic of the whole run: no bill says whose they were."""
-    assert state.created is not None
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(launch.meter(each).cost_until(_until(launch, now)) for launch in state.launches.values())
@@ -230,7 +228,6 @@ class _InstanceLine:
     def __init__(
         self, state: RunState, launch: Launch, statement: Statement, charges: tuple[Charge, ...], now: datetime
     ) -> None:
-        assert state.created is not None
         self._state = state
         self._rule = machine_alone(state.created.billing)
         self._published = machine_alone(statement.rule)

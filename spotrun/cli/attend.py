@@ -112,7 +112,6 @@ def show_start(path: Path) -> None:
 
 def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
     """What the run's first decision will ask for."""
-    assert unborn.created_at is not None
     for action in decide(unborn, spec, world, unborn.created_at):
         if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
             return action.event.offering
@@ -127,7 +126,6 @@ def _refuse_a_far_bucket(unborn: RunState, world: World) -> None:
     Raises:
         SpecInvalid: a budget could not be kept anywhere.
     """
-    assert unborn.created is not None
     if world.offerings and not any(reservable(found, unborn) for found in world.offerings):
         raise SpecInvalid(
             f"budget.max_usd cannot be kept: the bucket is in {unborn.created.storage.region}, every offering is "

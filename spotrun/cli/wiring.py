@@ -24,7 +24,7 @@ from spotrun.clouds.guards import Guards, NoGuards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.local.config import MarketConfig, ScriptStep
 from spotrun.clouds.local.driver import LocalCloud, default_root
-from spotrun.creation import clock_of, first_entry, newborn, region_of
+from spotrun.creation import clock_of, newborn, region_of
 from spotrun.errors import (
     CloudError,
     LedgerDamaged,
@@ -34,7 +34,7 @@ from spotrun.errors import (
     SpotrunError,
     StoreError,
 )
-from spotrun.folder.ledger import Ledger
+from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, read_hint
@@ -43,6 +43,7 @@ from spotrun.market.quotes import Quotes
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.events import RunCreated
+from spotrun.run.fold import begin
 from spotrun.run.state import RunState
 from spotrun.runner import Runner
 from spotrun.spec.model import AwsSpec, LocalMarketSpec, ResourcesSpec, RunSpec, instance_types_of, regions_of
@@ -60,9 +61,10 @@ class OpenRun:
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
         self.uri = self.store.uri
-        self.created: RunCreated = first_entry(self.store)
+        first = first_entry(self.store)
+        self.created: RunCreated = begin(first).created
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
-        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock)
+        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first)
 
     @property
     def id(self) -> str:
@@ -193,7 +195,6 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
     unborn = newborn(spec, clock, _region(folder))
-    assert unborn.created is not None
     offerings = suitable(cloud_of(spec, clock).offerings(), spec)  # its own market, which begins with it
     sightings = _told(folder, unborn.created, offerings)
     return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)

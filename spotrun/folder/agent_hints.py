@@ -58,7 +58,6 @@ class AgentHints:
 
     def epochs_total(self, state: RunState) -> int | None:
         """By the current attempt; asked for only as long as a warning about the budget may need it."""
-        assert state.created is not None
         if state.created.budget_usd is None or state.budget_warning is not None:
             return None
         hint = self.current(state)

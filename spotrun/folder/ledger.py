@@ -14,12 +14,31 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from spotrun.clock import Clock
-from spotrun.errors import LedgerDamaged, ObjectMissing, SpotrunError, StoreUnavailable
+from spotrun.errors import (
+    LedgerDamaged,
+    LedgerVersionUnknown,
+    ObjectMissing,
+    RunNotFound,
+    SpotrunError,
+    StoreUnavailable,
+)
 from spotrun.run import fold
-from spotrun.run.events import ENTRY_SIZE_MAX, RESTORE, AnyEvent, Entry, decode_entry, encode_entry, is_whole, kind
+from spotrun.run.events import (
+    ENTRY_SIZE_MAX,
+    LEDGER_VERSION,
+    RESTORE,
+    AnyEvent,
+    Entry,
+    RunCreated,
+    decode_entry,
+    encode_entry,
+    is_whole,
+    kind,
+)
+from spotrun.run.preconditions import Refusal
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
-from spotrun.store.retrying import through_faults
+from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
@@ -60,12 +79,53 @@ def read_entry(store: Store, number: int) -> bytes | None:
     return data
 
 
+def first_entry(store: Store) -> Entry:
+    """
+    Entry 0 of a run, which says which clock, cloud and rules all else is read with.
+
+    Raises:
+        RunNotFound: there is none, or it creates no run.
+        LedgerDamaged: it is not what was written.
+        LedgerVersionUnknown: a spotrun wrote it whose ledgers this one does not read.
+        StoreUnavailable: it could not be read for some seconds; a person may be waiting.
+    """
+    data = persist(lambda: read_entry(store, 0))
+    if data is None:
+        # A folder with later entries held a run once; and they are worth more than a word about a typing error.
+        raise _without_first(store, persist(lambda: store.list(FOLDER)))
+    return _creating(store, data)
+
+
+def _creating(store: Store, data: bytes) -> Entry:
+    """Entry 0 out of its object. Raises what `first_entry` does."""
+    if not is_whole(data):
+        raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
+    entry = decode_entry(data)
+    if entry is not None and entry.number != 0:
+        raise _displaced(entry, 0)
+    if entry is None or not isinstance(entry.event, RunCreated):
+        raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
+    version = entry.event.ledger_version
+    if version != LEDGER_VERSION:
+        raise LedgerVersionUnknown(
+            f"the ledger of {store.uri} is of version {version}, and this spotrun reads version {LEDGER_VERSION}",
+            hint="use the spotrun that the run was launched with, or another --store",
+        )
+    return entry
+
+
+def _without_first(store: Store, later: list[StoredObject]) -> SpotrunError:
+    if later:
+        return LedgerDamaged(f"{store.uri} is damaged: entry 0 is missing although later ones are there", hint=RESTORE)
+    return RunNotFound(f"{store.uri} holds no run", hint="see `spotrun status` for the runs there are")
+
+
 class Ledger:
     """
     One writer's view of a run's ledger: the prefix it has read, and the fold of it.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. A cold
-    start reads `readers` entries at a time.
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. Who has
+    read entry 0 already passes it as `first`. A cold start reads `readers` entries at a time.
     """
 
     def __init__(
@@ -76,6 +136,7 @@ class Ledger:
         clock: Clock,
         retry_for_s: float = RETRY_FOR_S,
         readers: int = READERS,
+        first: Entry | None = None,
     ) -> None:
         self._store = store
         self._uid = run_uid
@@ -85,11 +146,15 @@ class Ledger:
         self._readers = readers
         self._lock = threading.RLock()
         self._entries: list[Entry] = []
-        self._state = RunState()
+        self._state: RunState | None = None
+        self._cold = True
+        if first is not None:
+            self._begin(first)
 
     @property
     def state(self) -> RunState:
-        """The fold of what has been read so far; `refresh` reads on."""
+        """The fold of what has been read so far, entry 0 at least; `refresh` reads on."""
+        assert self._state is not None, "nothing was read yet"
         return self._state
 
     @property
@@ -102,15 +167,32 @@ class Ledger:
         Read on to the end, and fold.
 
         Raises:
+            RunNotFound: there is no entry 0, or it creates no run.
             LedgerDamaged: an entry is missing below one that is there, or is not what was written.
+            LedgerVersionUnknown: another version of spotrun wrote it.
             StoreUnavailable: the store could not be read for a minute; nothing was learned.
         """
         with self._lock:
-            if self._state.next_number == 0:
+            if self._cold:
                 self._read_all()
-            while (data := self._read(self._state.next_number)) is not None:
-                self._fold(self._state.next_number, data)
-            return self._state
+                self._cold = False
+            while (data := self._read(self._next)) is not None:
+                self._fold(self._next, data)
+            return self.state
+
+    def create(self, event: RunCreated) -> Entry:
+        """
+        Write entry 0.
+
+        Raises:
+            EntryRefused: another run was created here.
+            StoreUnavailable: as in `refresh`; whether it was written is then unknown.
+        """
+        with self._lock:
+            entry = self._entry(event)
+            if entry.number or not self._propose(entry):
+                raise EntryRefused(f"there is a run in {self._store.uri} already")
+            return entry
 
     def append(self, decide: Decide) -> Entry | None:
         """
@@ -120,30 +202,36 @@ class Ledger:
 
         Raises:
             EntryRefused: the event would be void on the newest state.
-            LedgerDamaged, StoreUnavailable: as in `refresh`; whether it was written is then unknown.
+            RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; whether it was
+                written is then unknown.
         """
         with self._lock:
             while True:
-                event = decide(self.refresh())
+                state = self.refresh()
+                event = decide(state)
                 if event is None:
                     return None
                 entry = self._entry(event)
+                reason = fold.refusal(state, entry)
+                if reason is not None:
+                    raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
                 if self._propose(entry):
                     return entry
 
+    @property
+    def _next(self) -> int:
+        """The number of the entry to be read or written next."""
+        return 0 if self._state is None else self._state.next_number
+
     def _entry(self, event: AnyEvent) -> Entry:
-        entry = Entry(
-            number=self._state.next_number,
+        return Entry(
+            number=self._next,
             run=self._uid,
             nonce=secrets.token_hex(8),
             at=self._clock.now(),
             writer=self._writer,
             event=event,
         )
-        reason = fold.refusal(self._state, entry)
-        if reason is not None:
-            raise EntryRefused(f"{kind(event)} was not written: {reason}", hint="see `spotrun events RUN`")
-        return entry
 
     def _propose(self, entry: Entry) -> bool:
         """True when the entry now stands under its number; False when another does, which is then folded."""
@@ -169,12 +257,22 @@ class Ledger:
         return stored
 
     def _refuse_gap(self) -> None:
-        number = self._state.next_number
+        number = self._next
         later = self._list(after=key_of(number))
         if later and self._read(number) is None:
             raise _missing(number, later[0].key)
 
+    def _begin(self, entry: Entry) -> None:
+        try:
+            self._state = fold.begin(entry)
+        except Refusal as reason:
+            raise RunNotFound(f"entry 0 of {self._store.uri} creates no run: {reason}") from None
+        self._entries.append(entry)
+
     def _fold(self, number: int, data: bytes) -> None:
+        if self._state is None:
+            self._begin(_creating(self._store, data))
+            return
         if not is_whole(data):
             raise _damaged(f"entry {number} does not match its own checksum")
         entry = decode_entry(data)
@@ -182,28 +280,31 @@ class Ledger:
             self._state = fold.apply_malformed(self._state, number)
             return
         if entry.number != number:
-            raise _damaged(f"entry {entry.number} is where entry {number} should be")
+            raise _displaced(entry, number)
         self._entries.append(entry)
         self._state = fold.apply(self._state, entry)
 
     def _read_all(self) -> None:
         """A cold start: one listing, then the entries in parallel."""
-        keys = [stored.key for stored in self._list()]
-        whole = next((number for number, key in enumerate(keys) if key != key_of(number)), len(keys))
+        first = self._next
+        keys = [stored.key for stored in self._list(after=key_of(first - 1) if first else "")]
+        if not keys and not first:
+            raise _without_first(self._store, [])
+        end = next((number for number, key in enumerate(keys, first) if key != key_of(number)), first + len(keys))
         # A listing that writers overtook may show n + 1 without n; only what cannot be read either is missing.
-        if whole < len(keys) and self._read(whole) is None:
-            raise _missing(whole, keys[whole])
+        if end < first + len(keys) and self._read(end) is None:
+            raise _missing(end, keys[end - first])
         if self._readers == 1:
-            self._fold_all(map(self._read, range(whole)))
+            self._fold_all(map(self._read, range(first, end)))
             return
         with ThreadPoolExecutor(self._readers) as pool:
-            self._fold_all(pool.map(self._read, range(whole)))
+            self._fold_all(pool.map(self._read, range(first, end)))
 
     def _fold_all(self, objects: Iterable[bytes | None]) -> None:
-        for number, data in enumerate(objects):
+        for data in objects:
             if data is None:
-                raise _missing(number, key_of(number))
-            self._fold(number, data)
+                raise _missing(self._next, key_of(self._next))
+            self._fold(self._next, data)
 
     def _list(self, after: str = "") -> list[StoredObject]:
         return self._patiently(self._store.list, FOLDER, after)
@@ -220,6 +321,10 @@ class Ledger:
 
 def _missing(number: int, later: str) -> LedgerDamaged:
     return _damaged(f"entry {number} is missing although {later} is there")
+
+
+def _displaced(entry: Entry, number: int) -> LedgerDamaged:
+    return _damaged(f"entry {entry.number} is where entry {number} should be")
 
 
 def _damaged(what: str) -> LedgerDamaged:

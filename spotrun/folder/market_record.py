@@ -54,7 +54,6 @@ class MarketRecord:
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Sighting, ...]:
         """Tell what this run has seen since the last call, and learn what others have, now and then."""
-        assert state.created is not None
         news = [seen for seen in sightings_of(state) if (seen.launch, seen.kind) not in self._told]
         pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause

@@ -68,7 +68,6 @@ def _end(state: RunState, launch: Launch) -> Iterator[Sighting]:
 
 
 def _sighting(state: RunState, launch: Launch, kind: Kind, at: datetime) -> Sighting:
-    assert state.created is not None
     offering, recorded = launch.intent.offering, launch.recorded
     up = timedelta() if recorded is None else at - recorded.billed_from
     return Sighting(

@@ -47,7 +47,6 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
     for before, entry, after in replay(entries):
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
-            assert after.created is not None
             run = f"{after.created.name}-{after.created.uid}"
             yield News(entry.number, found[0], entry.at, run, found[1], _facts(after, entry.at))
 

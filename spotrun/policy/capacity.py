@@ -14,7 +14,6 @@ from spotrun.policy.cross_region import NO_TRANSFER
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts, name_of
 from spotrun.policy.money import HANDOVER_BEFORE_END, LAST_MINUTES, intend, life_left, nearly_over, pays_for_all
-from spotrun.policy.patience import opened_at
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
 from spotrun.run import events as ev
@@ -37,7 +36,6 @@ class Chosen(msgspec.Struct, frozen=True):
 def keep_going(facts: Facts) -> Iterator[Action]:
     """Hand over to what is ready, replace what goes, and ask for better where that pays."""
     state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
-    assert state.created is not None
     hurried = state.created.deadline_at is not None
     pending, current = state.pending_launch, state.current
     if current is not None and not current.leaving and life_left(state, current, now) < LAST_MINUTES:
@@ -67,7 +65,6 @@ def keep_going(facts: Facts) -> Iterator[Action]:
 def _before_a_loss(facts: Facts) -> Iterator[Action]:
     """A standby for what trains, where the cloud recommended one and it pays."""
     state = facts.state
-    assert state.created is not None
     move = move_in_time(facts)
     if move is None or (state.created.deadline_at is not None and not leaves_time_to_move(facts)):
         return
@@ -184,7 +181,7 @@ def _capacity_missing_since(state: RunState, now: datetime) -> datetime:
         return current.notice_at or now
     ended = [attempt.end.known_at for attempt in state.attempts.values() if attempt.end is not None]
     told = [attempt.notice_at for attempt in list(state.attempts.values())[-1:] if attempt.notice_at is not None]
-    return max([opened_at(state), *(told or ended[-1:])])
+    return max([state.opened_at, *(told or ended[-1:])])
 
 
 def _asked_in_vain(state: RunState, spec: RunSpec, now: datetime) -> bool:

@@ -52,7 +52,6 @@ class Most(msgspec.Struct, frozen=True):
 def most(state: RunState, spec: RunSpec, region: str) -> Most:
     """What a budget keeps for the transfers of an instance in `region`: commits as often as they may be, all whole."""
     created, newest = state.created, state.latest_commit()
-    assert created is not None
     if not created.storage.crosses(region):
         return Most()
     read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)
@@ -67,6 +66,5 @@ def reservable(offering: Offering, state: RunState) -> bool:
     Whether a budget can say what `offering` will cost at most. What crosses regions has no bound before the size of a
     checkpoint is known; until then a run with a budget stays in its bucket's region.
     """
-    assert state.created is not None
     known = state.created.budget_usd is None or state.latest_commit() is not None
     return known or not state.created.storage.crosses(offering.region)

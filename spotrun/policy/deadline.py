@@ -75,7 +75,6 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
     """The news that the deadline cannot be met, once that is certain; None before, and where it was told."""
     state, now = facts.state, facts.now
-    assert state.created is not None
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
         return None

@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from spotrun.instance import EndedBy
 from spotrun.policy.actions import Action, Append
-from spotrun.policy.patience import age, at_least_real, opened_at, since_opened
+from spotrun.policy.patience import age, at_least_real, since_opened
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
@@ -51,7 +51,7 @@ def hopeless(state: RunState) -> ev.RunFailed | None:
     if newest is not None and newest.cause is Cause.ACCESS:
         return ev.RunFailed(cause=Cause.ACCESS, detail=newest.detail)
     last = next(reversed(list(state.attempts.values())), None)
-    if last is not None and last.end is not None and last.end.gave_up and last.started_at >= opened_at(state):
+    if last is not None and last.end is not None and last.end.gave_up and last.started_at >= state.opened_at:
         return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
     first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
     in_a_row = list(takewhile(stillborn, (launch for launch in first_choices if not refused(launch))))
@@ -87,7 +87,7 @@ def stillborn(launch: Launch) -> bool:
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
     """It ended for no reason that the market gives, and left nothing behind; since the run was opened last."""
-    if attempt.end is None or attempt.started_at < opened_at(state):
+    if attempt.end is None or attempt.started_at < state.opened_at:
         return False
     committed = any(commit.event.attempt == attempt.number for commit in state.commits)
     return attempt.end.cause in (Cause.EXTERNAL, Cause.HANG) and not committed

@@ -28,7 +28,6 @@ class Considered(msgspec.Struct, frozen=True):
 
 def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered]:
     """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
-    assert unborn.created_at is not None
     facts = Facts(unborn, spec, world, unborn.created_at)
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
@@ -46,7 +45,6 @@ def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered
 def _far_away(offering: Offering, facts: Facts) -> str:
     """What its distance from the bucket costs, as far as that is known."""
     created, there = facts.state.created, facts.transfer(offering.region)
-    assert created is not None
     if not _far(offering, facts):
         return ""
     rate = created.storage.write_usd_per_gb(offering.region)
@@ -88,7 +86,6 @@ def _why_not_those(cheaper: list[Offering], facts: Facts) -> str:
 
 
 def _far(offering: Offering, facts: Facts) -> bool:
-    assert facts.state.created is not None
     return facts.state.created.storage.crosses(offering.region)
 
 

@@ -38,7 +38,6 @@ class Facts:
     @property
     def now_s(self) -> float:
         """In seconds since the run's creation, as strategies count."""
-        assert self.state.created_at is not None
         return (self.now - self.state.created_at).total_seconds()
 
     @cached_property
@@ -57,7 +56,6 @@ class Facts:
     def transfer(self, region: str) -> Transfer:
         """What bytes cost that an instance in `region` moves, by the newest checkpoint; before it, by its data only."""
         created, newest = self.state.created, self.state.latest_commit()
-        assert created is not None
         if not created.storage.crosses(region):
             return NO_TRANSFER
         restored, written = (0, 0) if newest is None else (newest.event.size_bytes, newest.event.stored_bytes)
@@ -90,9 +88,7 @@ def situation(facts: Facts, running: Launch | None, spot: Iterable[Offering]) ->
     to spare for a wait or for spot.
     """
     state, world = facts.state, facts.world
-    assert state.created is not None
     assert state.created.deadline_at is not None
-    assert state.created_at is not None
     elapsed_s, changeover_s = facts.now_s, facts.changeover_s
     deadline_s = (state.created.deadline_at - state.created_at).total_seconds()
     work = facts.work or Workload(max(0.0, deadline_s - elapsed_s - changeover_s), 0.0, 0.0, 0.0)
@@ -174,8 +170,6 @@ def market_history(state: RunState, world: World, now: datetime) -> MarketHistor
 
     A pool is taken to have spot as long as nobody was interrupted or refused there lately.
     """
-    assert state.created is not None
-    assert state.created_at is not None
     seen = [*sightings_of(state), *world.sightings]
     found = pasts(seen, now)
     for pool, past in running(state, now).items():

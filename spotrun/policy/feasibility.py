@@ -51,7 +51,6 @@ class Hopeless(msgspec.Struct, frozen=True):
 def earlier(state: RunState, time_scale: float) -> Earlier:
     """What the run of `state` measured, for one whose clock is `time_scale` times as fast as the world."""
     created, terminal = state.created, state.terminal
-    assert created is not None
     faster = time_scale / created.time_scale
     newest = [commit.event for commit in state.commits if not commit.event.suspect][-COMMITS_LOOKED_AT:]
     measured = pace(state, World(offerings=(), instances=()))

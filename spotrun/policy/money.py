@@ -72,7 +72,6 @@ def intend(
 
 def nearly_spent(state: RunState, spec: RunSpec, world: World, now: datetime) -> ev.BudgetNearlySpent | None:
     """The news that `warn_at` of the budget is spent; None before, and where it was told."""
-    assert state.created is not None
     budget = state.created.budget_usd
     if budget is None or state.budget_warning is not None:
         return None
@@ -101,7 +100,6 @@ def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, no
     of instances costs money that the work may need. Where not even that does all the work, it is asked for only when
     the instance before it is gone, and with it what was reserved for it: standing still costs nothing.
     """
-    assert state.created is not None
     life, least, ceiling = TIME_TO_LIVE, TIME_TO_LIVE_MIN, _ceiling(offering, spec, world)
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(state, now) + HANDOVER_BEFORE_END)
@@ -118,7 +116,6 @@ def life_of(offering: Offering, state: RunState, spec: RunSpec, world: World, no
 
 def _egress_reserve(offering: Offering, state: RunState, spec: RunSpec, life: timedelta) -> Decimal:
     """What a budget keeps for the bytes of an instance that cross regions in its life."""
-    assert state.created is not None
     return ZERO if state.created.budget_usd is None else to_nano(most(state, spec, offering.region).in_all(life))
 
 
@@ -139,7 +136,6 @@ def affordable_life(
     At that price, what is neither spent nor reserved buys, and `freed_usd`. Storage, requests and what crosses regions
     come off first.
     """
-    assert state.created is not None
     budget, crossing = state.created.budget_usd, most(state, spec, region)
     assert budget is not None
     upkeep = max(storage_reserve(state, spec) + requests_usd(state), budget * UPKEEP_SHARE)
@@ -160,7 +156,6 @@ def life_needed(state: RunState, spec: RunSpec, world: World, now: datetime) -> 
 
 def pays_for_all(offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime) -> bool:
     """Whether the budget allows to do all the work that is left there; where either is unknown it does."""
-    assert state.created is not None
     needed, price = life_needed(state, spec, world, now), offering.price_usd_per_hour
     if state.created.budget_usd is None or needed is None or price <= 0:
         return True
@@ -214,7 +209,6 @@ def _for_want_of_money(
 def _makes_way(
     current: Attempt, offering: Offering, state: RunState, spec: RunSpec, world: World, now: datetime
 ) -> bool:
-    assert state.created is not None
     hurried = state.created.deadline_at is not None and offering.capacity_type is CapacityType.ON_DEMAND
     if not hurried or current.leaving or nearly_over(state, current, now) or _on_demand(state, current):
         return False
@@ -227,7 +221,6 @@ def _makes_way(
 
 
 def _out_of_budget(state: RunState) -> Iterator[Action]:
-    assert state.created is not None
     rule = state.created.billing
     held = any(launch.gone is None and launch.reserved_usd(rule) for launch in state.launches.values())
     if state.current is None and not held:

@@ -17,7 +17,6 @@ TICK_SYSTEM_MIN_S = 0.1
 
 def tick(state: RunState) -> timedelta:
     """The run time between two decisions."""
-    assert state.created is not None
     return timedelta(seconds=tick_s(state.created.time_scale))
 
 
@@ -28,20 +27,13 @@ def tick_s(time_scale: float) -> float:
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     """A patience in run time that is never less than `REAL_PATIENCE` on the wall, however fast run time passes."""
-    assert state.created is not None
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
 
 def age(state: RunState, now: datetime) -> timedelta:
     """How long the run has been open; while it was stopped or failed its clock stood still."""
-    assert state.created_at is not None
     return now - state.created_at - sum((pause.until - pause.since for pause in state.pauses), timedelta())
 
 
-def opened_at(state: RunState) -> datetime:
-    assert state.opened_at is not None
-    return state.opened_at
-
-
 def since_opened(state: RunState) -> list[Launch]:
-    return [launch for launch in state.launches.values() if launch.intended_at >= opened_at(state)]
+    return [launch for launch in state.launches.values() if launch.intended_at >= state.opened_at]

@@ -107,7 +107,6 @@ def _affordable(facts: Facts, found: Offering) -> bool:
     state, now = facts.state, facts.now
     current, life = state.current, life_of(found, state, facts.spec, facts.world, now)
     assert current is not None
-    assert state.created is not None
     return life is not None and (state.created.budget_usd is None or life >= life_left(state, current, now))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spotrun.intervals import COMMIT_GAP
-from spotrun.run.billing import SECONDS_PER_HOUR, ZERO
+from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 
@@ -17,8 +17,6 @@ ENTRIES_PER_COMMIT = 3
 
 def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
     """A month of the checkpoints that are kept, and of one more, at the size of the newest; and of packed set-ups."""
-    if state.created is None:
-        return ZERO
     packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
     kept_gb = Decimal(_kept_bytes(state, spec) + packed_bytes) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
@@ -35,7 +33,6 @@ def _kept_bytes(state: RunState, spec: RunSpec) -> int:
 
 def requests_usd(state: RunState) -> Decimal:
     """What the store has asked for requests so far, or a little more."""
-    assert state.created is not None
     prices = state.created.storage
     puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
     gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
@@ -44,7 +41,6 @@ def requests_usd(state: RunState) -> Decimal:
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
     """The most that an hour of training asks for: a commit each COMMIT_GAP, put and read back."""
-    assert state.created is not None
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
     puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects

@@ -15,7 +15,6 @@ def budget_forecast(
     state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast | None:
     """None for a run without a budget."""
-    assert state.created is not None
     budget_usd = state.created.budget_usd
     return None if budget_usd is None else forecast_spending(summary, budget_usd, now, epochs_total)
 

@@ -20,7 +20,7 @@ from spotrun.spec.model import RunSpec
 def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
     """The sentence; empty once the run has ended."""
     pending, current = state.pending_launch, state.current
-    if state.terminal is not None or state.created is None:
+    if state.terminal is not None:
         return ""
     if state.stop_requested:
         return "ends once the last checkpoint is durable"

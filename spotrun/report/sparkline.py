@@ -18,7 +18,6 @@ def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[De
     The hourly price of the newest instance at `width` moments, evenly from the run's creation to now or its end; None
     where none was rented.
     """
-    assert state.created_at is not None
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
     moments = (state.created_at + whole * (n + 1) / width for n in range(width))

@@ -78,6 +78,7 @@ class _Narrator:
         return told
 
     def _created(self, _: RunState, entry: Entry, event: ev.RunCreated) -> Narrated:
+        self._wanted_since = self._idle_since = entry.at
         wishes = [_capacity_wish(self._spec)]
         if event.budget_usd is not None:
             wishes.append(f"for ${event.budget_usd} at most")
@@ -113,7 +114,7 @@ class _Narrator:
         )
         if refused:
             return f"no capacity: {', '.join(refused)}; what refuses is left alone for {to_the_second(POOL_REST)}"
-        if isinstance(self._newest, ev.InstanceGone) and before.created and before.created.budget_usd is not None:
+        if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the instance before had ended"
         return "the ledger does not say for what: no runner may have attended, or none could see the cloud"
 
@@ -155,7 +156,7 @@ class _Narrator:
 
 def _wants_an_instance(state: RunState) -> bool:
     """Nothing trains, or what trains is leaving."""
-    if state.created is None or state.terminal is not None:
+    if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 

@@ -42,10 +42,6 @@ def _end_run(state: RunState, outcome: str, entry: Entry, cause: Cause, detail: 
     return replace(state, terminal=end)
 
 
-def _created(state: RunState, entry: Entry, event: ev.RunCreated) -> RunState:
-    return replace(state, created=event, created_at=entry.at, opened_at=entry.at)
-
-
 def _stop_requested(state: RunState, entry: Entry, event: ev.StopRequested) -> RunState:
     return replace(state, stop_requested_at=entry.at)
 
@@ -261,7 +257,6 @@ def _run_completed(state: RunState, entry: Entry, event: ev.RunCompleted) -> Run
 
 
 EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
-    ev.RunCreated: _created,
     ev.StopRequested: _stop_requested,
     ev.ResumeRequested: _resume_requested,
     ev.PruneRequested: _prune_requested,

@@ -1,8 +1,9 @@
 """
 What a run is now: a fold of its events, and nothing else.
 
-`apply` takes one entry further. It checks again what each event presupposes (protocol 3): an entry that breaks its
-preconditions is *void*, kept and named, and without effect. So two writers that raced agree on who won.
+`begin` makes the first state out of entry 0, and `apply` takes one entry further. It checks again what each event
+presupposes (protocol 3): an entry that breaks its preconditions is *void*, kept and named, and without effect. So two
+writers that raced agree on who won.
 
 Reading a ledger in two parts gives the same state as reading it whole.
 """
@@ -16,13 +17,27 @@ from msgspec.structs import replace
 from spotrun.run import events as ev
 from spotrun.run.effects import EFFECTS
 from spotrun.run.events import Entry
-from spotrun.run.preconditions import CHECKS, Refusal, check_run
+from spotrun.run.preconditions import CHECKS, Refusal, check_first, check_run
 from spotrun.run.state import RunState, Void
 
 
+def begin(entry: Entry) -> RunState:
+    """
+    The state after entry 0. Before it there is no run.
+
+    Raises:
+        Refusal: it creates no run; says why.
+    """
+    assert entry.number == 0, f"a fold began at entry {entry.number}"
+    created = check_first(entry)
+    return RunState(created=created, created_at=entry.at, opened_at=entry.at, entry_times=(entry.at,))
+
+
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
-    state = start or RunState()
-    for entry in entries:
+    """The state after all these entries: the next ones after `start`, or all from entry 0 on."""
+    rest = iter(entries)
+    state = start or begin(next(rest))
+    for entry in rest:
         state = apply(state, entry)
     return state
 
@@ -56,9 +71,17 @@ def refusal(state: RunState, entry: Entry) -> str | None:
 
 
 def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState]]:
-    """Each entry that had an effect, from entry 0 on, with the state before and after it."""
-    state = RunState()
+    """
+    Each entry that had an effect, from entry 0 on, with the state before and after it.
+
+    Nothing comes before entry 0: the state after it stands for both.
+    """
+    state: RunState | None = None
     for entry in entries:
+        if state is None:
+            state = begin(entry)
+            yield state, entry, state
+            continue
         while state.next_number < entry.number:
             state = apply_malformed(state, state.next_number)
         before, state = state, apply(state, entry)

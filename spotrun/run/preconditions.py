@@ -15,7 +15,7 @@ LIFE_MAX_S = 31 * 86_400
 
 
 class Refusal(Exception):
-    """Why an entry is void. Never leaves this package."""
+    """Why an entry is void; of entry 0, why it creates no run."""
 
 
 def _require(condition: bool, reason: str) -> None:
@@ -24,17 +24,18 @@ def _require(condition: bool, reason: str) -> None:
 
 
 def check_run(state: RunState, entry: Entry) -> None:
-    if isinstance(entry.event, ev.RunCreated):
-        _require(entry.number == 0, "a run is created by entry 0 only")
-        _require(entry.run == entry.event.uid, "the entry names another run than it creates")
-        return
-    _require(state.created is not None, "the run was never created")
-    assert state.created is not None
+    _require(not isinstance(entry.event, ev.RunCreated), "a run is created by entry 0 only")
     _require(entry.run == state.created.uid, "it belongs to another run")
 
 
-def _check_created(state: RunState, event: ev.RunCreated) -> None:
-    _require(event.ledger_version == ev.LEDGER_VERSION, f"ledger version {event.ledger_version} is not spoken here")
+def check_first(entry: Entry) -> ev.RunCreated:
+    """The event of entry 0."""
+    if not isinstance(entry.event, ev.RunCreated):
+        raise Refusal("entry 0 creates no run")
+    _require(entry.run == entry.event.uid, "the entry names another run than it creates")
+    version = entry.event.ledger_version
+    _require(version == ev.LEDGER_VERSION, f"ledger version {version} is not spoken here")
+    return entry.event
 
 
 def _check_open(state: RunState, _: Any = None) -> None:
@@ -57,7 +58,6 @@ def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     _require(state.pending_launch is None, "another launch is pending")
     _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives so long")
     created = state.created
-    assert created is not None
     cap = created.price_cap_usd_per_hour
     _require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
     if event.standby_for is None:
@@ -117,7 +117,6 @@ def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> N
 
 def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None:
     _check_open(state)
-    assert state.created is not None
     _require(state.created.budget_usd is not None, "the run has no budget")
     _require(state.budget_warning is None, "told already")
 
@@ -204,7 +203,6 @@ def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
 
 
 CHECKS: dict[type, Callable[[RunState, Any], object]] = {
-    ev.RunCreated: _check_created,
     ev.StopRequested: _check_open,
     ev.ResumeRequested: _check_resume_requested,
     ev.PruneRequested: _check_prune_requested,

@@ -199,18 +199,22 @@ class Void(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """The fold. `next_number` is where the next entry goes."""
+    """
+    The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
 
-    next_number: int = 0
-    created: ev.RunCreated | None = None
-    created_at: datetime | None = None
+    `opened_at` is when the run was created, or resumed last.
+    """
+
+    next_number: int = 1
+    created: ev.RunCreated
+    created_at: datetime
+    opened_at: datetime
     launches: Mapping[int, Launch] = {}
     attempts: Mapping[int, Attempt] = {}
     commits: tuple[Commit, ...] = ()
     epochs: tuple[Epoch, ...] = ()
     current_attempt: int | None = None
     stop_requested_at: datetime | None = None
-    opened_at: datetime | None = None
     restarts_used: int = 0
     deadline_lost: ev.DeadlineOutOfReach | None = None
     budget_warning: ev.BudgetNearlySpent | None = None
@@ -273,7 +277,6 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
-        assert self.created is not None
         return sum((launch.reserved_usd(self.created.billing) for launch in self.launches.values()), ZERO)
 
 

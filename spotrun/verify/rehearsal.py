@@ -13,11 +13,12 @@ import msgspec
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.creation import create_run, first_entry
+from spotrun.creation import create_run
 from spotrun.errors import RunEnded, SpotrunError
 from spotrun.exactness.trace import Trace
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
-from spotrun.folder.ledger import Ledger
+from spotrun.folder.ledger import Ledger, first_entry
+from spotrun.run.fold import begin
 from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -72,9 +73,10 @@ class Rehearsal:
         self._began_s = time.monotonic()
         uri = create_run(spec, "verify-resume")
         store = open_store(uri)
-        created = first_entry(store)
+        first = first_entry(store)
+        created = begin(first).created
         clock = ScaledClock(created.clock_epoch, created.time_scale)
-        self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock)
+        self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock, first=first)
         self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
         self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
 

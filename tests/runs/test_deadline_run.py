@@ -15,7 +15,6 @@ def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(sit
     assert "To be done by" in said
 
     state = site.state("hurried")
-    assert state.created is not None
     assert state.created.deadline_at is not None
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"

@@ -18,9 +18,8 @@ import pytest
 
 from spotrun.checkpoint.upload import upload
 from spotrun.clock import ManualClock
-from spotrun.creation import first_entry
 from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import Ledger, first_entry, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry
 from spotrun.run.fold import fold
@@ -200,7 +199,7 @@ def test_a_fault_that_does_not_pass_is_not_believed_for_ever_and_nothing_is_doub
 
 def test_a_run_is_found_through_a_fault_that_passes(bench: Bench) -> None:
     bench.line.fate = Once(faults.reset_before, reads, times=2)
-    assert first_entry(bench.far) == bench.history.entries[0].event
+    assert first_entry(bench.far) == bench.history.entries[0]
 
 
 # -- faults that do not ---------------------------------------------------------------------------------------------
@@ -281,7 +280,7 @@ def test_an_expired_login_is_told_at_once_and_a_new_one_is_used(
     with pytest.raises(LoginExpired):
         far.list("")  # what it says makes the store look for a newer login
     far.put(key_of(0), encode_entry(history.entries[0]))
-    assert ledger.refresh().created is not None
+    assert ledger.refresh() == history.state
 
 
 @each_of(FATAL)
@@ -360,7 +359,7 @@ def test_what_was_saved_before_a_store_was_full_is_whole_and_nothing_more_is_cla
         assert all(store.get(key) == image for key, image in images.items())
         history = History()
         with pytest.raises(StoreUnavailable):
-            Ledger(store, history.uid, "test", ManualClock(), 0.5).append(lambda _: history.entries[0].event)
+            Ledger(store, history.uid, "test", ManualClock(), 0.5).create(history.state.created)
         assert store.list("ledger/") == []
 
 

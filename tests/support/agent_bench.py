@@ -64,7 +64,7 @@ class AgentRun:
         for name, script in keys.pop("files", {}).items():
             (work / name).write_text(script)
         resolved = RunSpec.from_dict(keys)
-        self.write(
+        self.ledger.create(
             ev.RunCreated(
                 uid=UID,
                 name="demo",

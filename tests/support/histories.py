@@ -63,8 +63,6 @@ class History:
     """
 
     def __init__(self, storage: ev.StoragePrices = STORAGE, **created: Any) -> None:
-        self.entries: list[Entry] = []
-        self.state = RunState()
         self.now = START
         self.step = 0
         self.skew = timedelta(0)
@@ -84,7 +82,9 @@ class History:
             "simulated": True,
         }
         self.uid: str = {**fields, **created}["uid"]
-        self.write(ev.RunCreated(**{**fields, **created}))
+        event = ev.RunCreated(**{**fields, **created})
+        self.entries = [Entry(number=0, run=self.uid, nonce="n0", at=self.now, writer="test", event=event)]
+        self.state: RunState = fold.begin(self.entries[0])
 
     def after(self, seconds: float) -> History:
         self.now += timedelta(seconds=seconds)

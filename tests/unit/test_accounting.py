@@ -401,7 +401,7 @@ def test_a_long_run_is_summed_up_quickly_and_epoch_by_epoch():
 @quickly
 @given(random_runs(), st.integers(0, 60))
 def test_folds_split_anywhere_give_the_same_account(history: History, cut: int):
-    in_two = fold(history.entries[cut:], start=fold(history.entries[:cut]))
+    in_two = fold(history.entries[cut:], start=fold(history.entries[:cut]) if cut else None)
     assert in_two == history.state
     assert summarise(in_two, history.now) == summarise(fold(history.entries), history.now)
 
@@ -441,7 +441,6 @@ def test_each_instant_is_exactly_one_kind(history: History, later: int):
 
 
 def check_timeline(state: RunState, spans: tuple[Span, ...], now: datetime) -> None:
-    assert state.created_at is not None
     moments = [state.created_at, *(span.end for span in spans)]
     assert [span.start for span in spans] == moments[:-1]
     assert all(span.start < span.end for span in spans)
@@ -462,7 +461,6 @@ def test_wall_time_is_the_time_from_creation_to_the_end_without_the_pauses(histo
 @given(random_runs())
 def test_the_instances_bill_is_what_their_meters_say(history: History):
     state = history.state
-    assert state.created is not None
     metered = sum(launch.meter(state.created.billing).cost_until(history.now) for launch in state.launches.values())
     total = summary_of(history).total
     assert total.spot_usd + total.on_demand_usd == metered

@@ -16,6 +16,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
@@ -466,7 +467,7 @@ def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:
         for number, fact in enumerate(facts)
     ]
     commits = [Commit(number=number, at=event.taken_at, event=event) for number, event in enumerate(events)]
-    return RunState(commits=tuple(commits), prune=prune)
+    return replace(History().state, commits=tuple(commits), prune=prune)
 
 
 @pytest.mark.parametrize(

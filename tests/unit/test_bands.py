@@ -103,5 +103,4 @@ def created_with(advice: Path, cloud: str = "aws", **aws: object) -> dict[str, s
     uri = {"uri": "s3://bucket/runs"}
     wanted = spec(checkpoint=uri, resources={"cloud": cloud}, aws={"advisor": str(advice), **aws})
     created = newborn(wanted, clock_of(wanted)).created
-    assert created is not None
     return created.interruption_bands

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.clock import ManualClock
-from spotrun.errors import LedgerDamaged, SpotrunError, StoreError, StoreUnavailable
+from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import Entry, decode_entry, encode_entry, entry_json, seal
@@ -305,7 +305,7 @@ def stored_in_order(store: MemoryStore) -> list[Entry]:
 
 
 def test_a_run_that_was_never_created_takes_no_other_event() -> None:
-    with pytest.raises(EntryRefused, match="never created"):
+    with pytest.raises(RunNotFound, match="holds no run"):
         ledger(MemoryStore()).append(lambda _: ev.StopRequested(by="test"))
 
 

@@ -21,7 +21,7 @@ from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
-from spotrun.run.fold import apply
+from spotrun.run.fold import apply, begin
 from spotrun.run.state import RunState
 from spotrun.store.memory import MemoryStore
 from tests.support.commits import committed
@@ -125,7 +125,6 @@ class Actor:
 
 
 def intent(state: RunState) -> ev.LaunchIntended:
-    assert state.created_at is not None
     return ev.LaunchIntended(
         offering=offering(SPOT),
         time_to_live_s=3600,
@@ -199,8 +198,8 @@ def check(world: World) -> None:
     assert numbers == [key_of(number) for number in range(len(numbers))], "there is a hole"
     entries = [ev.decode_entry(world.store.objects[key]) for key in numbers]
     history = [entry for entry in entries if entry is not None]
-    state = RunState()
-    for entry in history:
+    state = begin(history[0])
+    for entry in history[1:]:
         before, state = state, apply(state, entry)
         check_step(before, state)
     nonces = [entry.nonce for entry in history]
@@ -217,7 +216,6 @@ def check_step(before: RunState, state: RunState) -> None:
     for launch in state.launches.values():
         assert launch.closed is None or launch.attempt is None, "a closed launch started an attempt"
     assert sum(launch.pending for launch in state.launches.values()) <= 1
-    assert state.created is not None
     assert state.created.budget_usd is not None
     assert state.reserved_usd() <= state.created.budget_usd, "more is reserved than the budget has"
 

@@ -140,7 +140,6 @@ def _bought(launch: Launch) -> bool:
 
 def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> None:
     young = newborn(spec(), ScaledClock(START, 1.0))
-    assert young.created_at is not None
     at = young.created_at - timedelta(minutes=4)
     seen = Sighting(
         run="other", cloud="local", region="local", launch=1, pool=POOLS[0].pool, kind=Kind.LOST, at=at, up_s=600
@@ -245,7 +244,6 @@ def test_runs_on_a_faster_clock_meet_in_the_time_of_the_wall() -> None:
     ended_on_the_wall = START + (first.now - START) / 60
     second = History(time_scale=60.0, clock_epoch=ended_on_the_wall + timedelta(seconds=10))
     store._written_at = dict.fromkeys(store.objects, ended_on_the_wall)
-    assert second.state.created is not None
     (seen,) = MarketRecord(store).read(second.state.created, MARKET, second.state.created.clock_epoch)
     assert second.state.created.clock_epoch - seen.at == timedelta(minutes=10)
 

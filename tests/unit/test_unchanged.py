@@ -12,6 +12,7 @@ import pytest
 from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spotrun.checkpoint import layout, retention, unchanged, upload
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
@@ -172,7 +173,7 @@ def state_of(*borrows: int | None, suspect: Sequence[int] = (), cut_off: Sequenc
         facts = {"borrows": needs, "suspect": number in suspect, "metrics": {"loss": float(number)}}
         event = committed(1, f"checkpoints/1-0-{number}", number, datetime.now(UTC), **facts)
         commits.append(Commit(number=number, at=event.taken_at, event=event, cut_off=number in cut_off))
-    return RunState(commits=tuple(commits))
+    return replace(History().state, commits=tuple(commits))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ class Scale:
 
 def chart(state: RunState, now: datetime) -> Markup:
     """One row for the run, one for commits and notices, one for overlap, and one per zone and capacity type."""
-    assert state.created_at is not None
     scale = Scale(state.created_at, account_end(state, now))
     lanes = _lanes(state, scale.end)
     drawn = list(lanes.items())[:LANES_MAX]

@@ -17,7 +17,7 @@ from spotrun.agent.drain import Drain
 from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S
-from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.ledger import key_of
 from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
 from spotrun.instance import EndedBy, Instance
 from spotrun.run.state import RunState
@@ -40,10 +40,7 @@ class SimulatedAgent:
         boot_s, self._setup_s = self._start_s()
         self._booted_s = surroundings.now_s + boot_s
         self._ready_s = inf
-        ledger = Ledger(
-            surroundings.line, surroundings.uid, f"agent:{self._launch}", surroundings.clock, retry_for_s=0, readers=1
-        )
-        self._recorder = SimulatedRecorder(ledger)
+        self._recorder = SimulatedRecorder(surroundings.ledger(f"agent:{self._launch}"))
         self._journal = AttemptJournal(self._recorder, self._launch, self._instance_id, surroundings.at(self._booted_s))
         self._drain = Drain(surroundings.clock)
         self._notice: NoticeHeard | None = None

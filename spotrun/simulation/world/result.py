@@ -53,7 +53,6 @@ def result_of(
 ) -> RunResult:
     summary = summarise(state, now)
     created, began_at, total = state.created, summary.started_at, summary.total
-    assert created is not None
     completed = summary.state == "completed" and summary.ended_at is not None
     return RunResult(
         seed=seed,

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from spotrun.clock import ManualClock
+from spotrun.folder.ledger import Ledger
+from spotrun.run.events import Entry
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.rng import Rng
 from spotrun.simulation.world.setup_cache import SimulatedSetupCache
@@ -32,8 +34,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     starts: Starts | None
     rng: Rng
     setup_cache: SimulatedSetupCache
-    uid: str
+    first: Entry
     began_at: datetime
+
+    def ledger(self, writer: str) -> Ledger:
+        """As an instance sees it."""
+        return Ledger(self.line, self.first.run, writer, self.clock, retry_for_s=0, readers=1, first=self.first)
 
     @property
     def now_s(self) -> float:

@@ -84,7 +84,7 @@ class SimulatedWorld:
             starts=starts,
             rng=rng,
             setup_cache=SimulatedSetupCache(self.cloud),
-            uid=self.uid,
+            first=self._first,
             began_at=self.clock.now(),
         )
         self._agents: dict[str, SimulatedAgent] = {}
@@ -98,11 +98,11 @@ class SimulatedWorld:
     def _create(self, bucket_region: str) -> None:
         time_scale = 1.0 if self._tick_s <= TICK_S else self._tick_s / TICK_SYSTEM_MIN_S
         created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale), bucket_region)
-        self._ledger.append(lambda _: created)
+        self._first = self._ledger.create(created)
 
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
-        ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1)
+        ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1, first=self._first)
         return Runner(ledger, store, cloud, self.clock, self.spec, self.store.uri)
 
     # -- what others see -----------------------------------------------------------------------------------------------
