@@ -68,7 +68,7 @@ class Fit:
         self._snapshots = Snapshots(
             framework, agent, ranks, self._data, seed=self._seed, every_steps=resume.every_steps
         )
-        self._generators: generators.Own = {}
+        self._generators: generators.OwnGenerators = {}
         self._validation = DueValidation(framework, agent, ranks, self._snapshots)
         self._resumed_bytes = resume.size_bytes
         self._optimizers: OptimizerStates | None = None

@@ -39,7 +39,7 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 
 @dataclass(frozen=True)
-class _OnItsWay:
+class _Pending:
     """A snapshot that the agent was not told of yet."""
 
     taken: SnapshotTaken
@@ -90,7 +90,7 @@ class Snapshots:
         self._every_steps = every_steps
         self._step = framework.step
         self._overlap = Overlap(framework)
-        self._on_its_way: _OnItsWay | None = None
+        self._pending: _Pending | None = None
         self.attributes: Attributes
 
     def resumed_at(self, step: int) -> None:
@@ -152,14 +152,14 @@ class Snapshots:
         staged = self._agent.stage(plan, later, overlapped=overlapped)
         stall_s = time.perf_counter() - started - waited_s
         taken = self._told(staged.arena, plan, place, final=final)
-        self._on_its_way = _OnItsWay(taken, staged, watch, finite, stall_s, step_before=before)
+        self._pending = _Pending(taken, staged, watch, finite, stall_s, step_before=before)
         if not later:
             self.settle()
 
     def batch_begins(self) -> None:
         """The model is about to compute: what is left of a snapshot is copied meanwhile."""
-        if self._on_its_way is not None:
-            self._on_its_way.begin()
+        if self._pending is not None:
+            self._pending.begin()
 
     def _told(self, arena: int, plan: ImagePlan, place: Place, *, final: bool) -> SnapshotTaken:
         """What the agent is to know of it, but for what shows only when it is whole."""
@@ -183,10 +183,10 @@ class Snapshots:
         Called with `wait` before optimizers write again. If somebody else has written, that snapshot never was, and
         another one is wanted.
         """
-        coming = self._on_its_way
+        coming = self._pending
         if coming is None or not (wait or coming.done()):
             return
-        self._on_its_way = None
+        self._pending = None
         started = time.perf_counter()
         coming.staged.wait()
         finite = coming.finite.result()

@@ -1,7 +1,7 @@
 """
 The exact data position: order = f(seed, epoch), plus an integer.
 
-`exact_loader` makes a copy of a user's DataLoader that begins each epoch at any batch, without reading what comes
+`exact_copy` makes a copy of a user's DataLoader that begins each epoch at any batch, without reading what comes
 before. The order of an epoch is drawn anew with generators seeded by (seed, epoch); each sample is read, and each
 batch collated, under generators seeded by its place. So neither workers, nor prefetching, nor what the training
 drew, nor a new process matters.
@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from spotrun.training import seeds
 from spotrun.training.data import generators
-from spotrun.training.data.generators import Own
-from spotrun.training.data.proxy import Stand
+from spotrun.training.data.generators import OwnGenerators
+from spotrun.training.data.proxy import Proxy
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
 """Where the pass that begins now begins: what names the pass ("train", epoch, …), and the first batch to give."""
@@ -55,7 +55,7 @@ class Read:
     seed: int
 
 
-class ExactDataset(Stand):
+class ExactDataset(Proxy):
     """A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch."""
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class ExactDataset(Stand):
             _seed(own, indices.seed, 0)
             return Read(self._read_batch(indices, own, indices.seed), indices.seed)
 
-    def _read_batch(self, indices: Sequence[Any], own: Own | None = None, seed: int = 0) -> Any:
+    def _read_batch(self, indices: Sequence[Any], own: OwnGenerators | None = None, seed: int = 0) -> Any:
         if getattr(self._inner, "__getitems__", None):
             return self._inner.__getitems__(list(indices))
         samples = []
@@ -86,12 +86,12 @@ class ExactDataset(Stand):
             samples.append(self._inner[index])
         return samples
 
-    def _own(self) -> Own:
+    def _own(self) -> OwnGenerators:
         """Looked for at each batch: a dataset may make its generators when the first sample is read in a worker."""
         return generators.kept_by(dataset=self._inner)
 
 
-class ExactCollate(Stand):
+class ExactCollate(Proxy):
     """A collate function that draws (mixup and its kin) from generators seeded by the batch's place."""
 
     def __call__(self, read: Any) -> Any:
@@ -102,7 +102,7 @@ class ExactCollate(Stand):
             return self._inner(read.samples)
 
 
-def _seed(own: Own, seed: int, place: object) -> None:
+def _seed(own: OwnGenerators, seed: int, place: object) -> None:
     number = seeds.derive(seed, place)
     seeds.seed_cpu(number)
     generators.seed(own, number)
@@ -160,7 +160,7 @@ class ExactOrder:
             yield kind(order[number], seeds.derive(self._seed, *key, self._rank, "batch", number))
 
 
-def order_generators(loader: object) -> Own:
+def order_generators(loader: object) -> OwnGenerators:
     """Those that decide about the order of the data, and about the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
@@ -172,7 +172,7 @@ def _untouched() -> Any:
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
-def exact_loader(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
+def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
     A copy of `loader`, which reads a map-style dataset and has a length, with an exact position. The user's loader
     stays as it is. The order is the same on every rank, whose sampler then takes its share; the samples' seeds are not.

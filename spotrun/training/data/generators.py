@@ -17,7 +17,7 @@ import torch
 
 from spotrun.training import seeds
 
-Own = dict[str, Any]
+OwnGenerators = dict[str, Any]
 """Generators by where they are kept, as in `dataset.transform.rng`."""
 
 KINDS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
@@ -27,9 +27,9 @@ LONG = 64
 """A longer list is data, not a chain of transforms."""
 
 
-def kept_by(**roots: object) -> Own:
+def kept_by(**roots: object) -> OwnGenerators:
     """Those that these objects keep in attributes, and in attributes of what is there; without the global ones."""
-    found: Own = {}
+    found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())
     for _ in range(DEPTH + 1):
@@ -40,7 +40,7 @@ def kept_by(**roots: object) -> Own:
     return found
 
 
-def kept_by_modules(module: torch.nn.Module) -> Own:
+def kept_by_modules(module: torch.nn.Module) -> OwnGenerators:
     """Those in attributes of a module and of its parts, and no further: it may know its framework, which knows all."""
     return {
         f"{path}.{name}": value
@@ -50,7 +50,7 @@ def kept_by_modules(module: torch.nn.Module) -> Own:
     }
 
 
-def seed(own: Own, number: int) -> None:
+def seed(own: OwnGenerators, number: int) -> None:
     for path, generator in own.items():
         _seed(generator, seeds.derive(number, path))
 

@@ -1,30 +1,30 @@
-"""One training loader as Lightning reads from it: each pass over it begins where training is."""
+"""One loader as the framework reads from it: each pass over it begins where training is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
 from spotrun.training import seeds
 from spotrun.training.data import data_order, generators, streams
-from spotrun.training.data.proxy import Stand
+from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
 KEPT_STATES = 3
-"""Lightning reads one batch ahead of the one that is trained, of a loader without a length."""
+"""A framework may read one batch ahead of the one that is trained, as Lightning does if a loader has no length."""
 
 
-class Feed(Stand):
-    """A loader in the place of the user's; its passes are counted by `passes`."""
+class LoaderProxy(Proxy):
+    """What the framework reads instead of the user's loader; `exact` begins each pass over it."""
 
-    def __init__(self, loader: Any, passes: Passes) -> None:
+    def __init__(self, loader: Any, exact: ExactLoader) -> None:
         super().__init__(loader)
-        object.__setattr__(self, "passes", passes)
+        object.__setattr__(self, "exact", exact)
 
     def __iter__(self) -> Iterator[Any]:
-        begun: Iterator[Any] = self.passes.begin()
+        begun: Iterator[Any] = self.exact.begin()
         return begun
 
     def __len__(self) -> int:
@@ -39,15 +39,15 @@ class Feed(Stand):
         pass
 
 
-class Passes:
+class ExactLoader:
     """
-    The passes over one loader. `where(self)` says where the pass that begins now begins; one that begins after the end
-    of another within an epoch is a further cycle.
+    The passes over one loader. `start(self)` says where the pass that begins now begins. A pass that begins after the
+    end of another one of the same epoch is a further cycle.
     """
 
-    def __init__(self, loader: Any, seed: int, rank: int, where: Callable[[Passes], PassStart]) -> None:
+    def __init__(self, loader: Any, seed: int, rank: int, start: Callable[[ExactLoader], PassStart]) -> None:
         self._user_loader = loader
-        self._where = where
+        self._start = start
         self._seed = seed
         self._rank = rank
         self._key: tuple[int, ...] = ()
@@ -62,12 +62,12 @@ class Passes:
         self._own = data_order.order_generators(loader)
         self._loader: Any
         if is_indexed(loader):
-            self._loader = data_order.exact_loader(loader, seed, rank, lambda: (("train", *self._key), self._first))
+            self._loader = data_order.exact_copy(loader, seed, rank, lambda: (("train", *self._key), self._first))
             self.order = data_order.order_of(self._loader)
         else:
             self._stream = streams.stream(loader, seed, rank)
             self._loader = self._stream.loader
-        self.feed = Feed(self._loader, self)
+        self.proxy = LoaderProxy(self._loader, self)
 
     @property
     def name(self) -> str:
@@ -80,11 +80,11 @@ class Passes:
         return self._stream is not None and self._stream.inside is None
 
     def resume(self, state: dict[str, Any] | None) -> None:
-        """The pass that begins where `state` was taken (see `state`) is to begin with it."""
+        """The pass that begins where `state` was taken begins with it (see the method `state`)."""
         self._resumed = StreamPosition(**state) if state else None
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
-        """What beginning there needs besides the numbers; None where that is nothing."""
+        """What a pass needs to begin there besides the two numbers; None if it needs nothing."""
         if self._stream is None or self._current is None:
             return None
         if epoch_ended:
@@ -96,7 +96,7 @@ class Passes:
         return position.to_dict()
 
     def state_between(self) -> Any:
-        """The state of a stream between two passes, None where it has none."""
+        """The state of a stream between two passes, None if it has none."""
         between = self._stream.between if self._stream else None
         return streams.state_of(between) if between is not None else None
 
@@ -105,16 +105,16 @@ class Passes:
             self._load(self._stream.between, state)
 
     def samples(self, batches: int) -> int:
-        """How many samples the first `batches` batches of the current epoch hold; 0 where that is unknown."""
+        """How many samples the first `batches` batches of the current epoch hold; 0 if that is unknown."""
         if self.order is None or self.begun is None:
             return 0
         cycles, rest = divmod(batches, len(self._loader)) if self.begun.cycling else (0, batches)
         return cycles * self.order.samples(len(self._loader)) + self.order.samples(rest)
 
     def begin(self) -> Iterator[Any]:
-        where = self.begun = self._where(self)
-        self._count_cycle(where)
-        self._key = (where.epoch, where.number, self._cycle)
+        start = self.begun = self._start(self)
+        self._count_cycle(start)
+        self._key = (start.epoch, start.number, self._cycle)
         root = seeds.derive(self._seed, "pass", *self._key)
         with seeds.kept():
             seeds.seed_cpu(root)
@@ -122,14 +122,14 @@ class Passes:
             self._current = self._begin_stream(self._stream, root) if self._stream else _Pass(iter(self._loader))
         return self._current
 
-    def _count_cycle(self, where: PassStart) -> None:
-        if not where.cycling:
-            self._cycle, self._first = 0, where.batch
-        elif self._epoch == where.epoch and self._current is not None and self._current.ended:
+    def _count_cycle(self, start: PassStart) -> None:
+        if not start.cycling:
+            self._cycle, self._first = 0, start.batch
+        elif self._epoch == start.epoch and self._current is not None and self._current.ended:
             self._cycle, self._first = self._cycle + 1, 0
         else:
-            self._cycle, self._first = divmod(where.batch, len(self._loader)) if where.batch else (0, 0)
-        self._epoch = where.epoch
+            self._cycle, self._first = divmod(start.batch, len(self._loader)) if start.batch else (0, 0)
+        self._epoch = start.epoch
 
     def _begin_stream(self, stream: streams.Stream, root: int) -> _Pass:
         stream.place[:] = stream.place.new_tensor(self._key)
@@ -197,6 +197,11 @@ class _StreamPass(_Pass):
         if self._holder is not None:
             self.states[self.number] = streams.state_of(self._holder)
             self.states.pop(self.number - KEPT_STATES, None)
+
+
+def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
+    """Of those that a framework was given here."""
+    return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
 
 
 def is_indexed(loader: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Stand:
+class Proxy:
     """
     Stands in for an object: everything but what the subclass defines is the object's own, `isinstance` included.
 

@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from spotrun.training import seeds
 from spotrun.training.data import generators
 from spotrun.training.data.data_order import changed
-from spotrun.training.data.proxy import Stand
+from spotrun.training.data.proxy import Proxy
 
 
 def has_state(value: object) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-class SeededStream(Stand):
+class SeededStream(Proxy):
     """
     An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
-from spotrun.training.data.loader import Passes, is_indexed
+from spotrun.training.data.loader import ExactLoader, exact_loaders, is_indexed
 from spotrun.training.framework import Framework, Stage
 from spotrun.training.place import PassStart
 from spotrun.training.session import Agent
@@ -31,16 +31,16 @@ class TrainingData:
         if is_indexed(loader) and not _has_length(loader):
             reason = "the training DataLoader's sampler has no length"
             unsupported.reject(self._agent, reason, "give the sampler a __len__")
-        return Passes(loader, self._seed, rank, self._where).feed
+        return ExactLoader(loader, self._seed, rank, self._train_start).proxy
 
     def _exact_validation(self, loader: Any, rank: int) -> Any:
         if not is_indexed(loader):
-            return Passes(loader, seeds.derive(self._seed, "validate"), rank, self._validation_where).feed
+            return ExactLoader(loader, seeds.derive(self._seed, "validate"), rank, self._validation_start).proxy
         if not _has_length(loader):
             return loader
-        return data_order.exact_loader(loader, self._seed, rank, self._validation)
+        return data_order.exact_copy(loader, self._seed, rank, self._validation)
 
-    def _validation_where(self, passes: Passes) -> PassStart:
+    def _validation_start(self, loader: ExactLoader) -> PassStart:
         self._resume_validation()
         return PassStart(self._framework.epoch, 0, number=self._framework.batch)
 
@@ -49,26 +49,25 @@ class TrainingData:
 
     def _resume_validation(self) -> None:
         """Once its loaders are made: when training starts, or later if the epoch has no validation."""
-        if made := self._validation_passes():
-            for passes, state in zip(made, self._resumed_validation, strict=False):
-                passes.load_between(state)
+        if made := self._validation_streams():
+            for stream, state in zip(made, self._resumed_validation, strict=False):
+                stream.load_between(state)
             self._resumed_validation = []
 
-    def _where(self, passes: Passes) -> PassStart:
+    def _train_start(self, loader: ExactLoader) -> PassStart:
         epoch, batch = self._framework.pass_begins_at
-        every = self._passes()
-        number = every.index(passes)
+        every = self._train_loaders()
+        number = every.index(loader)
         if number < len(self._resumed):
-            passes.resume(self._resumed[number])
+            loader.resume(self._resumed[number])
         return PassStart(epoch, batch, number, cycling=len(every) > 1 and self._framework.cycles)
 
-    def _passes(self) -> list[Passes]:
-        return [loader.passes for loader in self._framework.loaders("train")]
+    def _train_loaders(self) -> list[ExactLoader]:
+        return exact_loaders(self._framework.loaders("train"))
 
-    def _validation_passes(self) -> list[Passes]:
+    def _validation_streams(self) -> list[ExactLoader]:
         """Of the streams among the validation loaders; the others have no state."""
-        made = self._framework.loaders("validate")
-        return [passes for loader in made if (passes := getattr(loader, "passes", None)) is not None]
+        return exact_loaders(self._framework.loaders("validate"))
 
     def check(self) -> None:
         """
@@ -77,14 +76,14 @@ class TrainingData:
         Raises:
             TrainingUnsupported: these loaders together cannot be resumed.
         """
-        passes = self._passes()
-        if len(passes) > 1 and self._framework.cycles and not all(_has_length(one.feed) for one in passes):
+        loaders = self._train_loaders()
+        if len(loaders) > 1 and self._framework.cycles and not all(_has_length(one.proxy) for one in loaders):
             unsupported.reject(
                 self._agent,
                 "a loader without a length is one of several that are cycled through",
                 'use CombinedLoader(…, mode="min_size"), or give the dataset a __len__',
             )
-        for one in passes:
+        for one in loaders:
             if one.replays and self._framework.rank == 0:
                 print(
                     f"spotrun: {one.name} has no state_dict, so a resume within an epoch reads the epoch's data again "
@@ -99,7 +98,7 @@ class TrainingData:
         `estimated_stepping_batches` in configure_optimizers, Lightning#20550): begin again, at the right place.
         """
         here = self._framework.pass_begins_at
-        if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in self._passes()):
+        if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in self._train_loaders()):
             self._framework.restart_pass()
         self._resumed = []
         self._resume_validation()
@@ -107,13 +106,13 @@ class TrainingData:
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
         """What the loaders need to begin after that place, besides its numbers. Not asked for within a validation."""
         return {
-            "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._passes()],
-            "validate": [one.state_between() for one in self._validation_passes()] or self._resumed_validation,
+            "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
+            "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""
-        return sum(one.samples(batches) for one in self._passes())
+        return sum(one.samples(batches) for one in self._train_loaders())
 
 
 def _has_length(loader: Any) -> bool:
