@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pytorch_lightning.loggers import CSVLogger
 
 from spotrun.training.log_files import text_logs
+
+if TYPE_CHECKING:
+    from pytorch_lightning.loggers import CSVLogger
 
 
 def logged_by(logger: CSVLogger, name: str, *steps: int) -> None:
@@ -18,6 +21,8 @@ def logged_by(logger: CSVLogger, name: str, *steps: int) -> None:
 
 @pytest.mark.parametrize("name", ["mAP@[.5,.95]", 'the "best"', "accuracy"])
 def test_a_resumed_csv_goes_on_in_its_own_columns(tmp_path: Path, name: str) -> None:
+    from pytorch_lightning.loggers import CSVLogger  # four seconds, which nobody else should wait for
+
     straight = CSVLogger(tmp_path / "straight")
     logged_by(straight, name, 0, 1)
     first, second = CSVLogger(tmp_path / "killed"), CSVLogger(tmp_path / "killed")
