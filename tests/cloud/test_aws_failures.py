@@ -59,7 +59,7 @@ def test_p6_every_wait_has_an_end(account: GuardedAccount, action: str) -> None:
     with pytest.raises(CloudUnavailable):
         {
             "RunInstances": lambda: cloud.launch(request(cloud, token="b")),
-            "DescribeInstances": cloud.list,
+            "DescribeInstances": cloud.instances,
             "TerminateInstances": lambda: cloud.terminate(instance.instance_id),
         }[action]()
     assert count(account, action) == ATTEMPTS_MAX

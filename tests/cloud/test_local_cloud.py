@@ -217,7 +217,7 @@ def test_a_launch_cut_short_and_never_repeated_is_over_with_its_time_to_live(
     cut_short: tuple[LocalCloud, object],
 ) -> None:
     cloud, request = cut_short
-    (ended,) = eventually(cloud.list)
+    (ended,) = eventually(cloud.instances)
     assert ended.state is InstanceState.TERMINATED
     assert ended.ended_by is EndedBy.TIME_TO_LIVE
     assert ended.billed_from is None
