@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spotrun.cli.wiring import OpenRun, open_run
+from spotrun.cli.runs import OpenRun, open_run
 from spotrun.folder.setup_cache import FOLDER
 
 SETUP = "pip install --quiet --no-cache-dir --ignore-installed pandas==2.3.3 scikit-learn==1.7.2"
@@ -49,7 +49,7 @@ def interrupt(run: OpenRun) -> None:
     """Without notice; what trains is gone, and the runner looks for another instance."""
     attempt = run.ledger.refresh().current
     assert attempt is not None
-    run.cloud.interrupt(attempt.instance_id, None)  # type: ignore[attr-defined]
+    run.driver.interrupt(attempt.instance_id, None)  # type: ignore[attr-defined]
 
 
 def measure(store: str, folder: Path, setup: str, instances: int) -> list[dict[str, Any]]:

@@ -10,16 +10,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from spotrun.account.storage_prices import storage_prices
-from spotrun.boot import upload as boot
-from spotrun.clock import ScaledClock, clock_from_environment, system_clock
+from spotrun.clock import ScaledClock
+from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
 from spotrun.folder import start_file, workdir
 from spotrun.folder.ledger import Ledger
 from spotrun.run import fold
-from spotrun.run.billing import rule_of
 from spotrun.run.events import LEDGER_VERSION, Entry, RunCreated
 from spotrun.run.state import RunState
-from spotrun.spec.model import RunSpec, instance_types_of, regions_of
+from spotrun.spec.model import RunSpec
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.opening import open_store
 from spotrun.store.port import Located, Store
@@ -52,8 +51,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     store = open_store(uri)
     _try_out(store)
     clock = clock_of(spec)
-    if spec.resources.cloud != "local":
-        boot.upload(store)
+    cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
@@ -62,15 +60,8 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
 
 
 def clock_of(spec: RunSpec) -> ScaledClock:
-    """
-    The clock of a run that begins now.
-
-    On a rented machine a second is a second, unless a rehearsal has handed down the clock that its cloud goes by.
-    """
-    if spec.resources.cloud == "local":
-        return ScaledClock(datetime.now(UTC), spec.local.time_scale)
-    handed_down = clock_from_environment()
-    return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
+    """The clock of a run that begins now."""
+    return cloud_of(spec).clock(spec)
 
 
 def _try_out(store: Store) -> None:
@@ -98,6 +89,7 @@ def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
     """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`."""
+    cloud = cloud_of(spec)
     return RunCreated(
         uid=uid,
         name=spec.name,
@@ -110,20 +102,11 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
         storage=storage_prices(spec.checkpoint.uri, region),
-        interruption_bands=_interruption_bands(spec),
-        billing=rule_of(spec.resources.cloud, spec.aws.volume_gb, regions_of(spec.resources, spec.aws)),
-        simulated=spec.resources.cloud == "local",
+        interruption_bands=cloud.interruption_rates(spec),
+        billing=cloud.billing(spec),
+        simulated=cloud.simulated,
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )
-
-
-def _interruption_bands(spec: RunSpec) -> dict[str, str]:
-    if spec.resources.cloud != "aws" or spec.aws.advisor is None:
-        return {}
-    from spotrun.clouds.aws.advisor import bands_known
-
-    regions, named = regions_of(spec.resources, spec.aws), instance_types_of(spec.resources, spec.aws)
-    return bands_known(spec.aws.advisor, regions, named, system_clock())
 
 
 def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:

@@ -18,14 +18,12 @@ from spotrun.agent.recorder import Recorder
 from spotrun.agent.secret_values import Secrets
 from spotrun.agent.status import Heartbeat, Status
 from spotrun.clock import Clock, clock_from_environment
+from spotrun.clouds.registry import cloud_of
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import RunCreated, SetUp
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-
-METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-METADATA_DEFAULT = "http://169.254.169.254/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +35,6 @@ class Assignment:
     launch: int
     instance_id: str
     folder: Path
-    metadata_endpoint: str
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Assignment:
@@ -47,7 +44,6 @@ class Assignment:
             launch=int(environment["SPOTRUN_LAUNCH"]),
             instance_id=environment["SPOTRUN_INSTANCE_ID"],
             folder=Path(environment["SPOTRUN_INSTANCE_DIR"]),
-            metadata_endpoint=environment.get(METADATA_VARIABLE, METADATA_DEFAULT),
         )
 
     @property
@@ -112,7 +108,7 @@ class Node:
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
             heartbeat=Heartbeat(store, clock, assignment.launch, status, console.tail),
             shipper=LogShipper(store, clock, console, assignment.launch),
-            watcher=NoticeWatcher(assignment.metadata_endpoint, clock, inbox, console.note),
+            watcher=NoticeWatcher(cloud_of(spec).notice_source(os.environ, clock), clock, inbox, console.note),
         )
 
     def start(self) -> None:

@@ -1,144 +1,30 @@
 """
-Watching EC2's metadata service (IMDSv2) for the end of this instance. It tells the main loop and does nothing else.
-
-https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: 404 is the normal answer;
-only a 200 with a known action and a time is a notice. Whatever else comes back makes the watcher *blind*, which is
-told once and never ends training (failures.md N3 to N8).
+Watching for notices that this instance will be taken, from the source that its cloud has. The watcher tells the main
+loop and does nothing else. A source that gives no answer makes it *blind*: it says so once, and training goes on.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from urllib.parse import urlsplit
 
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
 from spotrun.clock import Clock
+from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
 """Run time."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
 """System time."""
-TIMEOUT_S = 2.0
-TOKEN_TTL_S = 21600
-ACTION_PATH = "/latest/meta-data/spot/instance-action"
-REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 BLIND_AFTER = 3
 """Consecutive failures."""
-_ACTIONS = ("terminate", "stop", "hibernate")
-_BODY_MAX_BYTES = 4096
-
-
-class Blind(Exception):
-    """The metadata service gave no answer that means anything."""
-
-
-class Answer:
-    def __init__(self, status: int, body: bytes, date: str | None) -> None:
-        self.status = status
-        self.body = body
-        self.date = date
-
-
-def parse_action(body: bytes) -> datetime | None:
-    """When the instance will be taken, from the body of `spot/instance-action`; None when it says no such thing."""
-    facts = _json_object(body)
-    if facts.get("action") not in _ACTIONS:
-        return None
-    return _parse_time(facts.get("time"))
-
-
-def parse_rebalance(body: bytes) -> datetime | None:
-    return _parse_time(_json_object(body).get("noticeTime"))
-
-
-def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
-    """
-    Seconds left, by the service's own clock where it shows one: ours may be wrong (failures.md N15).
-    """
-    try:
-        told_at = parsedate_to_datetime(date_header or "")
-    except (ValueError, TypeError, IndexError):
-        told_at = now
-    if told_at.tzinfo is None:
-        told_at = told_at.replace(tzinfo=UTC)
-    return (deadline - told_at).total_seconds()
-
-
-def _json_object(body: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _parse_time(text: object) -> datetime | None:
-    try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-
-
-class Metadata:
-    """One kept connection to the service, with a session token that is renewed when it is refused."""
-
-    def __init__(self, endpoint: str) -> None:
-        parts = urlsplit(endpoint)
-        self._connection = http.client.HTTPConnection(
-            parts.hostname or "169.254.169.254", parts.port, timeout=TIMEOUT_S
-        )
-        self._token: str | None = None
-
-    def get(self, path: str) -> Answer | None:
-        """
-        The answer of 200, or None for 404.
-
-        Raises:
-            Blind
-        """
-        answer = self._ask(path)
-        if answer.status == 401:
-            self._token = None
-            answer = self._ask(path)
-        if answer.status not in (200, 404):
-            raise Blind(f"{path}: HTTP {answer.status}")
-        return answer if answer.status == 200 else None
-
-    def _ask(self, path: str) -> Answer:
-        if self._token is None:
-            self._token = self._new_token()
-        return self._request("GET", path, {"X-aws-ec2-metadata-token": self._token})
-
-    def _new_token(self) -> str:
-        answer = self._request("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_TTL_S)})
-        token = answer.body.decode("ascii", "replace").strip()
-        if answer.status != 200 or not token or not (token.isascii() and token.isprintable()):
-            raise Blind(f"no session token: HTTP {answer.status}")
-        return token
-
-    def _request(self, method: str, path: str, headers: dict[str, str]) -> Answer:
-        try:
-            self._connection.request(method, path, headers=headers)
-            response = self._connection.getresponse()
-            body = response.read(_BODY_MAX_BYTES)
-            if response.length:
-                self._connection.close()  # the rest is not wanted
-            return Answer(response.status, body, response.headers.get("Date"))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()
-            raise Blind(f"{method} {path}: {type(error).__name__} {error}") from error
 
 
 class NoticeWatcher:
     """A thread that polls. Each kind of notice is told once; the same deadline twice is one notice."""
 
-    def __init__(self, endpoint: str, clock: Clock, inbox: Inbox, note: Callable[[str], None]) -> None:
-        self._metadata = Metadata(endpoint)
+    def __init__(self, source: NoticeSource, clock: Clock, inbox: Inbox, note: Callable[[str], None]) -> None:
+        self._source = source
         self._clock = clock
         self._inbox = inbox
         self._note = note
@@ -169,18 +55,8 @@ class NoticeWatcher:
 
     def _look(self) -> None:
         asked_s = self._clock.monotonic()
-        action = self._metadata.get(ACTION_PATH)
-        if action is not None:
-            if (deadline := parse_action(action.body)) is None:
-                raise Blind(f"{ACTION_PATH} holds no action with a time: {action.body[:80]!r}")
-            left_s = remaining_s(deadline, action.date, self._clock.now())
-            self._tell(NoticeHeard("termination", deadline, asked_s + left_s))
-        rebalance = self._metadata.get(REBALANCE_PATH)
-        if rebalance is not None and parse_rebalance(rebalance.body) is not None:
-            self._tell(NoticeHeard("rebalance"))
-
-    def _tell(self, notice: NoticeHeard) -> None:
-        self._once(notice.kind, notice)
+        for kind, deadline_at, left_s in self._source.notices():
+            self._once(kind, NoticeHeard(kind, deadline_at, None if left_s is None else asked_s + left_s))
 
     def _once(self, what: str, letter: NoticeHeard | NoticesLost) -> None:
         if what not in self._told:

@@ -26,6 +26,7 @@ from spotrun.agent import diff_archive, environment, groups
 from spotrun.agent.node import Node
 from spotrun.agent.side_effects import SideEffects
 from spotrun.agent.trainer_process import user_environment
+from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
 from spotrun.run.events import SetUp
@@ -86,7 +87,7 @@ def _environment(node: Node, command: str) -> tuple[str, int]:
     size_bytes = _unpacked(node, key)
     if size_bytes is not None:
         return "unpacked", size_bytes
-    return "run", _run_and_pack(node, command, key, watched=offering.cloud != "local")
+    return "run", _run_and_pack(node, command, key, watched=not cloud_named(offering.cloud).here)
 
 
 # -- from the cache -----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.resources import files
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -19,20 +18,21 @@ OF_THE_IMAGE = ("torch", "torchvision", "triton", "nvidia-", "cuda-")
 """Not pinned: they are large, and an image has those that fit its driver."""
 
 
-def upload(store: Store) -> None:
+def upload(store: Store, start: bytes, extra: str) -> None:
     """
+    `start` is the script that a machine runs to become an instance; `extra` is what of spotrun it installs.
+
     Raises:
         StoreError: it cannot be written.
     """
     wheel = own_wheel()
-    start = files(__package__).joinpath("start.sh").read_bytes()
-    for name, data in ((wheel.name, wheel.data), ("constraints.txt", constraints().encode()), ("start.sh", start)):
+    for name, data in ((wheel.name, wheel.data), ("constraints.txt", constraints(extra).encode()), ("start.sh", start)):
         store.put(f"{FOLDER}/{name}", data)
 
 
-def constraints() -> str:
+def constraints(extra: str) -> str:
     """A pip constraints file: instances install the versions that are installed here, where they install any."""
-    pinned = (name for name in sorted(_needed("spotrun[aws]")) if not name.startswith(OF_THE_IMAGE))
+    pinned = (name for name in sorted(_needed(f"spotrun[{extra}]")) if not name.startswith(OF_THE_IMAGE))
     return "".join(f"{name}=={distribution(name).version}\n" for name in pinned if name != "spotrun")
 
 

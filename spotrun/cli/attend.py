@@ -15,9 +15,11 @@ from rich.console import Console
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
+from spotrun.cli.before_launch import earlier_run, first_look
 from spotrun.cli.notifying import notifying
-from spotrun.cli.wiring import OpenRun, cloud_of, earlier_run, first_look, who
+from spotrun.cli.runs import OpenRun, who
 from spotrun.clock import system_clock
+from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
 from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
 from spotrun.folder.ledger import EntryRefused
@@ -140,7 +142,8 @@ def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
         return CloudError(
             f"no {wanted}offering that suits is within max_price", hint="raise max_price, or leave it out"
         )
-    known = sorted({found.accelerators for found in cloud_of(spec, clock_of(spec)).offerings() if found.accelerators})
+    offered = cloud_of(spec).driver(spec, clock_of(spec)).offerings()
+    known = sorted({found.accelerators for found in offered if found.accelerators})
     return CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from spotrun import address
-from spotrun.cli.wiring import OpenRun
+from spotrun.cli.runs import OpenRun
 from spotrun.errors import SpotrunError
 
 LOGS = Path("~/.spotrun/runners")

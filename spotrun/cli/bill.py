@@ -33,7 +33,7 @@ def bill(
     from spotrun.bill import aws, gcp
     from spotrun.bill.reconcile import line_filter, reconcile
     from spotrun.bill.rows import files_of
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import BillUnexplained, SpecInvalid
     from spotrun.report import bill as shown
 

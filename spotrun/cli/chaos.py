@@ -22,8 +22,7 @@ def chaos(
 
     Works on the local cloud only.
     """
-    from spotrun.cli.wiring import open_run
-    from spotrun.clouds.local.driver import LocalCloud
+    from spotrun.cli.runs import open_run
     from spotrun.errors import CloudError, SpecInvalid
     from spotrun.units import Unreadable, parse_duration
 
@@ -35,10 +34,5 @@ def chaos(
         warning = None if no_notice else parse_duration(notice)
     except Unreadable as problem:
         raise SpecInvalid(f"--notice: {problem}", hint="--notice 120s") from problem
-    if not isinstance(opened.cloud, LocalCloud):
-        raise CloudError(
-            f"{opened.id} is on {opened.spec.resources.cloud}, which takes instances back by itself",
-            hint="AWS Fault Injection Service can send a spot interruption: aws:ec2:send-spot-instance-interruptions",
-        )
     opened.cloud.interrupt(current.instance_id, warning)
     print(f"{current.instance_id} will be interrupted " + ("now" if warning is None else f"with a notice of {notice}"))

@@ -11,13 +11,13 @@ from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, Spec
 from spotrun.cli.plain_help import Verbs, add_verbs
 
 if TYPE_CHECKING:
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.runs import OpenRun
     from spotrun.run.state import Commit, RunState
 
 
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import plain
 
@@ -44,7 +44,7 @@ def _facts(event: object) -> dict[str, object]:
 def verify(run: RunArgument, store: StoreOption = None) -> None:
     """Read every usable checkpoint back and compare its checksums."""
     from spotrun.checkpoint.restore import verify as verify_commit
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import CheckpointDamaged, ObjectMissing
     from spotrun.report.tables import plain
 
@@ -80,7 +80,7 @@ def export_checkpoint(
     """Write a checkpoint as an ordinary Lightning checkpoint file."""
     from spotrun.checkpoint.restore import fetch
     from spotrun.checkpoint.snapshot import map_image
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import SpecInvalid
     from spotrun.lightning.checkpoint_file import export
 
@@ -121,7 +121,8 @@ def import_checkpoint(
     """
     from spotrun import address
     from spotrun.cli import attend
-    from spotrun.cli.wiring import default_store, open_run, who, with_baseline_price
+    from spotrun.cli.before_launch import with_baseline_price
+    from spotrun.cli.runs import default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.spec.file import load_spec
 
@@ -147,7 +148,7 @@ def prune(
     The rules are keep_last, keep_best and keep_every. Uploads that never became a checkpoint are deleted too.
     """
     from spotrun.checkpoint import pruning
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
 
     opened = open_run(run, store)
@@ -170,7 +171,7 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     from msgspec.structs import replace
 
     from spotrun.checkpoint.retention import to_retire
-    from spotrun.cli.wiring import who
+    from spotrun.cli.runs import who
     from spotrun.run.events import PruneRequested
     from spotrun.run.state import Prune
 

@@ -26,7 +26,7 @@ def compare(
 ) -> None:
     """Show the bills of several runs side by side."""
     from spotrun.account.summary import summarise
-    from spotrun.cli.wiring import last_runs, open_run
+    from spotrun.cli.runs import last_runs, open_run
     from spotrun.errors import SpecInvalid
     from spotrun.report import compare as comparison
     from spotrun.report.html.comparison import comparison_page

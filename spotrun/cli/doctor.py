@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.doctor_aws import AwsFlags, aws_doctors, reachable
 from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json
 
 if TYPE_CHECKING:
+    from spotrun.clouds.cloud import Cloud, Wish
     from spotrun.doctor.finding import Finding
     from spotrun.spec.model import RunSpec
 
@@ -43,11 +43,14 @@ def doctor(
 
     Nothing is rented and nothing is left behind.
     """
+    from spotrun.clouds.cloud import Wish
     from spotrun.doctor.finding import ChecksFailed, Verdict
 
     findings = []
-    flags = AwsFlags(region, accelerators, instance_type, image)
-    for finding in _findings(subjects or [], store, flags):
+    wish = Wish(
+        () if region is None else (region,), accelerators, () if instance_type is None else (instance_type,), image
+    )
+    for finding in _findings(subjects or [], store, wish):
         findings.append(finding)
         if not as_json:
             _show(finding)
@@ -60,48 +63,47 @@ def doctor(
         raise ChecksFailed(failures)
 
 
-def _findings(subjects: list[str], store: str | None, flags: AwsFlags) -> Iterator[Finding]:
-    from spotrun.cli.wiring import default_store
+def _findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Finding]:
+    from spotrun.cli.runs import default_store
+    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.registry import cloud_named
     from spotrun.errors import SpecInvalid
+    from spotrun.spec.clouds import known_clouds
     from spotrun.spec.file import load_spec
 
-    aws = subjects[:1] == ["aws"]
-    paths = subjects[aws:]
+    named = subjects[0] if subjects and subjects[0] in known_clouds() else None
+    paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
         raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
-    if not aws and flags != AwsFlags():
+    if named is None and wish != Wish():
         raise SpecInvalid("what instances are to be is asked of a cloud", hint="spotrun doctor aws --region …")
     spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
     address = store or (spec.checkpoint.uri if spec is not None else default_store())
-    if aws:
-        yield from _on_aws(spec, address, flags)
-    else:
+    if named is None:
         yield from _here(spec, address)
+    else:
+        yield from _on(cloud_named(named), spec, wish, address)
 
 
 def _here(spec: RunSpec | None, address: str) -> Iterator[Finding]:
-    from spotrun.cli.wiring import any_cloud
+    from spotrun.clouds.cloud import Wish
+    from spotrun.clouds.local.cloud import CLOUD
     from spotrun.doctor import machine
     from spotrun.doctor.finding import findings_of
 
-    region = spec.resources.region if spec is not None else None
+    region = next(iter(CLOUD.regions(spec, Wish())), None)
     yield from findings_of("store", lambda: _store(address, region))
     yield from findings_of("ledgers", lambda: _ledgers(address))
-    yield from findings_of("local cloud", lambda: machine.local_cloud(any_cloud()))
+    yield from CLOUD.findings(spec, Wish())
     yield from findings_of("lightning", machine.lightning)
 
 
-def _on_aws(spec: RunSpec | None, address: str, flags: AwsFlags) -> Iterator[Finding]:
-    from msgspec.structs import replace
-
+def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, address: str) -> Iterator[Finding]:
     from spotrun.doctor.finding import findings_of
 
-    doctors = aws_doctors(spec, flags)
-    for account in doctors:
-        for finding in account.findings():
-            named = finding.name if len(doctors) == 1 else f"{finding.name} in {account.region}"
-            yield replace(finding, name=named)
-    yield from findings_of("store", lambda: _store(reachable(address), doctors[0].region))
+    yield from cloud.findings(spec, wish)
+    region = next(iter(cloud.regions(spec, wish)), None)
+    yield from findings_of("store", lambda: _store(cloud.reachable(address), region))
 
 
 def _store(address: str, region: str | None) -> Iterator[Finding]:
@@ -118,7 +120,7 @@ def _store(address: str, region: str | None) -> Iterator[Finding]:
 
 
 def _ledgers(address: str) -> Iterator[Finding]:
-    from spotrun.cli.wiring import look_in
+    from spotrun.cli.runs import look_in
     from spotrun.doctor.finding import failed, ok
     from spotrun.errors import LedgerDamaged
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 if TYPE_CHECKING:
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.runs import OpenRun
 
 DOWN_WITHIN_S = 60.0
 LOOK_AGAIN_S = 0.5
@@ -21,7 +21,7 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
     from spotrun.cli import attend
     from spotrun.cli.notifying import notifying
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import CloudUnavailable, StoreError
 
     opened = open_run(run, store)
@@ -45,6 +45,6 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 
 
 def _end_instances(run: OpenRun) -> None:
-    for instance in run.cloud.instances(run.created.uid):
+    for instance in run.driver.instances(run.created.uid):
         if instance.alive:
-            run.cloud.terminate(instance.instance_id)
+            run.driver.terminate(instance.instance_id)

@@ -11,7 +11,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
 
     Times are UTC. Entries without effect are marked VOID.
     """
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.report.live import event_line
     from spotrun.report.tables import plain
     from spotrun.run.events import entry_json

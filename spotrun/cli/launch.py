@@ -53,7 +53,8 @@ def launch(
     from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.wiring import OpenRun, default_store, open_run, who, with_baseline_price
+    from spotrun.cli.before_launch import with_baseline_price
+    from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.errors import SpecInvalid
     from spotrun.notify.sinks import require_sinks

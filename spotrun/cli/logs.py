@@ -9,7 +9,7 @@ import typer
 from spotrun.cli.options import RunArgument, StoreOption
 
 if TYPE_CHECKING:
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.runs import OpenRun
 
 FOLLOW_EVERY_S = 1.0
 """System time between two looks for new chunks."""
@@ -26,7 +26,7 @@ def logs(
     """Show what the training printed, attempt by attempt."""
     import time
 
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import RunNotFound
 
     opened = open_run(run, store)
@@ -48,17 +48,13 @@ def logs(
 
 def _print_consoles(run: OpenRun) -> None:
     """What the instances said by themselves: all there is when no agent came to write logs."""
-    from spotrun.clouds.local.driver import LocalCloud
     from spotrun.report.describe import printable
 
-    if not isinstance(run.cloud, LocalCloud):
-        _print_failed_starts(run)
-        return
-    for instance in run.cloud.instances(run.created.uid):
-        console = run.cloud.folder(instance.instance_id) / "console.log"
-        if console.exists():
+    for instance in run.driver.instances(run.created.uid):
+        if (console := run.cloud.console(instance)) is not None:
             print(f"console of {instance.instance_id}:")
-            print(printable(console.read_text(errors="replace")))
+            print(printable(console))
+    _print_failed_starts(run)
 
 
 def _print_failed_starts(run: OpenRun) -> None:

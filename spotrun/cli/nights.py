@@ -18,7 +18,7 @@ from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli import attend
 from spotrun.cli.notifying import notifying
-from spotrun.cli.wiring import OpenRun, attended, last_runs
+from spotrun.cli.runs import OpenRun, attended, last_runs
 from spotrun.errors import NightUnderWay, RunNotFound, SpotrunError
 from spotrun.notify.news import night
 from spotrun.spec.model import RunSpec

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from spotrun.cli.wiring import OpenRun
+from spotrun.cli.runs import OpenRun
 from spotrun.notify.notifier import Notifier
 from spotrun.report.tables import plain
 

@@ -114,7 +114,7 @@ def planned(
     Raises:
         SpecInvalid: the job cannot be forecast so.
     """
-    from spotrun.cli.wiring import first_look
+    from spotrun.cli.before_launch import first_look
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
     from spotrun.errors import SpecInvalid
@@ -163,7 +163,7 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
         StoreError: the store cannot be read, and the specification does not say how long the work is.
     """
     from spotrun import address
-    from spotrun.cli.wiring import runs_in
+    from spotrun.cli.runs import runs_in
     from spotrun.errors import StoreError
     from spotrun.simulation.measured import Measured, measured
 
@@ -186,7 +186,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
     Raises:
         SpecInvalid: two markets are asked for, or one that nobody knows.
     """
-    from spotrun.cli.wiring import local_market
+    from spotrun.clouds.local.config import market_config
     from spotrun.errors import SpecInvalid
     from spotrun.simulation.lifetimes import Generated, Local, Recorded
     from spotrun.simulation.traces import AVAILABLE, read_any
@@ -199,11 +199,11 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
         return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
     if price_history:
         return _price_history(spec, world)
-    return Local(local_market(spec.local)) if spec.local.market == "generated" else Generated()
+    return Local(market_config(spec.local)) if spec.local.market == "generated" else Generated()
 
 
 def _price_history(spec: RunSpec, world: World) -> Source:
-    from spotrun.cli.wiring import quotes_of
+    from spotrun.cli.before_launch import quotes_of
     from spotrun.errors import SpecInvalid
     from spotrun.offering import CapacityType
     from spotrun.policy.facts import name_of

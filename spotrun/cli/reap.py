@@ -11,7 +11,7 @@ from spotrun.cli.options import StoreOption, YesOption
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.runs import OpenRun
     from spotrun.clouds.driver import CloudDriver
     from spotrun.clouds.guards import Guards
     from spotrun.clouds.identities import Identities
@@ -40,11 +40,13 @@ def reap(
     from functools import cache
 
     from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.wiring import cloud_named, guards_named, identities_named, runs_in
+    from spotrun.cli.runs import runs_in
+    from spotrun.clouds.registry import cloud_named
 
     runs = cache(lambda: {run.created.uid: run for run in runs_in(store or DEFAULT_STORE)})
-    _end_instances(cloud_named(cloud, region), guards_named(cloud, region), runs, yes)
-    _remove_identities(identities_named(cloud, region), runs, yes)
+    account = cloud_named(cloud).account(region or ())
+    _end_instances(account.driver, account.guards, runs, yes)
+    _remove_identities(account.identities, runs, yes)
 
 
 # -- instances -------------------------------------------------------------------------------------------------------
@@ -144,6 +146,6 @@ def _is_over(run: OpenRun) -> bool:
 
     try:
         state = run.ledger.refresh()
-        return state.terminal is not None and not any(each.alive for each in run.cloud.instances(run.created.uid))
+        return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
     except (LedgerDamaged, SpecInvalid):
         return False

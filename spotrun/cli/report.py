@@ -29,7 +29,7 @@ def report(
 ) -> None:
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.account.summary import summarise
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.errors import SpecInvalid
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page

@@ -24,7 +24,7 @@ def resume(
     from spotrun.cli import attend
     from spotrun.cli.background import leave_behind
     from spotrun.cli.notifying import notifying
-    from spotrun.cli.wiring import open_run, who
+    from spotrun.cli.runs import open_run, who
     from spotrun.run.events import ResumeRequested
     from spotrun.run.state import RunState
 

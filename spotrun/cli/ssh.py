@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from spotrun.cli.wiring import OpenRun
+    from spotrun.cli.runs import OpenRun
+    from spotrun.clouds.cloud import Shell
     from spotrun.instance import Instance
-
-PLUGIN = "session-manager-plugin"
-PLUGIN_HELP = (
-    "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
-)
-
-
-class Shell(NamedTuple):
-    """What opens one: a command, the folder to call it in, and the programs that it needs with where to get them."""
-
-    command: tuple[str, ...]
-    folder: Path | None
-    needs: dict[str, str]
-
-    def __str__(self) -> str:
-        import shlex
-
-        there = "" if self.folder is None else f"cd {shlex.quote(str(self.folder))} && "
-        return there + shlex.join(self.command)
 
 
 def ssh(
@@ -47,10 +27,10 @@ def ssh(
 
     On AWS it goes through Session Manager, which needs no open port.
     """
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
-    shell = shell_on(opened, chosen(opened, instance))
+    shell = opened.cloud.shell(chosen(opened, instance))
     if show:
         print(shell)
     else:
@@ -66,7 +46,9 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
     from spotrun.errors import CloudError
 
-    living = sorted((each for each in run.cloud.instances(run.created.uid) if each.alive), key=lambda each: each.launch)
+    living = sorted(
+        (each for each in run.driver.instances(run.created.uid) if each.alive), key=lambda each: each.launch
+    )
     attempt = run.ledger.refresh().current
     wanted = instance_id or (None if attempt is None else attempt.instance_id)
     found = [each for each in living if each.instance_id == wanted]
@@ -77,21 +59,6 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     raise CloudError(
         what, hint=f"those that live: {others}" if others else f"`spotrun why {run.id}` tells what comes next"
     )
-
-
-def shell_on(run: OpenRun, instance: Instance) -> Shell:
-    """How to get there."""
-    import os
-
-    from spotrun.clouds.local.driver import LocalCloud
-
-    if isinstance(run.cloud, LocalCloud):
-        folder = run.cloud.folder(instance.instance_id)
-        work = folder / "work"
-        return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder, {})
-    place = ("--target", instance.instance_id, "--region", instance.offering.region)
-    needs = {"aws": "pip install awscli, or see https://aws.amazon.com/cli/", PLUGIN: f"see {PLUGIN_HELP}"}
-    return Shell(("aws", "ssm", "start-session", *place), None, needs)
 
 
 def become(shell: Shell) -> None:
@@ -110,8 +77,8 @@ def become(shell: Shell) -> None:
     for program, advice in shell.needs.items():
         if shutil.which(program) is None:
             raise CloudError(f"a session needs {program}, which is not installed here", hint=advice)
-    if shell.needs:
-        print("not connected? deploy infra/aws/account.yaml with SessionManager=enabled", file=sys.stderr)
+    if shell.advice:
+        print(shell.advice, file=sys.stderr)
     if shell.folder is not None:
         os.chdir(shell.folder)
     sys.stdout.flush()

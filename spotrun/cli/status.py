@@ -11,7 +11,7 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
-    from spotrun.cli.wiring import OpenRun, Unreadable
+    from spotrun.cli.runs import OpenRun, Unreadable
     from spotrun.run.state import RunState
 
 
@@ -28,7 +28,7 @@ def status(
 ) -> None:
     """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.wiring import look_in
+    from spotrun.cli.runs import look_in
     from spotrun.errors import SpecInvalid
 
     if watch and as_json:
@@ -160,7 +160,7 @@ def _unreadable_row(run: Unreadable) -> dict[str, Any]:
 
 def _attended(run: OpenRun) -> bool | None:
     """Whether a runner looks after the run; None where none needs to."""
-    from spotrun.cli.wiring import attended
+    from spotrun.cli.runs import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)
 

@@ -12,7 +12,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     `spotrun resume` carries it on.
     """
     from spotrun.cli import attend
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
     if attend.request_stop(opened):

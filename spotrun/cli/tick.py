@@ -13,7 +13,7 @@ def tick(run: RunArgument, store: StoreOption = None) -> None:
     """
     from spotrun.account.outcome import status_word
     from spotrun.cli.notifying import notifying
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.runner import TICKS_MAX
 
     opened = open_run(run, store, "tick")

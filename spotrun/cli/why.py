@@ -11,7 +11,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
 
     Times are UTC.
     """
-    from spotrun.cli.wiring import open_run
+    from spotrun.cli.runs import open_run
     from spotrun.report.decision import briefly
     from spotrun.report.describe import timestamp
     from spotrun.report.next_decision import next_decision

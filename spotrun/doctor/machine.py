@@ -1,18 +1,12 @@
-"""This machine: its local cloud, and its Lightning."""
+"""What of this machine a training needs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from spotrun.clouds.driver import CloudDriver
 from spotrun.doctor.finding import Finding, ok
 from spotrun.errors import SpotrunError
-
-
-def local_cloud(cloud: CloudDriver) -> Iterator[Finding]:
-    alive = sum(instance.alive for instance in cloud.instances())
-    yield ok("local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor")
 
 
 def lightning() -> Iterator[Finding]:

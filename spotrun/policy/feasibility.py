@@ -22,7 +22,6 @@ MEDIAN_LIFE = timedelta(minutes=32)
 """How long spot capacity lasts in the median of public traces."""
 LIVES_MIN = 10
 """So many lives seen say more than the traces of others."""
-NOTICE = {"aws": timedelta(seconds=120), "gcp": timedelta(seconds=30), "local": timedelta(seconds=120)}
 COMMITS_LOOKED_AT = 5
 
 
@@ -73,8 +72,7 @@ def median_life(sightings: Iterable[Sighting]) -> timedelta:
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
     """Why a run of `spec` would lose on spot what it does; None where it need not, or where nobody can know."""
-    quiet = spec.resources.cloud == "local" and spec.local.market == "calm"
-    if spec.resources.spot_policy == "on-demand" or quiet:
+    if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
     found = _lost_with_the_machine(spec)
     if found is None and known is not None:
@@ -83,7 +81,7 @@ def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> H
 
 
 def _lost_with_the_machine(spec: RunSpec) -> Hopeless | None:
-    if spec.resources.cloud == "local" or not isinstance(address.parse(spec.checkpoint.uri), str):
+    if spec.cloud.here or not isinstance(address.parse(spec.checkpoint.uri), str):
         return None
     reason = f"checkpoints in the folder {spec.checkpoint.uri} go with the spot instance that wrote them"
     return Hopeless(reason, "write checkpoint.uri: s3://bucket/prefix or gs://bucket/prefix, or spot_policy: on-demand")
@@ -102,7 +100,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
 
 def _too_seldom(spec: RunSpec, known: Earlier, life: timedelta) -> Hopeless | None:
     """Neither the notice nor the interval saves what a median life trains."""
-    interval, notice = interval_between(spec, known), NOTICE[spec.resources.cloud]
+    interval, notice = interval_between(spec, known), spec.cloud.notice
     if known.commit is None or interval is None or interval <= life:
         return None
     needed = DRAIN_SAFETY * known.commit + timedelta(seconds=DRAIN_MARGIN_S)

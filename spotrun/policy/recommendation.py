@@ -25,7 +25,6 @@ from spotrun.market.hazard import FOLLOWS_WITHIN, observed_hazard, probability_t
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.facts import Facts, on_demand_usd_per_hour
-from spotrun.policy.feasibility import NOTICE
 from spotrun.policy.money import life_left, life_of
 from spotrun.policy.ranking import at_risk, expected_lives, horizon_s, spot_now
 from spotrun.policy.workload import pace, rework_max_s
@@ -140,7 +139,7 @@ def _saved_s(facts: Facts, starts: list[float]) -> float:
     state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
     hazard, rework_s = observed_hazard(state, now), rework_max_s(state, spec, pace(state, world), now) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
-    usable_s = max(0.0, NOTICE[spec.resources.cloud].total_seconds() - DRAIN_SAFETY * _commit_s(state) - DRAIN_MARGIN_S)
+    usable_s = max(0.0, spec.cloud.notice.total_seconds() - DRAIN_SAFETY * _commit_s(state) - DRAIN_MARGIN_S)
     late_s = mean(max(0.0, took_s - usable_s) for took_s in starts)
     return noticed * late_s + (1 - noticed) * (mean(starts) + rework_s)
 

@@ -39,11 +39,6 @@ COMPUTE_ENGINE_RULE = BillingRule(
 )
 
 
-def rule_of(cloud: str, volume_gib: int, regions: Collection[str]) -> BillingRule:
-    """The rule by which `cloud` bills now. `volume_gib` is the disk of an instance, where disks are billed."""
-    return LOCAL_RULE if cloud == "local" else aws_rule(volume_gib, regions)
-
-
 def aws_rule(volume_gib: int, regions: Collection[str]) -> BillingRule:
     """
     EC2 with what hangs on an instance, in any of `regions`.

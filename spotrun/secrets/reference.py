@@ -47,8 +47,6 @@ def parse(text: object) -> Reference:
     return Reference(kind, name)
 
 
-def resolved(name: str, text: str, cloud: str) -> Reference:
-    """The place of the secret `name`. If `text` is empty, the place follows from the name."""
-    if text:
-        return parse(text)
-    return Reference(PARAMETER, PARAMETERS + name) if cloud == "aws" else Reference(ENVIRONMENT, name)
+def resolved(text: str, default: Reference) -> Reference:
+    """The place that `text` names. If it is empty, the place is `default`."""
+    return parse(text) if text else default

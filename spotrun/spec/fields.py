@@ -186,9 +186,6 @@ Baseline = Annotated[
 
 # --- choices ------------------------------------------------------------------------------------------------
 
-Cloud = Annotated[
-    Literal["local", "aws", "gcp"], PlainValidator(one_of("local", "aws", unbuilt=("gcp",))), _choice("local", "aws")
-]
 SpotPolicy = Annotated[
     Literal["spot", "on-demand", "auto"],
     PlainValidator(one_of("spot", "on-demand", "auto")),

@@ -76,7 +76,7 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default
         apply_overrides(draft, overrides or {})
         resolve_paths(draft, default_store)
         spec = _validated(draft)
-        for problem in () if spec is None else plain_secrets(spec.envs, spec.resources.cloud):
+        for problem in () if spec is None else plain_secrets(spec.envs, spec.cloud.instead_of_envs):
             draft.add_found(problem)
         if spec is not None and not draft.problems:
             return spec

@@ -22,18 +22,13 @@ KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 SECRET_MIN, KEY_MIN = 8, 16
 """Characters."""
 MESSAGE = "looks like a secret, and envs are written into the ledger as they are"
-BY_HAND = {
-    "local": "export it where spotrun runs, and name it under secrets instead",
-    "aws": "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)",
-}
-"""What to do instead, on each cloud."""
 
 
-def plain_secrets(envs: Mapping[str, str], cloud: str) -> Iterator[Problem]:
-    """A problem for each variable that holds a secret. No problem quotes a value."""
+def plain_secrets(envs: Mapping[str, str], instead: str) -> Iterator[Problem]:
+    """A problem for each variable that holds a secret, with the advice `instead`. No problem quotes a value."""
     for name, value in envs.items():
         if _is_secret(name, value):
-            yield Problem(("envs", name), MESSAGE, BY_HAND[cloud])
+            yield Problem(("envs", name), MESSAGE, instead)
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from string import ascii_lowercase
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
@@ -22,8 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Valida
 from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.instance import VOLUME_GIB
-from spotrun.secrets.reference import ENVIRONMENT, Reference, resolved
+from spotrun.secrets.reference import Reference, resolved
 from spotrun.spec import fields
+from spotrun.spec.clouds import CloudRules, KnownCloud, find_cloud
 from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
@@ -31,8 +31,6 @@ from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, is_instance_type
 from spotrun.units import Unreadable
 
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
-EC2_BOOT = timedelta(seconds=90)
-"""Usual for a GPU instance with a Deep Learning AMI; a run's own first boot replaces it."""
 
 
 class Model(BaseModel):
@@ -67,7 +65,7 @@ class TrainSpec(Model):
 class ResourcesSpec(Model):
     """Where to train, and which instances spotrun may rent."""
 
-    cloud: fields.Cloud = Field(
+    cloud: KnownCloud = Field(
         default="local", description="The cloud. `local` rehearses on this machine at simulated prices."
     )
     accelerators: fields.AcceleratorCount | None = Field(
@@ -301,17 +299,6 @@ class LocalMarketSpec(Model):
         return self
 
 
-def regions_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
-    """The regions in which to ask EC2 for capacity; a region or zone under `resources` is the only one."""
-    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
-    return aws.regions if region is None else (region,)
-
-
-def instance_types_of(resources: ResourcesSpec, aws: AwsSpec) -> tuple[str, ...]:
-    """The only types to ask EC2 for; if empty, every type that suits."""
-    return aws.instance_types if resources.instance_type is None else (resources.instance_type,)
-
-
 class AwsSpec(Model):
     """Amazon EC2: where to look for capacity, and what surrounds an instance. Only used with `cloud: aws`."""
 
@@ -410,31 +397,32 @@ class RunSpec(Model):
     aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and what surrounds an instance.")
 
     @property
+    def cloud(self) -> CloudRules[RunSpec]:
+        """What a job may say on its cloud, and what to expect there."""
+        found: CloudRules[RunSpec] = find_cloud(self.resources.cloud)
+        return found
+
+    @property
     def boot(self) -> timedelta:
         """The time from a launch to a booted instance, as far as it is known before the first one."""
-        return self.local.boot if self.resources.cloud == "local" else EC2_BOOT
+        return self.cloud.boot(self)
 
     @property
     def secret_references(self) -> dict[str, Reference]:
         """The place of each secret's value, by the name of its variable."""
-        return {name: resolved(name, text, self.resources.cloud) for name, text in self.secrets.items()}
+        return {name: resolved(text, self.cloud.secret(name)) for name, text in self.secrets.items()}
 
     @model_validator(mode="after")
-    def _secrets_can_be_had_and_are_nowhere_else(self) -> RunSpec:
-        for name, reference in self.secret_references.items():
+    def _secrets_are_nowhere_else(self) -> RunSpec:
+        for name in self.secrets:
             if name in self.envs:
                 raise Unreadable("is among envs too", "remove it there", at=("secrets", name))
-            if reference.kind == ENVIRONMENT and self.resources.cloud != "local":
-                advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
-                raise Unreadable("a variable of this machine is not on an instance", advice, at=("secrets", name))
         return self
 
     @model_validator(mode="after")
-    def _instances_can_reach_the_store(self) -> RunSpec:
-        uri = self.checkpoint.uri
-        if self.resources.cloud == "aws" and not uri.startswith("s3://"):
-            advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
-            raise Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
+    def _its_cloud_takes_it(self) -> RunSpec:
+        for refusal in self.cloud.refusals(self):
+            raise refusal
         return self
 
     @model_validator(mode="after")

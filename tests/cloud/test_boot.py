@@ -15,10 +15,11 @@ import pytest
 from packaging.requirements import Requirement
 
 import spotrun
-from spotrun.boot.upload import constraints, upload
+from spotrun.boot.upload import constraints
 from spotrun.boot.wheel import own_wheel
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.bootstrap import user_data
+from spotrun.clouds.aws.cloud import CLOUD
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.store.local import LocalStore
@@ -104,7 +105,7 @@ def test_the_same_code_is_the_same_wheel() -> None:
 
 
 def test_instances_install_the_versions_that_are_installed_here() -> None:
-    pinned = [Requirement(line) for line in constraints().splitlines()]
+    pinned = [Requirement(line) for line in constraints("aws").splitlines()]
     names = {requirement.name for requirement in pinned}
     assert {"boto3", "msgspec", "pytorch-lightning"} <= names
     assert not names & {"torch", "spotrun", "pytest"}
@@ -164,7 +165,7 @@ def test_the_time_to_live_ends_a_machine_whatever_it_does(bench: Bench) -> None:
 
 def test_why_no_agent_ran_is_in_the_runs_folder(bench: Bench, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "run")
-    upload(store)
+    CLOUD.furnish(store)
     old = '#!/bin/bash\n[[ "$*" == *version_info* ]] && exit 1\nexit 0\n'
     pythons = dict.fromkeys(("python3", "python3.11", "python3.12", "python3.13"), old)
     bench.run(started(f"s3:/{tmp_path}/run"), aws=FROM_A_FOLDER, **AT_ONCE, **pythons)

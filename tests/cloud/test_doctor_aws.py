@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from spotrun.clock import Clock, ManualClock, system_clock
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
-from spotrun.doctor.aws import LOOK_AGAIN_S, AwsDoctor
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
 from spotrun.offering import CapacityType

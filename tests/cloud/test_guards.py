@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.cli.wiring import open_run
+from spotrun.cli.runs import open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.aws.guard import LATER, AwsGuards

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
-from spotrun.cli.wiring import quotes_of
+from spotrun.cli.before_launch import quotes_of
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsCloud

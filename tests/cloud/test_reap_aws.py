@@ -15,7 +15,7 @@ from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from msgspec.structs import replace
 
-from spotrun.cli.wiring import OpenRun, open_run
+from spotrun.cli.runs import OpenRun, open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE

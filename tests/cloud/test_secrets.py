@@ -16,7 +16,7 @@ from spotrun.agent.secret_values import Secrets
 from spotrun.agent.trainer_process import user_environment
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
-from spotrun.doctor.aws_secrets import secret_findings
+from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.doctor.finding import Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.run import events as ev

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun.cli.ssh import PLUGIN, become, chosen, shell_on
-from spotrun.cli.wiring import OpenRun
+from spotrun.cli.runs import OpenRun
+from spotrun.cli.ssh import become, chosen
+from spotrun.clouds.aws.cloud import PLUGIN
 from spotrun.clouds.aws.driver import AwsCloud
 from spotrun.clouds.local.driver import LocalCloud
 from spotrun.errors import CloudError
@@ -61,10 +62,10 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsCloud, run: OpenRun)
     train_on(run, first)
     found = chosen(run, None)
     assert found.instance_id == first.instance_id
-    assert str(shell_on(run, found)) == f"aws ssm start-session --target {first.instance_id} --region {REGION}"
+    assert str(run.cloud.shell(found)) == f"aws ssm start-session --target {first.instance_id} --region {REGION}"
     assert chosen(run, newest.instance_id).instance_id == newest.instance_id
     cloud.terminate(first.instance_id)
-    run.cloud._snapshots.clear()  # type: ignore[attr-defined]
+    run.driver._snapshots.clear()  # type: ignore[attr-defined]
     assert chosen(run, None).instance_id == newest.instance_id
     with pytest.raises(CloudError, match="no living one") as refused:
         chosen(run, first.instance_id)
@@ -103,7 +104,7 @@ def program(path: Path, text: str) -> None:
 def test_a_program_that_is_missing_is_told_with_where_to_get_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    shell = shell_on(OpenRun(made(tmp_path).store.uri, "test"), an_instance())
+    shell = OpenRun(made(tmp_path).store.uri, "test").cloud.shell(an_instance())
     monkeypatch.setenv("PATH", str(tmp_path))
     for missing in ("aws", PLUGIN):
         with pytest.raises(CloudError, match=f"needs {missing}, which is not installed") as refused:
@@ -129,12 +130,13 @@ def test_on_the_local_cloud_it_is_a_shell_in_the_work_folder(tmp_path: Path, mon
     program(tmp_path / "shell", "pwd")
     monkeypatch.setenv("SHELL", str(tmp_path / "shell"))
     run = OpenRun(AgentRun(tmp_path).store.uri, "test")
-    assert isinstance(run.cloud, LocalCloud)
-    work = run.cloud.folder(an_instance().instance_id) / "work"
+    assert isinstance(run.driver, LocalCloud)
+    work = run.driver.folder(an_instance().instance_id) / "work"
     work.mkdir(parents=True)
-    shell = shell_on(run, an_instance())
+    shell = run.cloud.shell(an_instance())
     assert str(shell) == f"cd {work} && {tmp_path}/shell"
     opened = f"Shell({shell.command!r}, Path({str(work)!r}), {{}})"
-    code = f"from pathlib import Path; from spotrun.cli.ssh import Shell, become; become({opened})"
+    imports = "from pathlib import Path; from spotrun.cli.ssh import become; from spotrun.clouds.cloud import Shell"
+    code = f"{imports}; become({opened})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(work)

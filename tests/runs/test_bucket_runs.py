@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotrun.checkpoint.restore import verify
-from spotrun.cli.wiring import open_run
+from spotrun.cli.runs import open_run
 from tests.support.eventually import eventually
 from tests.support.local_runs import Site, final_tensors
 from tests.support.object_stores import RunningServer

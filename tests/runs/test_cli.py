@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from spotrun.cli.app import app
 from spotrun.cli.background import leave_behind
-from spotrun.cli.wiring import open_run, who
+from spotrun.cli.runs import open_run, who
 from spotrun.creation import create_run
 from spotrun.errors import SpotrunError
 from spotrun.folder.ledger import key_of

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from spotrun.cli.nights import one_at_a_time
-from spotrun.cli.wiring import attended, open_run
+from spotrun.cli.runs import attended, open_run
 from spotrun.creation import create_run
 from spotrun.errors import NightUnderWay
 from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, write_hint

@@ -85,7 +85,6 @@ class Machines:
             launch=launch,
             instance_id=f"i-{os.getpid()}-{launch}",
             folder=folder,
-            metadata_endpoint="http://127.0.0.1:9",
         )
         self.nodes.append(Node.open(assignment))
         self.run.write(ev.LaunchClosed(launch=launch, cause=ev.Cause.CAPACITY))

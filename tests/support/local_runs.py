@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotrun.cli.wiring import OpenRun, open_run
+from spotrun.cli.runs import OpenRun, open_run
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.store.opening import open_store
@@ -109,8 +109,8 @@ class Site:
                 child.communicate()
         for name in self._runs():
             run = self.run(name)
-            for instance in run.cloud.instances(run.created.uid):
-                run.cloud.terminate(instance.instance_id)
+            for instance in run.driver.instances(run.created.uid):
+                run.driver.terminate(instance.instance_id)
 
     def _runs(self) -> list[str]:
         if self.uri != str(self.store):

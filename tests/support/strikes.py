@@ -9,8 +9,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotrun.cli.wiring import any_cloud
 from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.registry import cloud_named
 from spotrun.instance import InstanceState
 from tests.support.eventually import eventually
 from tests.support.local_runs import Site, environment_of, processes_now
@@ -35,7 +35,7 @@ def strike(site: Site, victim: str, number: signal.Signals = signal.SIGKILL) -> 
 
 
 def _take_instance() -> None:
-    cloud = any_cloud()
+    cloud = cloud_named("local").account(()).driver
     instance_id = eventually(lambda: _oldest_running(cloud), within_s=FOUND_WITHIN_S)
     assert instance_id is not None
     cloud.interrupt(instance_id, None)

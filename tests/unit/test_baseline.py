@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.account.summary import summarise
-from spotrun.cli.wiring import with_baseline_price
+from spotrun.cli.before_launch import with_baseline_price
 from spotrun.errors import SpecInvalid
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec

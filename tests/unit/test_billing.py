@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from spotrun.account.summary import summarise
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.config import AwsConfig
+from spotrun.clouds.registry import cloud_named
 from spotrun.creation import run_created
 from spotrun.instance import VOLUME_GIB, EndedBy, PriceSegment
-from spotrun.run.billing import LOCAL_RULE, Meter, rule_of
+from spotrun.run.billing import LOCAL_RULE, Meter, aws_rule
 from spotrun.run.events import BillingRule
 from spotrun.spec.model import AwsSpec, RunSpec
+from tests.support.decisions import spec
 from tests.support.histories import AWS_RULE, FREE_STORAGE, ON_DEMAND, START, History
 
 ATTACHED_USD_PER_HOUR = Fraction(100 * 8, 100 * 720) + Fraction(5, 1000)
@@ -141,8 +143,8 @@ def test_a_rule_says_where_it_is_from(rule: BillingRule) -> None:
 
 
 def test_the_disk_is_the_one_that_is_asked_for() -> None:
-    assert rule_of("aws", 250, ["us-east-1"]).volume_gib == 250
-    assert rule_of("local", 100, ["us-east-1"]) is LOCAL_RULE
+    assert aws_rule(250, ["us-east-1"]).volume_gib == 250
+    assert cloud_named("local").billing(spec()) is LOCAL_RULE
     assert AwsSpec().volume_gb == AwsConfig(regions=()).volume_gib == VOLUME_GIB
 
 
@@ -156,7 +158,7 @@ def test_the_disk_is_the_one_that_is_asked_for() -> None:
     ],
 )
 def test_a_disk_costs_what_the_dearest_of_the_runs_regions_asks(regions: list[str], usd: str, where: str) -> None:
-    rule = rule_of("aws", 100, regions)
+    rule = aws_rule(100, regions)
     assert rule.volume_usd_per_gib_month == Decimal(usd)
     assert rule.source.endswith(f"at the prices of {where}")
 

@@ -20,18 +20,19 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
-from spotrun.agent.notices import (
+from spotrun.agent.notices import NoticeWatcher
+from spotrun.agent.pace import Pace
+from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clouds.aws.notices import (
     ACTION_PATH,
-    Blind,
+    Ec2Notices,
     Metadata,
-    NoticeWatcher,
     parse_action,
     parse_rebalance,
     remaining_s,
 )
-from spotrun.agent.pace import Pace
-from spotrun.clock import ManualClock, ScaledClock
 from spotrun.clouds.local.metadata import MetadataService
+from spotrun.clouds.notices import Blind
 from spotrun.folder.ledger import Decide, Ledger, key_of
 from spotrun.instance import Instance, InstanceState
 from spotrun.market.hazard import Hazard
@@ -135,7 +136,7 @@ class Hearing:
     def __init__(self, endpoint: str, clock: ScaledClock | None = None) -> None:
         self.clock = clock or ScaledClock(datetime.now(UTC), 1000)
         self.inbox, self.notes = Inbox(), list[str]()
-        self.watcher = NoticeWatcher(endpoint, self.clock, self.inbox, self.notes.append)
+        self.watcher = NoticeWatcher(Ec2Notices(endpoint, self.clock), self.clock, self.inbox, self.notes.append)
         self.watcher.start()
 
     def next(self) -> object:

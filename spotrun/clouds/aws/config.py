@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from string import ascii_lowercase
+
 import msgspec
 
 from spotrun.instance import VOLUME_GIB
+from spotrun.spec.model import AwsSpec, ResourcesSpec
 
 OWN_PROFILE = "spotrun-run-"
 """So the names of a run's role and instance profile begin; its uid follows. The policies of infra/aws know it."""
@@ -32,3 +35,18 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def profile_of(self, run_uid: str) -> str:
         """The name of what the instances of a run hold their role by."""
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
+
+
+def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
+    """What a job says of EC2. A place or a type that is named under resources is the only one to look at."""
+    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
+    return AwsConfig(
+        regions=aws.regions if region is None else (region,),
+        instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
+        security_group=aws.security_group,
+        instance_profile=aws.instance_profile,
+        launch_template=aws.launch_template,
+        image_id=aws.image_id,
+        image_parameter=aws.image_parameter,
+        volume_gib=aws.volume_gb,
+    )

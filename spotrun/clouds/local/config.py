@@ -9,6 +9,7 @@ import msgspec
 
 from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zone
 from spotrun.spec.market_script import Action, Trigger, parse_trigger
+from spotrun.spec.model import LocalMarketSpec
 
 NOTICE = timedelta(minutes=2)
 """How long before an interruption EC2 gives notice, when it gives one."""
@@ -51,3 +52,22 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     script: tuple[ScriptStep, ...] = ()
     instance_types: tuple[InstanceType, ...] = INSTANCE_TYPES
     zones: tuple[Zone, ...] = ZONES
+
+
+def market_config(spec: LocalMarketSpec) -> MarketConfig:
+    """The market that a job describes."""
+    steps = tuple(
+        ScriptStep(
+            when=str(step.when),
+            then=step.then,
+            notice_s=None if step.notice is None else step.notice.total_seconds(),
+        )
+        for step in spec.script
+    )
+    return MarketConfig(
+        seed=spec.seed,
+        kind=spec.market,
+        boot_s=spec.boot.total_seconds(),
+        recommended=float(spec.recommended or 0),
+        script=steps,
+    )

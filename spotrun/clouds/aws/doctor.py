@@ -17,14 +17,14 @@ from typing import Any
 from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks, guard
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.identities import SETTLES_WITHIN
-from spotrun.doctor.aws_capacity import Capacity
-from spotrun.doctor.aws_secrets import secret_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
 from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
 from spotrun.instance import LaunchRequest

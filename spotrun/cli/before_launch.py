@@ -1,0 +1,106 @@
+"""What can be known of a run before it is launched: the market, what others have seen of it, and an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
+
+from spotrun.cli.runs import OPENERS, absent, opened, try_open
+from spotrun.clouds.registry import cloud_of
+from spotrun.creation import clock_of, newborn, region_of
+from spotrun.errors import SpecInvalid, StoreError
+from spotrun.folder.market_record import MarketRecord
+from spotrun.market.observations import Sighting
+from spotrun.market.quotes import Quotes
+from spotrun.market.world import World, suitable
+from spotrun.offering import CapacityType, Offering
+from spotrun.run.events import RunCreated
+from spotrun.run.state import RunState
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+
+
+def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
+    """
+    What the cloud of `spec` asks for these, and has asked lately.
+
+    Raises:
+        CloudError: the cloud does not answer.
+    """
+    return cloud_of(spec).quotes(spec, sorted({found.instance_type for found in offerings}))
+
+
+def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:
+    """
+    A run of `spec` at the moment of its birth, and what it would see of the market; nothing is written anywhere.
+
+    `store` has the runs, where that is not checkpoint.uri. One that cannot be read yet is the business of the launch:
+    without it there is only less to know.
+    """
+    clock, folder = clock_of(spec), store or spec.checkpoint.uri
+    unborn = newborn(spec, clock, _region(folder))
+    offerings = suitable(cloud_of(spec).driver(spec, clock).offerings(), spec)  # its own market, which begins with it
+    sightings = _told(folder, unborn.created, offerings)
+    return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
+
+
+def with_baseline_price(spec: RunSpec) -> RunSpec:
+    """
+    The same with what an hour of its `report.baseline` costs on demand now, where that names an instance type.
+
+    Raises:
+        SpecInvalid: nobody rents it out there.
+        CloudError: the cloud cannot be asked.
+    """
+    kind = spec.report.baseline_type
+    if kind is None or spec.report.baseline_usd_per_hour is not None:
+        return spec
+    resources = spec.resources.model_copy(update={"instance_type": kind})
+    elsewhere = spec.model_copy(update={"resources": resources})
+    offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings()
+    here = [each for each in offered if spec.resources.region in (None, each.region)]
+    on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
+    price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
+    if price is None:
+        nearest = get_close_matches(kind, {each.instance_type for each in on_demand}, 1)
+        raise SpecInvalid(
+            f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
+            hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
+        )
+    report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
+    return spec.model_copy(update={"report": report})
+
+
+def _region(folder: str) -> str:
+    if absent(folder):
+        return ""
+    try:
+        return region_of(open_store(folder))
+    except StoreError:
+        return ""
+
+
+def _told(folder: str, created: RunCreated, offerings: list[Offering]) -> tuple[Sighting, ...]:
+    if absent(folder):
+        return ()
+    try:
+        return MarketRecord(open_store(folder)).read(created, offerings, created.clock_epoch)
+    except StoreError:
+        return ()
+
+
+def earlier_run(spec: RunSpec) -> RunState | None:
+    """The newest run of that name that can be read, if there is one in its store."""
+    folder = spec.checkpoint.uri
+    if absent(folder):
+        return None
+    try:
+        store = open_store(folder)
+        names = [name for name in store.folders() if name.rpartition("-")[0] == spec.name]
+        with ThreadPoolExecutor(OPENERS) as pool:
+            found = list(pool.map(lambda name: try_open(name, f"{store.uri}/{name}"), names))
+        runs = sorted(opened(found), key=lambda run: run.created.clock_epoch)
+        return runs[-1].ledger.refresh() if runs else None
+    except StoreError:
+        return None  # whether it can hold a run, the launch will find out

@@ -1,0 +1,192 @@
+"""The runs of a store: how they are found by name, and opened with the cloud and clock that they are attended with."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from spotrun import address
+from spotrun.address import DEFAULT_STORE
+from spotrun.clock import ScaledClock
+from spotrun.clouds.cloud import Cloud
+from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.registry import cloud_of
+from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunNotFound, SpotrunError
+from spotrun.folder.ledger import Ledger, first_entry
+from spotrun.folder.market_record import FOLDER as MARKET
+from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, read_hint
+from spotrun.run.events import RunCreated
+from spotrun.run.fold import begin
+from spotrun.runner import Runner
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
+
+OPENERS = 8
+"""How many runs of a store are opened side by side: each takes an answer of the store."""
+
+
+class OpenRun:
+    """A run that exists, with everything needed to look at it or to attend to it."""
+
+    def __init__(self, uri: str, writer: str) -> None:
+        self.store: Store = open_store(uri)
+        self.uri = self.store.uri
+        first = first_entry(self.store)
+        self.created: RunCreated = begin(first).created
+        self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
+        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first)
+
+    @property
+    def id(self) -> str:
+        return f"{self.created.name}-{self.created.uid}"
+
+    @cached_property
+    def spec(self) -> RunSpec:
+        return RunSpec.from_dict(self.created.spec)
+
+    @property
+    def cloud(self) -> Cloud:
+        return cloud_of(self.spec)
+
+    @cached_property
+    def driver(self) -> CloudDriver:
+        return self.cloud.driver(self.spec, self.clock)
+
+    @cached_property
+    def runner(self) -> Runner:
+        market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
+        guards = self.cloud.guards(self.spec, self.clock)
+        identities = self.cloud.identities(self.spec, self.clock)
+        return Runner(self.ledger, self.store, self.driver, self.clock, self.spec, self.uri, market, guards, identities)
+
+
+def default_store() -> str:
+    """Where runs are kept and looked for unless a flag or a specification says it."""
+    return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
+
+
+def who() -> str:
+    """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # the latter from Python 3.13 on
+        name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
+def writer(role: str) -> str:
+    return f"{role}:{socket.gethostname()}:{os.getpid()}"
+
+
+def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
+    """
+    The run that a person means: a full address, an id, or a name (then the newest of that name).
+
+    Raises:
+        RunNotFound: there is no such run; says where it was looked for.
+    """
+    if "/" in reference:
+        return OpenRun(reference, writer(role))
+    newest = _runs_meant_by(reference, store)[-1]
+    return OpenRun(newest.uri, writer(role))
+
+
+def last_runs(reference: str, count: int, store: str | None, role: str = "cli") -> list[OpenRun]:
+    """
+    The newest runs of that name, `count` at most, the oldest of them first.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    newest = _runs_meant_by(reference, store)[-count:]
+    return newest if role == "cli" else [OpenRun(run.uri, writer(role)) for run in newest]
+
+
+UNATTENDED_AFTER_S = 60.0
+"""System time without a sign of life from any runner, which gives one every 15 s."""
+
+
+def attended(run: OpenRun) -> bool:
+    """Whether a runner has shown a sign of life just now, and is not known to have died since."""
+    hints = persist(lambda: run.store.list(RUNNER_KEY))
+    if not hints or (datetime.now(UTC) - hints[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
+        return False
+    import psutil
+
+    hint = read_hint(run.store, RUNNER_KEY, RunnerHint)
+    return hint is None or hint.host != socket.gethostname() or psutil.pid_exists(hint.pid)
+
+
+def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
+    """Every run of that id or name, the oldest first; at least one."""
+    folder = store or DEFAULT_STORE
+    runs, unreadable = look_in(folder)
+    found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
+    if not found:
+        raise _why_not_found(reference, folder, unreadable)
+    return sorted(found, key=lambda run: run.created.clock_epoch)
+
+
+class Unreadable(NamedTuple):
+    """A folder that holds a run whose first entry is damaged, or of another version."""
+
+    name: str
+    uri: str
+    error: LedgerDamaged | LedgerVersionUnknown
+
+
+def runs_in(folder: str) -> list[OpenRun]:
+    """Every run in a store that can be opened, in no order."""
+    return look_in(folder)[0]
+
+
+def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
+    """
+    Every run in a store, and every one whose first entry cannot be read. Folders that hold no run are passed over.
+
+    Raises:
+        StoreError: the store, or a folder in it, cannot be read: nobody knows whether there is a run.
+    """
+    store = open_store(folder)
+    with ThreadPoolExecutor(OPENERS) as pool:
+        names = [name for name in persist(store.folders) if name != MARKET]
+        found = list(pool.map(lambda name: try_open(name, f"{store.uri}/{name}"), names))
+    return opened(found), [run for run in found if isinstance(run, Unreadable)]
+
+
+def opened(found: Iterable[OpenRun | Unreadable | None]) -> list[OpenRun]:
+    return [run for run in found if isinstance(run, OpenRun)]
+
+
+def try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
+    try:
+        return OpenRun(uri, writer("cli"))
+    except RunNotFound:
+        return None
+    except (LedgerDamaged, LedgerVersionUnknown) as error:
+        return Unreadable(name, uri, error)
+
+
+def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) -> SpotrunError:
+    """A run that is there and cannot be read is not a run that is not there. Its folder is called NAME-UID."""
+    for each in unreadable:
+        if reference in (each.name, *each.name.rsplit("-", 1)):
+            return each.error
+    hint = "see `spotrun status`, or name another store by --store"
+    return RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
+
+
+def absent(folder: str) -> bool:
+    """A folder of this machine that opening would make."""
+    place = address.parse(folder)
+    return isinstance(place, str) and not Path(place).expanduser().is_dir()

@@ -1,0 +1,225 @@
+"""Amazon EC2, whole. See spotrun.clouds.cloud."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from importlib.resources import files
+
+from msgspec.structs import replace
+
+from spotrun import address
+from spotrun.clock import Clock, ScaledClock, system_clock
+from spotrun.clouds.aws.config import AwsConfig, config_of
+from spotrun.clouds.aws.notices import Ec2Notices
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish
+from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.guards import Guards
+from spotrun.clouds.identities import Identities, NoIdentities
+from spotrun.clouds.notices import NoticeSource
+from spotrun.doctor.finding import Finding
+from spotrun.errors import CloudError, SpecInvalid, StoreError
+from spotrun.instance import Instance
+from spotrun.market.quotes import Quotes
+from spotrun.run.billing import aws_rule
+from spotrun.run.events import BillingRule
+from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, PARAMETERS, Reference, resolved
+from spotrun.spec.model import AwsSpec, ResourcesSpec, RunSpec
+from spotrun.spec.values import read_accelerators
+from spotrun.store.port import Store
+from spotrun.units import Unreadable
+
+PLUGIN = "session-manager-plugin"
+PLUGIN_HELP = (
+    "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
+)
+
+
+class Aws(Cloud):
+    """EC2; the section `aws` of a job says where to look and what is around an instance."""
+
+    name = "aws"
+    here = False
+    simulated = False
+    notice = timedelta(minutes=2)
+    instead_of_envs = "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)"
+
+    def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
+        for name, reference in spec.secret_references.items():
+            if reference.kind == ENVIRONMENT:
+                advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
+                yield Unreadable("a variable of this machine is not on an instance", advice, at=("secrets", name))
+        uri = spec.checkpoint.uri
+        if not uri.startswith("s3://"):
+            advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
+            yield Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
+
+    def secret(self, name: str) -> Reference:
+        return Reference(PARAMETER, PARAMETERS + name)
+
+    def boot(self, spec: RunSpec) -> timedelta:
+        """Usual for a GPU instance with a Deep Learning AMI."""
+        return timedelta(seconds=90)
+
+    def interrupts(self, spec: RunSpec) -> bool:
+        return True
+
+    # -- a run ---------------------------------------------------------------------------------------------------
+
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
+        return _driver(config_of(spec.resources, spec.aws), clock)
+
+    def guards(self, spec: RunSpec, clock: Clock) -> Guards:
+        return _guards(self.regions(spec, Wish()), clock)
+
+    def identities(self, spec: RunSpec, clock: Clock) -> Identities:
+        if spec.aws.instance_profile is not None:
+            return NoIdentities()
+        return _identities(self.regions(spec, Wish()), clock)
+
+    def furnish(self, store: Store) -> None:
+        from spotrun.boot import upload
+
+        upload.upload(store, files(__package__).joinpath("start.sh").read_bytes(), extra="aws")
+
+    def billing(self, spec: RunSpec) -> BillingRule:
+        return aws_rule(spec.aws.volume_gb, self.regions(spec, Wish()))
+
+    def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
+        if spec.aws.advisor is None:
+            return {}
+        from spotrun.clouds.aws.advisor import bands_known
+
+        config = config_of(spec.resources, spec.aws)
+        return bands_known(spec.aws.advisor, config.regions, config.instance_types, system_clock())
+
+    # -- an instance ---------------------------------------------------------------------------------------------
+
+    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
+        return Ec2Notices.of(environment, clock)
+
+    def shell(self, instance: Instance) -> Shell:
+        """Through Session Manager, which needs no open port."""
+        place = ("--target", instance.instance_id, "--region", instance.offering.region)
+        return Shell(
+            ("aws", "ssm", "start-session", *place),
+            needs={
+                "aws": "pip install awscli, or see https://aws.amazon.com/cli/",
+                PLUGIN: f"see {PLUGIN_HELP}",
+            },
+            advice="not connected? deploy infra/aws/account.yaml with SessionManager=enabled",
+        )
+
+    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+        raise CloudError(
+            f"{instance_id} is on aws, which takes instances back by itself",
+            hint="AWS Fault Injection Service can send a spot interruption: aws:ec2:send-spot-instance-interruptions",
+        )
+
+    # -- an account ----------------------------------------------------------------------------------------------
+
+    def account(self, regions: Sequence[str]) -> Account:
+        everywhere, clock = tuple(regions) or AwsSpec().regions, system_clock()
+        driver = _driver(AwsConfig(regions=everywhere), clock)
+        return Account(driver, _guards(everywhere, clock), _identities(everywhere, clock))
+
+    def offers(self, wish: Wish) -> Quotes:
+        with _sdk():
+            from spotrun.clouds.aws.advisor import read_advice, with_bands
+            from spotrun.clouds.aws.calls import default_region
+            from spotrun.clouds.aws.quotes import read_quotes
+        config = AwsConfig(regions=wish.regions or (default_region(),), instance_types=wish.instance_types)
+        clock = system_clock()
+        advice = None if wish.rates is None else read_advice(wish.rates, clock)
+        found = read_quotes(config, clock, wish.accelerators)
+        return found if advice is None else with_bands(found, advice)
+
+    def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
+        from spotrun.clouds.aws.quotes import read_quotes
+
+        config = replace(config_of(spec.resources, spec.aws), instance_types=tuple(types))
+        return read_quotes(config, self.clock(spec), None)
+
+    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+        with _sdk():
+            from spotrun.clouds.aws.calls import Region
+            from spotrun.clouds.aws.doctor import AwsDoctor
+        wanted, clock, secrets = _resources(spec, wish), system_clock(), self._secrets(spec)
+        config = config_of(wanted, _around(spec, wish))
+        for region in config.regions:
+            for finding in AwsDoctor(Region(region, clock), config, wanted, clock, secrets).findings():
+                where = "" if len(config.regions) == 1 else f" in {region}"
+                yield replace(finding, name=f"{finding.name}{where}")
+
+    def _secrets(self, spec: RunSpec | None) -> dict[str, Reference]:
+        """A job that is rehearsed on the local cloud is asked about as if it were for aws."""
+        named = {} if spec is None else spec.secrets
+        found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
+        return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
+
+    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+        return config_of(_resources(spec, wish), _around(spec, wish)).regions
+
+    def reachable(self, store: str) -> str:
+        if not isinstance(address.parse(store), address.BucketAddress):
+            raise StoreError(
+                f"{store} is a folder of this machine, which no instance reaches",
+                hint="--store s3://BUCKET/runs, or checkpoint.uri in the job (infra/aws/README.md makes a bucket)",
+            )
+        return store
+
+
+CLOUD = Aws()
+
+
+@contextlib.contextmanager
+def _sdk() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
+
+
+def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
+    with _sdk():
+        from spotrun.clouds.aws.driver import AwsCloud
+    return AwsCloud(config, clock)
+
+
+def _guards(regions: Sequence[str], clock: Clock) -> Guards:
+    from spotrun.clouds.aws.guard import AwsGuards
+
+    return AwsGuards(regions, clock)
+
+
+def _identities(regions: Sequence[str], clock: Clock) -> Identities:
+    from spotrun.clouds.aws.calls import Region
+    from spotrun.clouds.aws.run_role import RunRoles
+
+    return RunRoles(Region(regions[0], clock), clock)
+
+
+def _resources(spec: RunSpec | None, wish: Wish) -> ResourcesSpec:
+    """What a job asks for, or its user by flags."""
+    changes: dict[str, object] = {
+        "cloud": Aws.name,
+        "region": next(iter(wish.regions), None),
+        "instance_type": next(iter(wish.instance_types), None),
+    }
+    if wish.accelerators is not None:
+        try:
+            changes["accelerators"] = read_accelerators(wish.accelerators)
+        except Unreadable as error:
+            raise SpecInvalid(f"--accelerators: {error}", hint="name one kind, like A10G:1") from error
+    resources = ResourcesSpec() if spec is None else spec.resources
+    return resources.model_copy(update={name: value for name, value in changes.items() if value is not None})
+
+
+def _around(spec: RunSpec | None, wish: Wish) -> AwsSpec:
+    aws = AwsSpec() if spec is None else spec.aws
+    if wish.image is None:
+        return aws
+    if wish.image.startswith("/"):
+        return aws.model_copy(update={"image_id": None, "image_parameter": wish.image})
+    return aws.model_copy(update={"image_id": wish.image})

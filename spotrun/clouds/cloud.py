@@ -1,0 +1,174 @@
+"""
+A cloud as one noun: everything that the rest of spotrun asks of it.
+
+An agent and a specification import the module of their cloud too. So such a module imports nothing large at its top; a
+method imports what it needs when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from spotrun.clock import Clock, ScaledClock, clock_from_environment
+from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.guards import Guards, NoGuards
+from spotrun.clouds.identities import Identities, NoIdentities
+from spotrun.clouds.notices import NoticeSource
+from spotrun.doctor.finding import Finding
+from spotrun.errors import CloudError, SpecInvalid
+from spotrun.instance import Instance
+from spotrun.market.quotes import Quotes
+from spotrun.run.events import BillingRule
+from spotrun.spec.clouds import CloudRules
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+
+
+class Account(NamedTuple):
+    """What rents and what ends, for all runs of an account at once."""
+
+    driver: CloudDriver
+    guards: Guards = NoGuards()
+    identities: Identities = NoIdentities()
+
+
+class Wish(NamedTuple):
+    """What a person wants to rent, by flags. In `doctor` they win over the job."""
+
+    regions: tuple[str, ...] = ()
+    accelerators: str | None = None
+    instance_types: tuple[str, ...] = ()
+    image: str | None = None
+    rates: str | None = None
+    """A file or URL that says how often spot instances are taken."""
+
+
+class Shell(NamedTuple):
+    """
+    A command that opens a shell, and the folder to call it in. `needs` are the programs that it uses, each with where
+    to get it; `advice` is for the user who gets no connection.
+    """
+
+    command: tuple[str, ...]
+    folder: Path | None = None
+    needs: Mapping[str, str] = {}
+    advice: str = ""
+
+    def __str__(self) -> str:
+        import shlex
+
+        there = "" if self.folder is None else f"cd {shlex.quote(str(self.folder))} && "
+        return there + shlex.join(self.command)
+
+
+class Cloud(CloudRules[RunSpec], Protocol):
+    """
+    To make one, subclass this and put one instance where `spotrun.clouds.registry` says. What has a body here is what
+    a cloud answers that has no such thing. Failures are those of CloudDriver.
+    """
+
+    simulated: bool
+    """Nobody is ever billed for its prices."""
+
+    # -- a run ---------------------------------------------------------------------------------------------------
+
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
+        """
+        What rents for a run of `spec`.
+
+        Raises:
+            CloudError: an SDK is not installed.
+        """
+
+    def guards(self, spec: RunSpec, clock: Clock) -> Guards:
+        """What ends an instance from outside if neither it nor any runner does."""
+        return NoGuards()
+
+    def identities(self, spec: RunSpec, clock: Clock) -> Identities:
+        """What the instances of a run may do."""
+        return NoIdentities()
+
+    def clock(self, spec: RunSpec) -> ScaledClock:
+        """
+        The clock of a run that begins now.
+
+        On a rented machine a second is a second, unless a rehearsal has handed down the clock that its cloud goes by.
+        """
+        handed_down = clock_from_environment()
+        return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
+
+    def furnish(self, store: Store) -> None:
+        """Put into a new run's folder what its instances need before they have an agent: see `spotrun.boot`."""
+
+    def billing(self, spec: RunSpec) -> BillingRule:
+        """From when to when an instance is billed, how that is rounded, and what is free."""
+
+    def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
+        """The band of each `REGION/TYPE` that the cloud publishes, such as "<5%"; read when a run is created."""
+        return {}
+
+    # -- an instance ---------------------------------------------------------------------------------------------
+
+    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
+        """What tells an agent that its instance will be taken. `environment` is that of the instance."""
+
+    def shell(self, instance: Instance) -> Shell:
+        """How a person gets onto an instance."""
+
+    def console(self, instance: Instance) -> str | None:
+        """What it has printed by itself; None where only its run's folder would tell."""
+        return None
+
+    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+        """
+        Take a spot instance with that much notice, for a rehearsal.
+
+        Raises:
+            CloudError: there is no such instance, or the cloud does so only by itself.
+        """
+        raise CloudError(f"{instance_id} is on {self.name}, which takes instances back by itself")
+
+    # -- an account ----------------------------------------------------------------------------------------------
+
+    def account(self, regions: Sequence[str]) -> Account:
+        """
+        To look at and to end what is there, whichever run it belongs to; in all regions if none is named.
+
+        Raises:
+            SpecInvalid: it has no such regions.
+        """
+
+    def offers(self, wish: Wish) -> Quotes:
+        """What can be rented of that kind, for how much, and how that has moved."""
+
+    def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
+        """The same for a job, of these types alone."""
+
+    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+        """What `doctor` finds out about the account, and about what a job or its user wants of it."""
+
+    def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
+        """Where a job may rent; none where nobody has said it."""
+        named = wish.regions or (() if spec is None else (spec.resources.region,))
+        return tuple(region for region in named if region is not None)
+
+    def reachable(self, address: str) -> str:
+        """
+        The address of a store that instances can reach.
+
+        Raises:
+            StoreError: they cannot.
+        """
+        return address
+
+
+def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:
+    """
+    Raises:
+        SpecInvalid: regions are named, for a cloud that has none.
+    """
+    if regions:
+        raise SpecInvalid(f"the {cloud.name} cloud has no regions", hint="leave out --region")

@@ -1,0 +1,111 @@
+"""The local cloud, whole. See spotrun.clouds.cloud."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from spotrun.clock import Clock, ScaledClock, system_clock
+from spotrun.clouds.aws.notices import Ec2Notices
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions
+from spotrun.clouds.notices import NoticeSource
+from spotrun.doctor.finding import Finding, findings_of, ok
+from spotrun.instance import Instance
+from spotrun.market.quotes import Quotes
+from spotrun.run.billing import LOCAL_RULE
+from spotrun.run.events import BillingRule
+from spotrun.secrets.reference import ENVIRONMENT, Reference
+from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
+from spotrun.units import Unreadable
+
+if TYPE_CHECKING:
+    from spotrun.clouds.local.driver import LocalCloud
+
+
+class Local(Cloud):
+    """Processes of this machine, at simulated prices; the section `local` of a job describes its market."""
+
+    name = "local"
+    here = True
+    simulated = True
+    notice = timedelta(minutes=2)
+    instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
+
+    def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
+        return iter(())
+
+    def secret(self, name: str) -> Reference:
+        return Reference(ENVIRONMENT, name)
+
+    def boot(self, spec: RunSpec) -> timedelta:
+        return spec.local.boot
+
+    def interrupts(self, spec: RunSpec) -> bool:
+        return spec.local.market != "calm"
+
+    # -- a run ---------------------------------------------------------------------------------------------------
+
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> LocalCloud:
+        from spotrun.clouds.local.config import market_config
+        from spotrun.clouds.local.driver import LocalCloud, default_root
+
+        return LocalCloud(default_root(), clock, market_config(spec.local))
+
+    def clock(self, spec: RunSpec) -> ScaledClock:
+        return ScaledClock(datetime.now(UTC), spec.local.time_scale)
+
+    def furnish(self, store: Store) -> None:
+        """Nothing: instances run what is installed on this machine."""
+
+    def billing(self, spec: RunSpec) -> BillingRule:
+        return LOCAL_RULE
+
+    # -- an instance ---------------------------------------------------------------------------------------------
+
+    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
+        return Ec2Notices.of(environment, clock)  # the metadata service of a local instance speaks as EC2's does
+
+    def shell(self, instance: Instance) -> Shell:
+        folder = self._everything().folder(instance.instance_id)
+        work = folder / "work"
+        return Shell((os.environ.get("SHELL") or "sh",), work if work.is_dir() else folder)
+
+    def console(self, instance: Instance) -> str | None:
+        path = self._everything().folder(instance.instance_id) / "console.log"
+        return path.read_text(errors="replace") if path.exists() else None
+
+    def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
+        self._everything().interrupt(instance_id, notice)
+
+    # -- an account ----------------------------------------------------------------------------------------------
+
+    def account(self, regions: Sequence[str]) -> Account:
+        refuse_regions(self, regions)
+        return Account(self._everything())
+
+    def offers(self, wish: Wish) -> Quotes:
+        return self._everything().quotes(wish.accelerators, wish.instance_types, wish.regions)
+
+    def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
+        return self.driver(spec, self.clock(spec)).quotes(None, types, ())
+
+    def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
+        return findings_of("local cloud", self._alive)
+
+    def _alive(self) -> Iterator[Finding]:
+        alive = sum(instance.alive for instance in self._everything().instances())
+        yield ok(
+            "local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor"
+        )
+
+    def _everything(self) -> LocalCloud:
+        """All instances of this user, whichever run they belong to."""
+        from spotrun.clouds.local.driver import LocalCloud, default_root
+
+        return LocalCloud(default_root(), system_clock())
+
+
+CLOUD = Local()

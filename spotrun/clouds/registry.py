@@ -1,0 +1,32 @@
+"""
+The clouds by their names.
+
+One more is a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, with its name in `spotrun.spec.clouds`. From
+outside it is an object of that kind, which an entry point names:
+
+    [project.entry-points."spotrun.clouds"]
+    toy = "toy_cloud:CLOUD"
+
+Nothing else has to know it: `resources.cloud: toy`, `spotrun offers --cloud toy`, `spotrun doctor toy` and
+`spotrun reap --cloud toy` ask here. tests/support/toy_cloud.py is a whole one.
+"""
+
+from __future__ import annotations
+
+from spotrun.clouds.cloud import Cloud
+from spotrun.spec.clouds import find_cloud
+from spotrun.spec.model import RunSpec
+
+
+def cloud_named(name: str) -> Cloud:
+    """
+    Raises:
+        SpecInvalid: there is none of that name.
+    """
+    found: Cloud = find_cloud(name)
+    return found
+
+
+def cloud_of(spec: RunSpec) -> Cloud:
+    """The cloud that a run rents from."""
+    return cloud_named(spec.resources.cloud)
