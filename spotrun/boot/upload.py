@@ -12,8 +12,6 @@ from spotrun.boot.wheel import own_wheel
 from spotrun.store.port import Store
 
 FOLDER = "boot"
-FAILED_PREFIX = f"{FOLDER}/failed-"
-"""Of the log of a launch whose agent never ran."""
 OF_THE_IMAGE = ("torch", "torchvision", "triton", "nvidia-", "cuda-")
 """Not pinned: they are large, and an image has those that fit its driver."""
 

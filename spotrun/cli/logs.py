@@ -54,17 +54,17 @@ def _print_consoles(run: OpenRun) -> None:
         if (console := run.cloud.console(instance)) is not None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))
-    _print_failed_starts(run)
+    if run.cloud.failed_starts:
+        _print_failed_starts(run)
 
 
 def _print_failed_starts(run: OpenRun) -> None:
     from functools import partial
 
-    from spotrun.boot.upload import FAILED_PREFIX
     from spotrun.report.describe import printable
     from spotrun.store.retrying import persist
 
-    for stored in persist(lambda: run.store.list(FAILED_PREFIX)):
+    for stored in persist(lambda: run.store.list(run.cloud.failed_starts)):
         print(f"{stored.key}:")
         print(printable(persist(partial(run.store.get, stored.key)).decode(errors="replace")))
 

@@ -72,6 +72,8 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     simulated: bool
     """Nobody is ever billed for its prices."""
+    failed_starts: str = ""
+    """In a run's folder, how the names begin of the logs of launches whose agent never ran; "" if there are none."""
 
     # -- a run ---------------------------------------------------------------------------------------------------
 

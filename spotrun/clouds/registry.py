@@ -5,10 +5,10 @@ One more is a package `spotrun.clouds.NAME` whose `cloud.py` has a `CLOUD`, with
 outside it is an object of that kind, which an entry point names:
 
     [project.entry-points."spotrun.clouds"]
-    toy = "toy_cloud:CLOUD"
+    acme = "acme_cloud:CLOUD"
 
-Nothing else has to know it: `resources.cloud: toy`, `spotrun offers --cloud toy`, `spotrun doctor toy` and
-`spotrun reap --cloud toy` ask here. tests/support/toy_cloud.py is a whole one.
+Nothing else has to know it: a job with `resources.cloud: acme`, `spotrun offers --cloud acme`, `spotrun doctor acme`
+and `spotrun reap --cloud acme` find it here. The tests bring a whole one in one file.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.timings import Timings
-from tests.support import ec2_machines, ec2_server, local_clouds
+from tests.support import ec2_machines, ec2_server, local_clouds, toy_cloud
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
 from tests.support.worlds import calm
@@ -49,6 +49,20 @@ class LocalAccount:
     def driver(self) -> CloudDriver:
         market = MarketConfig(boot_s=3.0)
         return LocalCloud(self._bench.root, self._bench.clock, market, init=local_clouds.SLEEP)
+
+    def close(self) -> None:
+        self._bench.close()
+
+
+class ToyAccount:
+    """A cloud from outside, over the local one's bench."""
+
+    def __init__(self, bench: local_clouds.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bench = bench
+        monkeypatch.setenv(toy_cloud.FOLDER_VARIABLE, str(bench.root))
+
+    def driver(self) -> CloudDriver:
+        return toy_cloud.ToyDriver(self._bench.clock, MarketConfig(boot_s=3.0), init=local_clouds.SLEEP)
 
     def close(self) -> None:
         self._bench.close()
@@ -90,12 +104,13 @@ class SimulatedAccount:
         """There is nothing."""
 
 
-@pytest.fixture(params=["local", "aws", "simulated"])
+@pytest.fixture(params=["local", "aws", "simulated", "toy"])
 def account(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
     benches: dict[str, Callable[[], Account]] = {
         "local": lambda: LocalAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch)),
         "aws": lambda: AwsAccount(monkeypatch),
         "simulated": SimulatedAccount,
+        "toy": lambda: ToyAccount(local_clouds.Bench(tmp_path / "cloud", monkeypatch), monkeypatch),
     }
     bench = benches[request.param]()
     yield bench

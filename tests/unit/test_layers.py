@@ -7,6 +7,8 @@ An import goes to an earlier row of `ROWS`, never to the same or a later one. So
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -15,8 +17,10 @@ from pathlib import Path
 import pytest
 
 import spotrun
+from spotrun.spec.clouds import BUILT_IN, PLANNED
 
 ROOT = Path(spotrun.__file__).parent
+CLOUDS = (*BUILT_IN, *PLANNED)
 ROWS = (
     "errors units clock proc offering intervals trainer_link strategies",
     "address instance secrets exactness",
@@ -148,6 +152,29 @@ def parts_imported_by(path: Path) -> Iterator[tuple[int, str]]:
             yield line, parts[1]
 
 
+def names_a_cloud(node: ast.AST) -> bool:
+    """Whether it is the name of a cloud, or a collection of nothing else."""
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and all(map(names_a_cloud, node.elts))
+    return isinstance(node, ast.Constant) and node.value in CLOUDS
+
+
+def questions_of_name(tree: ast.AST) -> Iterator[int]:
+    """The lines that compare something with a cloud's name, match it, or look it up in a table of such names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            asked = any(map(names_a_cloud, [node.left, *node.comparators]))
+        elif isinstance(node, ast.MatchValue):
+            asked = names_a_cloud(node.value)
+        elif isinstance(node, ast.Dict):
+            keys = [key for key in node.keys if key is not None]
+            asked = bool(keys) and all(map(names_a_cloud, keys))
+        else:
+            continue
+        if asked:
+            yield node.lineno
+
+
 def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
@@ -228,6 +255,31 @@ def test_no_run_needs_a_simulation(path: Path) -> None:
         assert not name.startswith(("spotrun.simulation", "spotrun.store.memory")), f"{path}:{line} imports {name}"
 
 
+def test_a_cloud_s_name_is_compared_in_its_own_room_only() -> None:
+    found = [
+        f"{path}:{line} asks for a cloud by its name: ask its entry in clouds/"
+        for path in FILES
+        if part_of(path) != "clouds"
+        for line in questions_of_name(ast.parse(path.read_text()))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_what_an_agent_needs_of_its_cloud_is_light() -> None:
+    """Whoever reads a job loads the entry of its cloud, and neither a driver nor an SDK."""
+    code = (
+        "import sys; from spotrun.clouds.registry import cloud_named; from spotrun.clock import system_clock\n"
+        f"[cloud_named(name).notice_source({{}}, system_clock()) for name in {BUILT_IN!r}]\n"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = done.stdout.split()
+    assert "spotrun.clouds.aws.cloud" in loaded
+    heavy = ("boto3", "botocore", "google", "torch", "psutil", "rich", "typer", "spotrun.boot", "spotrun.bill")
+    drivers = tuple(f"spotrun.clouds.{name}.driver" for name in BUILT_IN)
+    assert not [name for name in loaded if f"{name}.".startswith(tuple(f"{each}." for each in heavy + drivers))]
+
+
 def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
     source = tmp_path / "x.py"
     lines = (
@@ -248,5 +300,9 @@ def test_the_rules_see_what_they_forbid(tmp_path: Path) -> None:
         (5, "pytorch_lightning.callbacks"),
         (6, "lightning."),
     }
+    for asked in ('x == "aws"', '"local" != x', 'x in ("aws", "local")', 'x[:1] == ["aws"]', '{"aws": 1, "local": 2}'):
+        assert [*questions_of_name(ast.parse(asked))] == [1], asked
+    assert [*questions_of_name(ast.parse('match x:\n    case "aws" | "gcp":\n        pass'))] == [2, 2]
+    assert [*questions_of_name(ast.parse('y = "aws"; f(cloud="aws"); x == "us-east-1"'))] == []
     assert cycle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}})
     assert cycle_in({"a": {"b"}, "b": {"c"}}) == []

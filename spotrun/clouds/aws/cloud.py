@@ -42,6 +42,7 @@ class Aws(Cloud):
     name = "aws"
     here = False
     simulated = False
+    failed_starts = "boot/failed-"
     notice = timedelta(minutes=2)
     instead_of_envs = "name it under secrets instead: its value is read from the Parameter Store (`spotrun doctor aws`)"
 

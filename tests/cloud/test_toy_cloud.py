@@ -1,0 +1,125 @@
+"""A third cloud that stands in one file of the tests: what knows it is told by its registry entry alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+import spotrun
+from spotrun.errors import SpecInvalid
+from spotrun.instance import LaunchRequest
+from spotrun.run import events as ev
+from spotrun.spec.file import SpecFileInvalid, load_spec
+from spotrun.spec.schema import json_schema
+from tests.support import toy_cloud
+from tests.support.local_runs import Site, kinds
+from tests.support.toy_cloud import CLOUD, NAME, RULE, TYPES, ZONES
+
+INTERRUPTED = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    path = toy_cloud.install(tmp_path / "site")
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv(toy_cloud.FOLDER_VARIABLE, str(tmp_path / "box"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    site = Site(tmp_path, monkeypatch)
+    yield site
+    site.close()
+
+
+def job(site: Site, name: str, **more: str) -> Path:
+    path = site.job(name, script=more.get("script", ""), args="--epochs, 4", scale=60)
+    path.write_text(path.read_text().replace("cloud: local", f"cloud: {NAME}") + more.get("extra", ""))
+    return path
+
+
+def test_a_job_runs_on_it_to_its_end_through_a_loss(site: Site) -> None:
+    said = site.call("launch", job(site, "play", script=INTERRUPTED), "-y")
+    assert TYPES[0].name in said
+    run = site.run("play")
+    state = run.ledger.refresh()
+    assert state.terminal is not None
+    assert state.terminal.outcome == "completed"
+    events = [entry.event for entry in run.ledger.entries]
+    assert {each.offering.cloud for each in events if isinstance(each, ev.LaunchIntended)} == {NAME}
+    assert [each.kind for each in events if isinstance(each, ev.NoticeSeen)] == ["termination"]
+    assert "NoticesLost" not in kinds(run)
+    assert not run.created.simulated
+    assert run.created.billing == RULE
+    assert run.created.interruption_bands == {f"{ZONES[0].region}/{TYPES[0].name}": "<5%"}
+    assert run.store.get("boot/box.txt") == b"batteries included"
+    armed = set((site.folder / "box" / "armed.txt").read_text().split())
+    assert armed == {f"{run.created.uid}-{number}" for number in state.launches}
+    assert list((site.folder / "box" / "guards").iterdir()) == []
+    assert CLOUD.account(()).identities.runs() == []
+    facts = site.call_json("report", "play")
+    assert facts["total"]["interruptions"] == 1
+    assert RULE.source in " ".join(site.call("report", "play").split())
+    assert "completed" in site.call("status")
+
+
+def test_a_run_on_it_is_looked_at_and_ended(site: Site) -> None:
+    site.start("launch", job(site, "short"), "-y", "--detach").communicate(timeout=60)
+    assert NAME in site.call("events", "short")
+    site.call("down", "short", "-y")
+    assert site.left_running() == []
+
+
+def test_an_instance_that_nobody_wants_is_reaped(site: Site) -> None:
+    site.call("launch", job(site, "over"), "-y")
+    run, driver = site.run("over"), CLOUD.account(()).driver
+    left = driver.launch(
+        LaunchRequest(
+            token=f"{run.created.uid}-99",
+            run_uid=run.created.uid,
+            run_uri=run.uri,
+            launch=99,
+            offering=driver.offerings()[0],
+            time_to_live=timedelta(hours=1),
+        )
+    )
+    CLOUD.account(()).identities.make(run.created.uid, run.uri)
+    said = site.call("reap", "--cloud", NAME, "-y")
+    assert left.instance_id in said
+    assert f"the role of {run.id}, which is over" in said
+    assert not any(each.alive for each in driver.instances())
+    assert "has no regions" in site.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
+
+
+def test_its_offers_and_checks_are_shown(site: Site) -> None:
+    (quote, *_) = site.call_json("offers", "--cloud", NAME)["offers"]
+    assert (quote["instance_type"], quote["simulated"]) == (TYPES[0].name, False)
+    checks = site.call_json("doctor", NAME)["checks"]
+    assert {"toys", "store"} <= {each["name"] for each in checks}
+
+
+def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(site: Site) -> None:
+    spec = load_spec(job(site, "fine"))
+    assert spec.cloud is CLOUD
+    assert NAME in json_schema()["$defs"]["ResourcesSpec"]["properties"]["cloud"]["enum"]
+    refused = job(site, "refused")
+    refused.write_text(refused.read_text().replace(f"cloud: {NAME}", f"cloud: {NAME}, region: us-east-1"))
+    with pytest.raises(SpecFileInvalid, match="is no region of toys"):
+        load_spec(refused)
+
+
+def test_a_cloud_that_nobody_knows_is_told_with_those_that_are_known(site: Site) -> None:
+    wrong = job(site, "wrong")
+    wrong.write_text(wrong.read_text().replace(f"cloud: {NAME}", "cloud: lego"))
+    with pytest.raises(SpecFileInvalid, match=f"must be local, aws or {NAME}, not 'lego'"):
+        load_spec(wrong)
+    assert f"local, aws, {NAME}" in site.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
+
+
+def test_nothing_of_spotrun_knows_its_name() -> None:
+    files = Path(spotrun.__file__).parent.rglob("*")
+    texts = (path.read_text() for path in files if path.suffix in (".py", ".sh", ".json"))
+    assert not any(re.search(rf"\b{NAME}\b", text, re.IGNORECASE) for text in texts)
+    assert TYPES[0].on_demand_usd_per_hour == Decimal(10)
