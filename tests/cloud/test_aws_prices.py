@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace
-from spotrun.cli.wiring import with_baseline_price
 
 from spotrun.account.summary import assumptions
+from spotrun.cli.before_launch import with_baseline_price
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S

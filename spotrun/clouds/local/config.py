@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zone
 from spotrun.spec.market_script import Action, Trigger, parse_trigger
-from spotrun.spec.model import LocalMarketSpec
+
+if TYPE_CHECKING:
+    from spotrun.spec.model import LocalMarketSpec  # a supervisor has no use for it, and starts without
 
 NOTICE = timedelta(minutes=2)
 """How long before an interruption EC2 gives notice, when it gives one."""
