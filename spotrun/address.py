@@ -30,16 +30,16 @@ class BucketAddress(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> str:
-        """What the names of all objects of the store begin with."""
+        """The beginning of the names of all objects in the store."""
         return f"{self.prefix}/" if self.prefix else ""
 
 
 def parse(uri: str) -> BucketAddress | str:
     """
-    A prefix of a bucket, or the path of a local folder as it was written.
+    A prefix of a bucket, or the path of a local folder as written.
 
     Raises:
-        StoreError: it is neither, with the reason.
+        StoreError: `uri` is neither; the message says why.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -56,7 +56,7 @@ def parse(uri: str) -> BucketAddress | str:
     if not _BUCKET.fullmatch(bucket):
         raise StoreError(f"{shown(uri)} names no bucket", hint=f"write it like {scheme}://bucket/prefix")
     if prefix and not _PREFIX.fullmatch(prefix):
-        hint = "use letters, digits, '.', '_', '=' and '-' between slashes, no part beginning with a dot"
+        hint = "use letters, digits, '.', '_', '=' and '-' between slashes; no part may begin with a dot"
         raise StoreError(f"{shown(uri)} has a prefix that cannot hold a run", hint=hint)
     return BucketAddress(scheme, bucket, prefix)
 
@@ -69,10 +69,10 @@ def _path(uri: str, path: str) -> str:
 
 def absolute(uri: str) -> str:
     """
-    The same store from any folder: what a path means here, or a bucket's address in its one spelling.
+    An address that means the same store from any folder: an absolute path, or a bucket's address in its one spelling.
 
     Raises:
-        StoreError: it is no address.
+        StoreError: `uri` is not an address.
     """
     parsed = parse(uri)
     return os.path.abspath(os.path.expanduser(parsed)) if isinstance(parsed, str) else str(parsed)

@@ -1,8 +1,8 @@
 """
 Time as a port.
 
-A run on the local cloud may pass faster than the world (`time_scale`): everything the user reads, every price, notice,
-poll and time-to-live is in *run time*. Only this module knows system time.
+On the local cloud a run's time may pass faster than the world's (`time_scale`). Everything that the user reads, every
+price, notice, poll and time-to-live, is in *run time*. Only this module knows system time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Clock(Protocol):
     scale: float
 
     def now(self) -> datetime:
-        """The time of day in run time, aware, in UTC. May jump; never subtract two of them for a deadline."""
+        """The date and time in run time, aware, in UTC. It may jump, so never subtract two of them for a deadline."""
 
     def monotonic(self) -> float:
-        """Seconds of run time since some fixed moment; never goes back."""
+        """Seconds of run time since some fixed moment. It never goes back."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait so many seconds of run time."""
+        """Wait `seconds` of run time."""
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Wait until `event` is set, at most so many seconds of run time; True when it was set."""
+        """Wait until `event` is set, for at most `seconds` of run time; True if it was set."""
 
 
 class ScaledClock:
     """
-    Run time that passes `scale` times as fast as system time and agreed with it at `epoch`.
+    Run time that passes `scale` times as fast as system time, and was equal to it at `epoch`.
 
         now = epoch + (system now - epoch) * scale
     """
@@ -58,7 +58,7 @@ class ScaledClock:
         return event.wait(max(0.0, seconds) / self.scale)
 
     def environment(self) -> dict[str, str]:
-        """What a child process needs to share this clock."""
+        """The variables that a child process needs to share this clock."""
         return {SCALE_VARIABLE: repr(self.scale), EPOCH_VARIABLE: self.epoch.isoformat()}
 
 
@@ -68,14 +68,14 @@ def system_clock() -> ScaledClock:
 
 
 def clock_from_environment(environment: Mapping[str, str] = os.environ) -> ScaledClock:
-    """The clock that the parent process handed down; the wall clock where it handed down none."""
+    """The clock that the parent process handed down; the wall clock if it handed down none."""
     if SCALE_VARIABLE not in environment:
         return system_clock()
     return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))
 
 
 class ManualClock:
-    """Time you can hold, for tests and simulation: it passes only when somebody sleeps or advances it."""
+    """Time for tests and simulation: it passes only when somebody sleeps or advances it."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self.scale = 1.0
@@ -99,5 +99,5 @@ class ManualClock:
         self.pass_to(self._elapsed_s + max(0.0, seconds))
 
     def pass_to(self, moment_s: float) -> None:
-        """Let `monotonic` be exactly `moment_s`, unless that is over."""
+        """Set `monotonic` to exactly `moment_s`, unless that has passed."""
         self._elapsed_s = max(self._elapsed_s, moment_s)

@@ -1,27 +1,27 @@
 """
-Every failure that a user of spotrun can meet, and its exit code.
+Every failure that a user of spotrun can meet, with its exit code.
 
-    SpotrunError                 1   anything below; catch this at the door
+    SpotrunError                 1   the base of all below
     ├── SpecInvalid              2   the YAML or a flag is wrong; nothing was started
     ├── RunNotFound              3   no run of that id, name or address
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
-    │   │   └── LoginExpired         until somebody logs in anew: wait for it, but do not ask at once again
+    │   │   └── LoginExpired         somebody has to log in again: wait, and do not retry at once
     │   ├── ObjectMissing            no object of that name
-    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: that one reads it
-    │   └── LedgerDamaged        8   an entry is missing, moved or not what was written: nobody may append
-    ├── CheckpointDamaged        6   no checkpoint can be read back whole
-    ├── NotIdentical             9   an interrupted training is not the straight one
-    ├── LimitExceeded           10   a figure of the report is as fail_if says that it must not be
-    ├── NightUnderWay           11   the night before still goes on: none was begun
-    ├── BillUnexplained         12   the cloud has charged what the ledger cannot explain
+    │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
+    │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
+    ├── CheckpointDamaged        6   no checkpoint can be read back intact
+    ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
+    ├── LimitExceeded           10   the condition of fail_if holds for the report
+    ├── NightUnderWay           11   the last nightly run is still going: none was started
+    ├── BillUnexplained         12   the cloud charged what the ledger cannot explain
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
         ├── AccessDenied             credentials or permissions      -> stop; retrying cannot help
-        ├── IdentityUnknown          whom the instance is to be      -> wait, where it was made just now
+        ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
 Exit code 130 is an interrupt by Ctrl-C. Bugs are assertions and have no class here.
@@ -34,9 +34,9 @@ from typing import ClassVar
 
 class SpotrunError(Exception):
     """
-    A failure told as a small letter: what failed (with the values), and what to type next.
+    A failure as a small letter to the user: what failed, with the values, and what to type next.
 
-    `hint` continues the sentence "try: …" and is shown on a line of its own.
+    `hint` continues "try: …", on a line of its own.
     """
 
     exit_code: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""What we got: one rented machine, as its cloud describes it."""
+"""One rented machine, as its cloud describes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from spotrun.offering import AwareDatetime, Offering, require_amount
 
 VOLUME_GIB = 100
-"""The root volume, unless a job says otherwise."""
+"""The size of the root volume, unless a job says otherwise."""
 
 
 class InstanceState(StrEnum):
@@ -22,10 +22,10 @@ class InstanceState(StrEnum):
 
 
 class EndedBy(StrEnum):
-    """Who ended an instance. The bill depends on it: some clouds forgive what they interrupt early."""
+    """Who ended an instance. The bill depends on it: some clouds do not charge for an early interruption."""
 
     CLOUD = "cloud"
-    """The cloud took spot capacity back: an interruption."""
+    """The cloud took the spot capacity back: an interruption."""
     USER = "user"
     """Somebody called terminate."""
     ITSELF = "itself"
@@ -33,11 +33,11 @@ class EndedBy(StrEnum):
     TIME_TO_LIVE = "time_to_live"
     """Its armed time-to-live ran out."""
     FAULT = "fault"
-    """The machine died of its own (hardware, or the local supervisor was killed)."""
+    """The machine failed (hardware, or the local supervisor was killed)."""
 
 
 class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """From `since` on, until the next segment, one instance-hour costs `usd_per_hour`."""
+    """From `since` until the next segment, an instance-hour costs `usd_per_hour`."""
 
     since: AwareDatetime
     usd_per_hour: Decimal
@@ -48,11 +48,11 @@ class PriceSegment(msgspec.Struct, frozen=True, kw_only=True):
 
 class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Everything a driver needs to start one instance; nothing is looked up later.
+    Everything that a driver needs to start one instance; it looks nothing up later.
 
-    `token` makes it idempotent and tags the instance together with `run_uid`. `time_to_live` counts on the instance's
-    monotonic clock from its start and ends it whatever else has died. `price_cap_usd_per_hour` is the most that its
-    user will pay for spot; None, which is what most want: a cap means more interruptions and never a smaller bill.
+    `token` makes the request idempotent, and tags the instance together with `run_uid`. `time_to_live` counts on the
+    instance's monotonic clock from its start, and ends the instance whatever else has died. `price_cap_usd_per_hour` is
+    the most that the user will pay for spot. Most want None: a cap means more interruptions and never a smaller bill.
     """
 
     token: str
@@ -68,7 +68,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """
     A machine as its cloud describes it. Times are the cloud's.
 
-    `billed_from` is None until the meter runs; `prices` are the segments charged so far, oldest first.
+    `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first.
     """
 
     instance_id: str

@@ -1,4 +1,4 @@
-"""What can be rented: an instance type, in a zone, as spot or on-demand, at a price."""
+"""What a cloud rents out: an instance type, in a zone, as spot or on-demand, at a price."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 AwareDatetime = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time that says its zone; one that does not is refused where it is read."""
+"""A time with its zone; decoding refuses a time without one."""
 
 AMOUNT_MAX = Decimal(10) ** 12
 
@@ -18,14 +18,14 @@ AMOUNT_MAX = Decimal(10) ** 12
 def require_amount(amount: Decimal | None) -> None:
     """
     Raises:
-        ValueError: `amount` is not a number of dollars that anybody could owe.
+        ValueError: `amount` is not a possible number of dollars.
     """
     if amount is not None and not (amount.is_finite() and 0 <= amount <= AMOUNT_MAX):
-        raise ValueError(f"{amount} is no amount of dollars")
+        raise ValueError(f"{amount} is not an amount of dollars")
 
 
 class CapacityType(StrEnum):
-    """Who may take the instance back: the cloud at any time (`spot`), or only you (`on_demand`)."""
+    """Who may end the instance: the cloud at any time (`spot`), or only you (`on_demand`)."""
 
     SPOT = "spot"
     ON_DEMAND = "on_demand"
@@ -33,12 +33,12 @@ class CapacityType(StrEnum):
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One thing a cloud rents out, with its price now.
+    One thing that a cloud rents out, with its price now.
 
-    `accelerators` is `NAME:COUNT` ("V100:1") or "" for a machine without any. `simulated` says that nobody will
-    ever be billed this price. `price_list` names the list, with its day, that has this type's price on demand; "" where
-    there is none. `image`, `subnet` and `launch_template` are what it would start with now, where a cloud has to be
-    told.
+    `accelerators` is `NAME:COUNT` ("V100:1"), or "" for a machine without any. `simulated` means that nobody is ever
+    billed this price. `price_list` names the price list, with its day, that has the on-demand price of this type; ""
+    if there is none. `image`, `subnet` and `launch_template` are what it would start with now, on a cloud that needs
+    them.
     """
 
     cloud: str
@@ -68,7 +68,7 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Where capacity comes and goes together: one instance type of one capacity type in one zone."""
+    """One instance type of one capacity type in one zone, whose capacity comes and goes together."""
 
     zone: str
     instance_type: str

@@ -1,8 +1,8 @@
 """
-The small written forms of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
+The short notations of a spec and of flags: durations `1h30m`, dollars `2.50`, amounts `4+`, `500 steps`.
 
-Every `parse_*` takes what YAML or a flag holds (text or a number), returns a typed value, and raises
-`Unreadable` with what to write instead.
+Every `parse_*` takes what YAML or a flag holds (text or a number) and returns a typed value. If it cannot, it raises
+`Unreadable`, which says what to write instead.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _STEPS = re.compile(r"(\d{1,12})\s*steps?", re.ASCII)
 
 class Unreadable(ValueError):
     """
-    A value that cannot be read as what its key wants.
+    A value that cannot be read as its key requires.
 
-    `suggestion` is a phrase that says what to write instead ("write 10m"); `at` names a key or index below
-    the one that was being read, when the fault is there.
+    `suggestion` is a phrase that says what to write instead ("write 10m"). `at` names a key or index below the one
+    being read, if the fault is there.
     """
 
     def __init__(self, message: str, suggestion: str | None = None, *, at: tuple[str | int, ...] = ()) -> None:
@@ -48,7 +48,7 @@ class Unreadable(ValueError):
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as a terminal may show it: one line, no control or direction characters, cut at `limit`."""
+    """`value` as text that is safe to show: one line, no control or direction characters, cut at `limit`."""
     text = str(value)
     cut = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
@@ -96,7 +96,7 @@ def _duration_suggestion(text: str) -> str:
 
 
 def _spelled_duration(text: str) -> str | None:
-    """`10 min`, `1 hour and 30 minutes`, `2 weeks` in our form; None when it cannot be guessed."""
+    """`10 min`, `1 hour and 30 minutes`, `2 weeks` in our notation; None if that cannot be guessed."""
     parts = re.findall(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)", text[:80])
     rest = re.sub(r"(\d{1,9}(?:\.\d{1,6})?)\s*([a-z]+)|\band\b|[,\s]", "", text[:80])
     if not parts or rest:
@@ -109,7 +109,7 @@ def _spelled_duration(text: str) -> str | None:
 
 
 def duration_in_seconds(duration: timedelta) -> str:
-    """The exact form for machines: `600s`, `0.25s`. `parse_duration` gives the same duration back."""
+    """The exact form for programs: `600s`, `0.25s`. `parse_duration` gives the same duration back."""
     whole, rest = divmod(duration // timedelta(microseconds=1), 1_000_000)
     return f"{whole}.{rest:06d}".rstrip("0") + "s" if rest else f"{whole}s"
 
@@ -189,6 +189,6 @@ class Steps:
 
 
 def parse_steps(text: str) -> Steps | None:
-    """`500 steps`; None when the text is something else."""
+    """`500 steps`; None if the text is something else."""
     match = _STEPS.fullmatch(text)
     return Steps(int(match[1])) if match else None

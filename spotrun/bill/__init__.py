@@ -1,1 +1,1 @@
-"""The ledger against what the cloud says that it charged."""
+"""Compares the ledger with what the cloud charged."""

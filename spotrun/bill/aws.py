@@ -1,9 +1,9 @@
 """
-What AWS says that it charged: the Cost and Usage Report, and the Spot Instance data feed.
+Reads what AWS charged: the Cost and Usage Report, and the Spot Instance data feed.
 
-The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html, and of its second
-generation https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. `spotrun:run` has to be
-activated as a cost allocation tag; without it, lines are found by the id of the instance. The data feed:
+The report's columns: https://docs.aws.amazon.com/cur/latest/userguide/Lineitem-columns.html; those of its second
+generation: https://docs.aws.amazon.com/cur/latest/userguide/table-dictionary-cur2.html. The report has a run's tag only
+if `spotrun:run` is activated as a cost allocation tag; without it, spotrun finds lines by instance id. The data feed:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-data-feeds.html.
 """
 
@@ -38,10 +38,10 @@ _FEED_FIELDS = (
 
 def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The lines about one run, of either generation, in CSV or Parquet; a month's report comes in several files.
+    The lines about one run, from a report of either generation in CSV or Parquet. A month's report has several files.
 
     Raises:
-        SpecInvalid: names file, line and fix.
+        SpecInvalid: the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -75,7 +75,7 @@ def read_cost_and_usage_report(paths: Sequence[Path], lines_of_run: LineFilter) 
 
 
 def _tagged_run(row: BillRow) -> str:
-    """The run in a column of its own, or in the map that the second generation has for all tags."""
+    """The run that the line is tagged with: a column of its own, or in the second generation's map of all tags."""
     tags = row.structure("resource_tags")
     if tags is None:
         return row.text(f"resource_tags_{_TAG}", optional=True)
@@ -95,10 +95,10 @@ def _kind(row: BillRow) -> ChargeKind:
 
 def read_spot_data_feed(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The instance hours of one run. The feed has no tags, and nothing but spot; each hour is a file of its own.
+    The instance hours of one run. The feed has no tags and only spot instances; each hour is a file of its own.
 
     Raises:
-        SpecInvalid: names file, line and fix.
+        SpecInvalid: the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges = []
@@ -134,7 +134,7 @@ def _feed_rows(path: Path) -> Iterator[BillRow]:
         fields = text.split("\t")
         if len(fields) != len(_FEED_FIELDS):
             message = (
-                f"{path}:{line}: has {len(fields)} fields between tabs, and a line of the feed {len(_FEED_FIELDS)}"
+                f"{path}:{line}: has {len(fields)} fields between tabs; a line of the feed has {len(_FEED_FIELDS)}"
             )
             raise SpecInvalid(message, hint=EXPORT_ANEW)
         yield BillRow(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
@@ -147,7 +147,7 @@ def _dollars(row: BillRow, column: str) -> Decimal:
 
 
 def _half_of_last_place(amount: Decimal) -> Decimal:
-    """Older feeds write three decimals, newer ones ten."""
+    """Half of the last decimal: older feeds write three, newer ones ten."""
     exponent = amount.as_tuple().exponent
     assert isinstance(exponent, int)
     return Decimal(1).scaleb(exponent) / 2

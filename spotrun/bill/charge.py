@@ -1,4 +1,4 @@
-"""The cloud's statement of what it charged, in our words, whatever the format that it came in."""
+"""What the cloud charged, in the same terms for every format of a bill."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotrun.run.events import BillingRule
 
 
 class ChargeKind(StrEnum):
-    """What a line of a bill is for. The ledger has the price of `USAGE`, and of disks and addresses a list price."""
+    """What a line of a bill is for. The ledger knows the price of `USAGE`, and a list price of disks and addresses."""
 
     USAGE = "usage"
     VOLUME = "volume"
@@ -27,11 +27,11 @@ class ChargeKind(StrEnum):
 @dataclass(frozen=True)
 class Charge:
     """
-    One line of the statement, or one of several amounts in it.
+    One line of a bill, or one of several amounts in it.
 
-    `line` counts from 1 in the file `path`. `resource` is the cloud's name of what was charged: an instance id, a
-    volume id, or "". `hours` is the metered time where the line says it. `precision_usd` is by how much the amount may
-    have been rounded where it was written down.
+    `line` counts from 1 in the file `path`. `resource` is the cloud's name of what it charged for: an instance id, a
+    volume id, or "". `hours` is the metered time, if the line gives it. `precision_usd` is how much the file may have
+    rounded the amount.
     """
 
     path: str
@@ -48,7 +48,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class LineFilter:
-    """Which lines of a bill are about one run: those with its tag, and those of an instance in its ledger."""
+    """Selects the lines of a bill that are about one run: those with its tag, and those of its instances."""
 
     run_uid: str
     instance_ids: Collection[str]
@@ -62,8 +62,8 @@ class Statement:
     """
     What the files of a bill say about one run.
 
-    `rule` is how this cloud publishes that it bills. From `since` to `until` they have the instance hours of the
-    account; None where there are none at all. `spot_only`: they say nothing of on-demand instances.
+    `rule` is the cloud's published billing rule. The files have the account's instance hours from `since` to `until`;
+    None if they have none at all. With `spot_only` they do not list on-demand instances.
     """
 
     paths: tuple[str, ...]
@@ -76,7 +76,7 @@ class Statement:
 
 
 class Coverage:
-    """The stretch of time that a bill tells of, as its lines are read."""
+    """The time that a bill covers; it grows with each line."""
 
     def __init__(self) -> None:
         self.since: datetime | None = None

@@ -1,9 +1,9 @@
 """
-What Google Cloud says that it charged: the detailed usage cost export of Cloud Billing, as JSON or CSV.
+Reads what Google Cloud charged: the detailed usage cost export of Cloud Billing, as JSON or CSV.
 
 Its fields: https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/detailed-usage. BigQuery extracts
-the table as JSON, an object a line. A CSV cannot hold lists, so there `labels` and `credits` are
-`TO_JSON_STRING(labels) AS labels`, and a nested field is `sku.description AS sku_description`.
+the table as JSON, one object a line. A CSV cannot hold lists, so export `labels` and `credits` as
+`TO_JSON_STRING(labels) AS labels`, and a nested field as `sku.description AS sku_description`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_rows
 from spotrun.run.billing import COMPUTE_ENGINE_RULE
 
 RUN_LABEL = "spotrun-run"
-"""The tag `spotrun:run`, in the characters that a label may have."""
+"""The tag `spotrun:run`, in characters that a label may have."""
 PRECISION_USD = Decimal("1e-6")
-"""The smallest amount of an export line; what rounding makes of them in all is a line of its own (`rounding_error`)."""
+"""The smallest amount of a line. The sum of all rounding is a line of its own (`rounding_error`)."""
 _COST_TYPES = {"tax": ChargeKind.TAX, "rounding_error": ChargeKind.ROUNDING, "adjustment": ChargeKind.CREDIT}
 _SKUS = (
     (ChargeKind.VOLUME, re.compile(r"\bPD\b|\bDisk\b|Hyperdisk|Snapshot|\bImage\b|Local SSD", re.IGNORECASE)),
@@ -33,10 +33,10 @@ _SKUS = (
 
 def read_billing_export(paths: Sequence[Path], lines_of_run: LineFilter) -> Statement:
     """
-    The lines about one run: those with its label, and those of its instances; a large export comes in several files.
+    The lines about one run: those with its label, and those of its instances. A large export has several files.
 
     Raises:
-        SpecInvalid: names file, line and fix.
+        SpecInvalid: the message names file, line and fix.
     """
     coverage, duplicates = Coverage(), DuplicateLines()
     charges: list[Charge] = []
@@ -87,7 +87,7 @@ def _labelled_run(row: BillRow) -> str:
 def _listed(row: BillRow, column: str) -> list[dict[str, Any]]:
     found = row.structure(column) or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise row.refuse(f"{column} is no list of objects", EXPORT_ANEW)
+        raise row.refuse(f"{column} is not a list of objects", EXPORT_ANEW)
     return found
 
 

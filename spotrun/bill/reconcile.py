@@ -1,12 +1,12 @@
 """
-Our ledger against the cloud's statement, instance by instance. Pure, and exact:
+Compares our ledger with the cloud's statement, instance by instance. Pure, and exact:
 
     ours + the explained parts + what is unexplained = theirs
 
-What the ledger says of an instance is first reckoned anew by the rule that the cloud publishes (its minimum, what it
-forgives), then cut to the hours that the file has, and then compared with the lines that meter the instance. Taxes and
-credits are explained by what they are. Disks and addresses, which the ledger counts at list prices and a bill names by
-ids of their own, are one line for the run.
+For each instance, first the ledger's facts are billed again by the cloud's published rule (its minimum, its refunds).
+Then the amount is cut to the hours that the file covers, and compared with the lines that meter the instance. Taxes and
+credits explain themselves. Disks and addresses are one line for the whole run: the ledger counts them at list prices,
+and a bill names them by ids of their own.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from spotrun.run.events import BillingRule
 from spotrun.run.state import Launch, RunState
 
 EDGES = timedelta(seconds=2)
-"""Clouds meter whole seconds: an instance's first and last may each be rounded."""
+"""Clouds meter whole seconds, and may round an instance's first and last."""
 DISKS_MOST = 3
-"""Another price list or kind of disk explains no more than so many times the ledger's amount."""
+"""Another price list or kind of disk explains at most this many times the ledger's amount."""
 _SECONDS_PER_HOUR = 3600
 
 
@@ -37,7 +37,7 @@ class Reason(StrEnum):
     """Why the cloud charged more or less than the ledger says."""
 
     MINIMUM = "minimum"
-    """The shortest time that is billed."""
+    """The cloud bills a shortest time."""
     REFUND = "interruption refund"
     """Spot capacity that the cloud takes back early is free: on EC2 in the first hour."""
     NOT_COVERED = "hours not in the file"
@@ -63,7 +63,7 @@ _ATTACHED = (ChargeKind.VOLUME, ChargeKind.NETWORK)
 
 @dataclass(frozen=True)
 class ExplainedPart:
-    """A part of the difference: positive where the cloud charged more."""
+    """A part of the difference with its reason; positive if the cloud charged more."""
 
     reason: Reason
     usd: Decimal
@@ -72,9 +72,9 @@ class ExplainedPart:
 @dataclass(frozen=True)
 class Line:
     """
-    One instance, or with `launch` None what carries the run's tag and is no instance of its ledger.
+    One instance of the ledger; or, with `launch` None, a charge with the run's tag for something else.
 
-    `why` says what speaks for itself in `unexplained_usd`; "" where that is zero.
+    `why` says what is known about `unexplained_usd`; "" if that is zero.
     """
 
     launch: int | None
@@ -101,7 +101,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """All lines about a run: its instances in the order of their launches, then what the ledger does not know."""
+    """All lines about a run: its instances in the order of launches, then what the ledger does not know."""
 
     statement: Statement
     lines: tuple[Line, ...]
@@ -116,7 +116,7 @@ class Reconciliation:
 
     @property
     def parts(self) -> tuple[ExplainedPart, ...]:
-        """One for each reason that is met."""
+        """The sum for each reason that occurs."""
         sums = {
             reason: _sum(part.usd for line in self.lines for part in line.parts if part.reason is reason)
             for reason in Reason
@@ -130,13 +130,13 @@ class Reconciliation:
 
 
 def line_filter(state: RunState) -> LineFilter:
-    """What to look for in a bill."""
+    """Selects this run's lines of a bill."""
     ids = {_instance_id(launch) for launch in state.launches.values()} - {""}
     return LineFilter(state.created.uid, frozenset(ids))
 
 
 def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconciliation:
-    """Every instance of the run and every charge about it, in exactly one line each."""
+    """Each instance of the run, and each charge about it, is in exactly one line."""
     launches = {_instance_id(launch): launch for launch in state.launches.values() if _instance_id(launch)}
     by_resource: dict[str, list[Charge]] = {}
     beside = tuple(charge for charge in statement.charges if charge.kind in _ATTACHED)
@@ -156,7 +156,7 @@ def reconcile(state: RunState, statement: Statement, now: datetime) -> Reconcili
 
 
 def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...], now: datetime) -> Line:
-    """Disks, addresses and traffic of the whole run: no bill says whose they were."""
+    """Disks, addresses and traffic of the whole run: no bill says to which instance they belonged."""
     rule = state.created.billing
     whole, disks_too, alone = (
         _sum(launch.meter(each).cost_until(_until(launch, now)) for launch in state.launches.values())
@@ -166,7 +166,7 @@ def _attached(state: RunState, statement: Statement, charges: tuple[Charge, ...]
     theirs = {kind: _sum(charge.amount_usd for charge in charges if charge.kind is kind) for kind in _ATTACHED}
     why = ""
     if ours[ChargeKind.VOLUME] and theirs[ChargeKind.VOLUME] > DISKS_MOST * ours[ChargeKind.VOLUME]:
-        why = f"disks cost more than {DISKS_MOST} times what the ledger says: one may have outlived its instance"
+        why = f"disks cost more than {DISKS_MOST} times what the ledger says: a disk may have outlived its instance"
     parts = [
         ExplainedPart(Reason.NOT_IN_FILE if statement.spot_only else _BY_KIND[kind], theirs[kind] - ours[kind])
         for kind in _ATTACHED
@@ -198,7 +198,7 @@ def _sum(amounts: Iterable[Decimal]) -> Decimal:
 
 
 def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
-    """What is not the instance itself, by reason."""
+    """The charges that are not for the instance itself, by reason."""
     sums: dict[Reason, Decimal] = {}
     for charge in charges:
         if charge.kind in _BY_KIND and charge.amount_usd:
@@ -208,7 +208,7 @@ def _beside_usage(charges: Iterable[Charge]) -> tuple[ExplainedPart, ...]:
 
 
 def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
-    """What the ledger has no line for: a tax is explained by what it is, an instance is not."""
+    """The line of a resource that the ledger does not know. A tax explains itself, an instance does not."""
     unknown = {charge.what for charge in charges if charge.kind not in _BY_KIND}
     return Line(
         launch=None,
@@ -217,13 +217,13 @@ def _not_in_ledger(resource: str, charges: tuple[Charge, ...]) -> Line:
         ours_usd=ZERO,
         theirs_usd=_sum(charge.amount_usd for charge in charges),
         parts=_beside_usage(charges),
-        why=f"the run's tag is on it, and the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
+        why=f"it has the run's tag, but the ledger does not know it: {', '.join(sorted(unknown))}" if unknown else "",
         charges=charges,
     )
 
 
 class _InstanceLine:
-    """One instance of the ledger against the lines about it."""
+    """Compares one instance of the ledger with the charges for it."""
 
     def __init__(
         self, state: RunState, launch: Launch, statement: Statement, charges: tuple[Charge, ...], now: datetime
@@ -258,7 +258,7 @@ class _InstanceLine:
         )
 
     def _by_rule(self, ours: Decimal, in_file: Decimal) -> Iterator[ExplainedPart]:
-        """From what the ledger says to what the published rule makes of it, and to what of that the file can have."""
+        """The steps from the ledger's cost to the published rule's, and on to the part that the file can have."""
         minimum = self._cost(replace(self._rule, minimum_s=self._published.minimum_s))
         expected = self._cost(self._published)
         yield ExplainedPart(Reason.MINIMUM, minimum - ours)
@@ -278,11 +278,11 @@ class _InstanceLine:
 
     @property
     def _began(self) -> datetime:
-        """When the meter began by the ledger; its end where it never did."""
+        """When the meter began, by the ledger; the end if it never did."""
         return self._until if self._launch.billed_from is None else self._launch.billed_from
 
     def _in_file(self, meter: Meter) -> Decimal:
-        """What of its bill falls into the hours that the file has."""
+        """The part of its cost in the hours that the file covers."""
         since, until = self._statement.since, self._statement.until
         if since is None or until is None or self._absent:
             return ZERO
@@ -291,7 +291,7 @@ class _InstanceLine:
         return max(ZERO, last - (meter.cost_until(since) if since < self._until else last))
 
     def _reason(self, residual: Decimal, in_file: Decimal) -> Reason | None:
-        """What explains a difference in the metered time itself; None where nothing does."""
+        """The reason for a difference in the metered time itself; None if there is none."""
         if abs(residual) <= self._tolerance():
             return Reason.ROUNDING
         if residual == -in_file and self._may_be_free:
@@ -306,14 +306,14 @@ class _InstanceLine:
 
     @property
     def _may_be_free(self) -> bool:
-        """The cloud may have ended what the ledger takes for ended otherwise, but not what we have terminated."""
+        """Whether the cloud may have ended it early. The ledger may give another end, but not that we terminated it."""
         gone = self._launch.gone
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
         return (gone.ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
 
     def _starting(self) -> Decimal:
-        """What the time from the launch until the machine ran our code costs by the ledger."""
+        """What the ledger counts for the time from the launch until the machine ran our code."""
         if self._launch.attempt is None:
             return ZERO
         return metered(self._launch.prices, self._began, self._state.attempts[self._launch.attempt].booted_at)
@@ -325,15 +325,15 @@ class _InstanceLine:
         if residual and not in_file:
             yield "charged for hours in which the ledger says that nothing is owed"
         elif residual and not self._usage:
-            yield "the file has its hours, and no line for it"
+            yield "the file covers its hours, but has no line for it"
         elif residual:
             yield from self._measured()
 
     def _measured(self) -> Iterator[str]:
-        """Whether time or price differs, where the file says for how long it charged."""
+        """Whether time or price differs, if the file gives the charged time."""
         hours = [charge.hours for charge in self._usage if charge.hours is not None]
         if not hours or not sum(hours):
-            yield "another amount for its hours"
+            yield "a different amount for its hours"
             return
         theirs = _sum(hours)
         ours = exact_seconds(max(timedelta(0), self._covered())) / _SECONDS_PER_HOUR
@@ -345,7 +345,7 @@ class _InstanceLine:
             yield f"charged at ${rate:.6f}/h, by the ledger {prices}/h"
 
     def _covered(self) -> timedelta:
-        """For how long it ran by the ledger in the hours that the file has."""
+        """How long it ran, by the ledger, in the hours that the file covers."""
         assert self._statement.since is not None
         assert self._statement.until is not None
         return min(self._until, self._statement.until) - max(self._began, self._statement.since)

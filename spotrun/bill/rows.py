@@ -1,9 +1,9 @@
 """
-Rows of a bill's file, one after another, as their columns' text: CSV, tab-separated, JSON (an array, or an object a
-line) and Parquet; the first three also gzipped. A file of any length is read in little memory, a JSON array excepted.
+Reads the rows of a bill's file one after another: CSV, tab-separated, JSON (an array, or one object a line) and
+Parquet; the first three also gzipped. Only a JSON array takes memory that grows with the file.
 
 Column names differ between generations of the same export (`lineItem/UsageType`, `line_item_usage_type`,
-`service.description`): here all of them are `line_item_usage_type`.
+`service.description`). Here they all have the form `line_item_usage_type`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EXPORT_ANEW = "export the file again: this one is damaged, or was edited"
 
 
 class BillRow:
-    """One row, and where it stands, so that a fault in it can be named."""
+    """One row with its file and line, so that an error can name them."""
 
     def __init__(self, path: Path, line: int, columns: Mapping[str, Any]) -> None:
         self.path = path
@@ -46,13 +46,13 @@ class BillRow:
 
     @property
     def content(self) -> str:
-        """All that it says, wherever it stands."""
+        """All columns of the row as text, without its file and line."""
         return repr(sorted(self._columns.items()))
 
     def raw(self, column: str) -> Any:
         """
         Raises:
-            SpecInvalid: there is no such column.
+            SpecInvalid: the row has no such column.
         """
         if column not in self._columns:
             raise self.refuse(f"has no column {column}", f"export it with {column}")
@@ -63,28 +63,28 @@ class BillRow:
         return "" if value is None else str(value)
 
     def amount(self, column: str, unit: str = "") -> Decimal:
-        """A number, exactly as it was written; `unit` may follow it."""
+        """A number, exactly as the file has it; `unit` may follow it."""
         text = self.text(column).removesuffix(unit).strip()
         try:
             number = Decimal(text)
         except InvalidOperation:
             number = Decimal("NaN")
         if not number.is_finite() or abs(number) > AMOUNT_MAX:
-            raise self.refuse(f"{column} is {shown(text)!r}, which is no amount", EXPORT_ANEW)
+            raise self.refuse(f"{column} is {shown(text)!r}, which is not an amount", EXPORT_ANEW)
         return number
 
     def moment(self, column: str) -> datetime:
-        """A time; one without a zone is UTC, as in all of these exports."""
+        """A time. Without a zone it is UTC, as in all these exports."""
         value = self.raw(column)
         if not isinstance(value, datetime):
             try:
                 value = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
             except ValueError:
-                raise self.refuse(f"{column} is {shown(value)!r}, which is no time", EXPORT_ANEW) from None
+                raise self.refuse(f"{column} is {shown(value)!r}, which is not a time", EXPORT_ANEW) from None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
     def structure(self, column: str) -> Any:
-        """Lists and maps; in a CSV they are JSON text. None where the column is absent or empty."""
+        """A list or a map, which a CSV holds as JSON text. None if the column is absent or empty."""
         value = self._columns.get(column)
         if not isinstance(value, str):
             return value
@@ -92,13 +92,13 @@ class BillRow:
             return json.loads(value, parse_float=Decimal) if value.strip() else None
         except ValueError:
             raise self.refuse(
-                f"{column} is {shown(value)!r}, which is no JSON", f"export it as TO_JSON_STRING({column})"
+                f"{column} is {shown(value)!r}, which is not JSON", f"export it as TO_JSON_STRING({column})"
             ) from None
 
 
 class DuplicateLines:
     """
-    Keeps the files of a bill apart: a line that another of them has too would be counted twice.
+    Refuses a line that two files of a bill have, because it would be counted twice.
 
     AWS, for one, may keep every version of a month's report beside the newest.
     """
@@ -109,20 +109,20 @@ class DuplicateLines:
     def check(self, row: BillRow) -> None:
         """
         Raises:
-            SpecInvalid: names both files.
+            SpecInvalid: another file has this line; the message names both.
         """
         before = self._seen.setdefault(row.content, row.path)
         if before != row.path:
-            message = f"has the same line as {before}: they are versions of one report, not its parts"
+            message = f"has the same line as {before}; they are versions of one report, not parts of it"
             raise row.refuse(message, "name the files of its newest version only, each once")
 
 
 def files_of(patterns: Iterable[str]) -> list[Path]:
     """
-    The files that `patterns` name, in order and each once: a name, or one with `*`, `?`, `[…]` or `**` in it.
+    The files that `patterns` name, in order, each once. A pattern may contain `*`, `?`, `[…]` and `**`.
 
     Raises:
-        SpecInvalid: one names nothing.
+        SpecInvalid: a pattern matches no file.
     """
     found: dict[Path, Path] = {}
     for pattern in patterns:
@@ -141,10 +141,10 @@ def column_name(name: str) -> str:
 
 def read_rows(path: Path) -> Iterator[BillRow]:
     """
-    The rows of a CSV, JSON or Parquet file; which of them it is, its first bytes tell.
+    The rows of a CSV, JSON or Parquet file; the file's first bytes tell its format.
 
     Raises:
-        SpecInvalid: the file cannot be read, or a row is damaged; names file and line.
+        SpecInvalid: the file cannot be read, or a row is damaged; the message names file and line.
     """
     start = _first_bytes(path)
     if start[:4] == _PARQUET:
@@ -153,7 +153,7 @@ def read_rows(path: Path) -> Iterator[BillRow]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, gzipped or not, each with its number; lines of blanks are left out."""
+    """The lines of a text file, gzipped or not, each with its number; blank lines are left out."""
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -174,7 +174,7 @@ def _first_bytes(path: Path) -> bytes:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """A text file, gzipped or not, whose faults are told as ours."""
+    """A text file, gzipped or not. Its faults become SpecInvalid."""
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
@@ -199,7 +199,7 @@ def _csv_rows(path: Path) -> Iterator[BillRow]:
         try:
             header = [column_name(name) for name in next(reader, [])]
             if len(header) < 2:
-                raise SpecInvalid(f"{path}:1: has no line of column names", hint=NAME_IT)
+                raise SpecInvalid(f"{path}:1: has no line with column names", hint=NAME_IT)
             for cells in reader:
                 if cells:
                     yield _csv_row(path, reader.line_num, header, cells)
@@ -209,7 +209,7 @@ def _csv_rows(path: Path) -> Iterator[BillRow]:
 
 def _csv_row(path: Path, line: int, header: list[str], cells: list[str]) -> BillRow:
     if len(cells) != len(header):
-        message = f"{path}:{line}: has {len(cells)} columns, and its first line names {len(header)}"
+        message = f"{path}:{line}: has {len(cells)} columns; the first line names {len(header)}"
         raise SpecInvalid(message, hint=EXPORT_ANEW)
     return BillRow(path, line, dict(zip(header, cells, strict=True)))
 
@@ -227,11 +227,11 @@ def _objects(path: Path, texts: Iterable[tuple[int, str]]) -> Iterator[BillRow]:
         try:
             found = json.loads(text, parse_float=Decimal)
         except ValueError as error:
-            raise SpecInvalid(f"{path}:{line}: is no JSON: {error}", hint=EXPORT_ANEW) from error
+            raise SpecInvalid(f"{path}:{line}: is not JSON: {error}", hint=EXPORT_ANEW) from error
         whole = isinstance(found, list)
         for index, one in enumerate(found if whole else [found], 1):
             if not isinstance(one, dict):
-                raise SpecInvalid(f"{path}:{line}: {shown(one)} is no object", hint=EXPORT_ANEW)
+                raise SpecInvalid(f"{path}:{line}: {shown(one)} is not an object", hint=EXPORT_ANEW)
             yield BillRow(path, index if whole else line, dict(_flat(one)))
 
 
@@ -259,4 +259,4 @@ def _parquet_rows(path: Path) -> Iterator[BillRow]:
                 line += 1
                 yield BillRow(path, line, dict(zip(names, found.values(), strict=True)))
     except (ArrowException, OSError) as error:
-        raise SpecInvalid(f"{path}: is no readable Parquet file: {error}", hint=EXPORT_ANEW) from error
+        raise SpecInvalid(f"{path}: is not a readable Parquet file: {error}", hint=EXPORT_ANEW) from error

@@ -180,7 +180,7 @@ def test_a_disk_that_outlived_its_instance_is_not_explained(tmp_path: Path) -> N
     lines = billed(history)
     lines.append(beside(lines[0], "vol-0123", "Usage", "USE2-EBS:VolumeUsage.gp3", "8.0000000000"))
     (found,) = by_report(history, lines, tmp_path).unexplained
-    assert found.why == "disks cost more than 3 times what the ledger says: one may have outlived its instance"
+    assert found.why == "disks cost more than 3 times what the ledger says: a disk may have outlived its instance"
 
 
 def test_minimum_and_first_hour_come_from_the_clouds_rule_where_the_ledger_had_another(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_what_nothing_explains_is_named(tmp_path: Path, fault: str) -> None:
             [replace(lines[0], seconds=lines[0].seconds + 900), *lines[1:]],
             "metered for 9391 s, by the ledger 8491 s",
         ),
-        "missing": ([line for line in lines if line.capacity is ON_DEMAND], "the file has its hours, and no line"),
+        "missing": ([line for line in lines if line.capacity is ON_DEMAND], "the file covers its hours, but has no line"),
         "unforgiven": (
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
             "the ledger says that nothing is owed",
@@ -320,7 +320,7 @@ def test_the_spot_data_feed_knows_spot_only_and_its_own_rounding(tmp_path: Path,
     assert (third.theirs_usd, third.explained_usd) == (0, -third.ours_usd)
     path.write_text(spot_data_feed([replace(line, seconds=line.seconds * 2) for line in billed(history)]))
     changed = against(history, aws.read_spot_data_feed([path], line_filter(history.state)))
-    assert [line.why for line in changed.unexplained] == ["another amount for its hours"]
+    assert [line.why for line in changed.unexplained] == ["a different amount for its hours"]
 
 
 # -- Google Cloud ------------------------------------------------------------------------------------------------------
@@ -375,7 +375,8 @@ def test_a_damaged_file_is_told_by_name_line_and_fault(tmp_path: Path) -> None:
         return damaged(write_csv(cur, [rows[0], {**rows[1], column: value}]))
 
     assert (
-        changed("lineItem/UnblendedCost", "1,5") == "cur.csv:3: line_item_unblended_cost is '1,5', which is no amount"
+        changed("lineItem/UnblendedCost", "1,5")
+        == "cur.csv:3: line_item_unblended_cost is '1,5', which is not an amount"
     )
     assert "cur.csv:3: line_item_unblended_cost is 'NaN'" in changed("lineItem/UnblendedCost", "NaN")
     assert "cur.csv:3: line_item_usage_end_date is 'soon'" in changed("lineItem/UsageEndDate", "soon")
@@ -383,22 +384,22 @@ def test_a_damaged_file_is_told_by_name_line_and_fault(tmp_path: Path) -> None:
     bare = [{key: value for key, value in row.items() if key != "lineItem/UsageType"} for row in rows]
     assert damaged(write_csv(cur, bare)) == "cur.csv:2: has no column line_item_usage_type"
     cur.write_text(cur.read_text().splitlines()[0] + "\na,b,c\n")
-    assert damaged(cur).startswith("cur.csv:2: has 3 columns, and its first line names ")
+    assert damaged(cur).startswith("cur.csv:2: has 3 columns; the first line names ")
     write_csv(cur, rows)
     cur.write_bytes(gzip.compress(cur.read_bytes())[:-20])
     assert "cannot read cur.csv" in damaged(cur)
     cur.write_bytes(b"PAR1 and no more")
-    assert "no readable Parquet file" in damaged(cur)
+    assert "not a readable Parquet file" in damaged(cur)
     assert "No such file" in damaged(tmp_path / "nowhere" / "cur.csv")
 
     feed.write_text(spot_data_feed(billed(stormy())).replace("\t", " "))
-    assert damaged(feed) == "feed.tsv:3: has 1 fields between tabs, and a line of the feed 9"
+    assert damaged(feed) == "feed.tsv:3: has 1 fields between tabs; a line of the feed has 9"
     feed.write_text(spot_data_feed(billed(stormy())).replace("USD\t1\n", "EUR\t1\n"))
     assert "which is not in USD" in damaged(feed)
 
     good = billing_export(billed(stormy()))
     export.write_text(json.dumps(good[0]) + "\n{oops\n")
-    assert damaged(export).startswith("gcp.json:2: is no JSON")
+    assert damaged(export).startswith("gcp.json:2: is not JSON")
     write_json_lines(export, [good[0], {**good[1], "credits": [{"name": "x"}]}])
     assert damaged(export) == "gcp.json:2: has a credit without an amount"
 
