@@ -1,1 +1,1 @@
-"""How runs are shown: on a terminal, as JSON and CSV, and as HTML."""
+"""Shows runs: on a terminal, as JSON and CSV, and as HTML."""

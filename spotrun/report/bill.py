@@ -1,4 +1,4 @@
-"""`spotrun bill` for people and for machines: our ledger, the cloud's statement, and each difference by its reason."""
+"""`spotrun bill` as text and as JSON: our ledger, the cloud's statement, and each difference with its reason."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
 from spotrun.report.machine_readable import usd_text
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 
-SCOPE = "Instances, their disks and addresses: what the bucket charges for storage and requests carries no run's tag."
+SCOPE = (
+    "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
+)
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison; it needs 80 columns, and no terminal."""
+    """Print the comparison; it fits 80 columns, and needs no terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -74,7 +76,7 @@ def _cells(line: Line) -> list[str]:
 
 
 def _dollars(amount: Decimal) -> str:
-    """Differences are small, so six places; a smaller one is still no zero."""
+    """Six decimals, because differences are small; ten if that would show zero."""
     if not amount:
         return NOTHING
     text = f"{abs(amount):.6f}" if abs(amount) >= Decimal("0.0000005") else f"{abs(amount):.10f}"
@@ -82,7 +84,7 @@ def _dollars(amount: Decimal) -> str:
 
 
 def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:
-    """What `spotrun bill --json` prints; dollars are decimal strings, exact."""
+    """What `spotrun bill --json` prints. Dollars are exact decimal strings."""
     statement = found.statement
     return {
         "run": plain(run),
@@ -138,5 +140,5 @@ def _charge(charge: Charge) -> dict[str, Any]:
 
 
 def _exact(amount: Decimal) -> str:
-    """As exact as it is: a cloud may write more places than our nano-dollars."""
+    """The exact amount: a cloud may write more decimals than our nano-dollars."""
     return usd_text(amount) if amount == round(amount, 9) else f"{amount:f}"

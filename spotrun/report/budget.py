@@ -1,4 +1,4 @@
-"""A budget in words: what is spent of it, and when the rest will be."""
+"""A budget in words: how much is spent, and when the rest will be."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from spotrun.run.state import RunState
 def budget_forecast(
     state: RunState, summary: RunSummary, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast | None:
-    """None for a run without a budget."""
+    """The forecast for a run's budget; None for a run without one."""
     budget_usd = state.created.budget_usd
     return None if budget_usd is None else forecast_spending(summary, budget_usd, now, epochs_total)
 
 
 def budget_line(found: BudgetForecast) -> str:
-    """`$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC`; without a forecast where there is none."""
+    """`$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC`; without a forecast if there is none."""
     whole = f"{found.budget_usd:f}"
     return f"{dollars(found.spent_usd)} of ${whole}" + passing(found.passes_at, found.epoch, "it")
 
 
 def passing(at: datetime | None, epoch: int | None, what: str) -> str:
-    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty where it does not."""
+    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"

@@ -33,14 +33,14 @@ _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 
 @dataclass(frozen=True)
 class Compared:
-    """One run of several. `ratio_to_first`: its dollars over those of the first run; None where that paid nothing."""
+    """One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing."""
 
     summary: RunSummary
     ratio_to_first: float | None
 
 
 def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
-    """The runs in the order given, each measured against the first."""
+    """The runs in the given order, each compared with the first."""
     return tuple(Compared(summary, _ratio(summary, summaries[0])) for summary in summaries)
 
 
@@ -51,17 +51,17 @@ def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
 
 
 def show(summaries: Sequence[RunSummary], console: Console | None = None) -> None:
-    """Print the comparison: figures downwards, runs across."""
+    """Print the comparison: a row for each figure, a column for each run."""
     print_figures(side_by_side(summaries), console)
 
 
 def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
-    """What `spotrun compare --json` prints, as plain values: the runs in the order given, totals only."""
+    """What `spotrun compare --json` prints, as plain values: the totals of the runs in the given order."""
     return {"runs": [_figures(run) for run in comparison(summaries)]}
 
 
 def trend(summaries: Sequence[RunSummary]) -> str:
-    """How the runs of one name went, the oldest first: a line for each key figure, with its change from the first."""
+    """How key figures changed over the runs of one name, oldest first: a line each, with the change from the first."""
     by_name: dict[str, list[tuple[Decimal | float | None, str]]] = {
         "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
         "cost per epoch": [(run.usd_per_epoch, optional_dollars(run.usd_per_epoch)) for run in summaries],
@@ -85,7 +85,7 @@ def csv(summaries: Sequence[RunSummary]) -> str:
 
 
 def markdown(summaries: Sequence[RunSummary]) -> str:
-    """The table of `show` for a pull request or a wiki."""
+    """The table of `show` as Markdown, for a pull request or a wiki."""
     runs = comparison(summaries)
     rows = [["", *(plain(run.summary.run) for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [[label.strip(), *(figure(run) for run in runs)] for section in _SECTIONS for label, figure in section]
@@ -94,12 +94,12 @@ def markdown(summaries: Sequence[RunSummary]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Markdown's own signs as themselves: a name is no link, no picture and no tag."""
+    """Escape Markdown's signs, so that a name cannot become a link, a picture or a tag."""
     return _SIGNS.sub(r"\\\g<0>", text)
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """What the figures of all of them rest on, each once."""
+    """The assumptions behind the figures of all runs, each once."""
     lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
     return "; ".join(lines)
 

@@ -1,4 +1,4 @@
-"""A decision as it is told, and many of them in few lines."""
+"""A decision in words, and many decisions in few lines."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any
 
 PAIRS_MAX = 3
-"""So many refusals in a row are each told; more are not, to people."""
+"""This many refusals in a row are each shown to people; more are shortened."""
 REFUSED = "refused"
-"""The kind of a launch given up as the cloud said no."""
+"""The kind of decision for a launch that the cloud refused."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """`number` is the entry that the decision became, or that brought it about; `kind` one word for programs."""
+    """`number` is the ledger entry of the decision, or of its cause. `kind` is a word for programs."""
 
     number: int
     at: datetime
@@ -26,7 +26,7 @@ class Decision:
 
 
 def briefly(made: list[Decision]) -> list[Decision]:
-    """The same with one line for all but the first and the last of many asks in a row that were refused."""
+    """The same decisions, but with one line for all refused requests in a row except the first and the last."""
     told: list[Decision] = []
     rest = made
     while rest:
@@ -34,7 +34,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
         if pairs > PAIRS_MAX:
             first, left_out = rest[:2], rest[2 : 2 * pairs - 2]
             entries = f"entries {left_out[0].number} to {left_out[-1].number}"
-            words = f"asked {pairs - 2} times more, each time in vain ({entries})"
+            words = f"asked {pairs - 2} more times, and was refused each time ({entries})"
             told += [*first, Decision(left_out[0].number, left_out[0].at, REFUSED, words)]
             rest = rest[2 * pairs - 2 :]
         told += rest[:2] if pairs else rest[:1]
@@ -43,7 +43,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
 
 
 def _refused_in_a_row(made: list[Decision]) -> int:
-    """How many asks at the beginning were each followed by their refusal."""
+    """How many requests at the beginning were each followed by their refusal."""
     pairs = 0
     while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
         pairs += 1

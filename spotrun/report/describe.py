@@ -1,4 +1,4 @@
-"""Each event as a sentence for people. Text from the outside is stripped of control characters here."""
+"""Each event as a sentence for people. Control characters in text from outside are made visible here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DETAIL_MAX = 300
 
 
 def describe(entry: Entry) -> str:
-    """What happened, in a sentence without time and number."""
+    """What happened, as a sentence without time and entry number."""
     return plain(" ".join(_SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
 
 
 def timestamp(at: datetime) -> str:
-    """As lines about a run begin: `11-22 02:10:05`, in UTC. A run may last for days."""
+    """A UTC time as lines about a run begin with it: `11-22 02:10:05`. A run may last for days."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
@@ -31,7 +31,7 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as people say it, to the second."""
+    """A duration for people: `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
 
 
@@ -70,11 +70,13 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
     if not event.work_left_s:
         return "the deadline has passed"
     late = span((event.expected_at - event.deadline_at).total_seconds())
-    return f"the deadline cannot be met: {span(event.work_left_s)} of work are left, {late} too much even on demand"
+    return (
+        f"the deadline cannot be met: {span(event.work_left_s)} of work is left, and even on demand it ends {late} late"
+    )
 
 
 def _budget_nearly_spent(event: ev.BudgetNearlySpent) -> str:
-    return f"{dollars(event.spent_usd)} are spent{passing(event.passes_at, event.epoch, 'the budget')}"
+    return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget')}"
 
 
 def _resumed(event: ev.ResumedFrom) -> str:
@@ -109,13 +111,13 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.RunCreated: _created,
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
     ev.ResumeRequested: lambda event: f"resume requested by {event.by}",
-    ev.PruneRequested: lambda event: f"no more than {event.keep} of these checkpoints to be kept, asks {event.by}",
+    ev.PruneRequested: lambda event: f"{event.by} asks to keep at most {event.keep} of these checkpoints",
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
-    ev.GuardArmed: lambda event: f"the instance of launch {event.launch} has its guard by now",
+    ev.GuardArmed: lambda event: f"the instance of launch {event.launch} now has its guard",
     ev.LaunchClosed: _closed,
-    ev.DrainRequested: lambda event: f"the attempt is to hand over ({event.reason})",
-    ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} is to end{_detail(event.detail)}",
+    ev.DrainRequested: lambda event: f"the attempt has to hand over ({event.reason})",
+    ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} has to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,
     ev.BudgetNearlySpent: _budget_nearly_spent,
@@ -138,5 +140,5 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """Text of several lines that cannot move a cursor or change a colour; tabs and line ends stay."""
+    """Text of several lines without what could move a cursor or change a colour; tabs and line ends stay."""
     return _UNPRINTABLE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -1,4 +1,4 @@
-"""A forecast as a table, a picture of its costs, and JSON. Dollars and seconds are rounded; endless is null."""
+"""A forecast as tables, a picture of its costs, and JSON, where dollars and seconds are rounded and never is null."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 
 
 def heading(plan: Plan) -> str:
-    """What is planned for."""
+    """The job that the forecast is for."""
     due = "" if plan.time_left is None else f", to be done in {short_duration(plan.time_left)}"
     return f"{short_duration(plan.work)} of work{due}"
 
@@ -36,7 +36,7 @@ def cost_cells(plan: Plan, row: Forecast) -> list[str]:
 
 
 def time_columns(plan: Plan) -> list[str]:
-    """Without a deadline nothing is late."""
+    """The names in `TIMES`; without a deadline, no run can be late."""
     return [name for name in TIMES if name != "late" or plan.time_left is not None]
 
 
@@ -56,7 +56,7 @@ def cost_table(plan: Plan) -> Table:
 
 def time_table(plan: Plan) -> Table:
     columns = ["markets", *time_columns(plan)]
-    table = figures_table("When it is done, and what it stands still for", "strategy", columns)
+    table = figures_table("When it is done, and why it stands still", "strategy", columns)
     for row in plan.forecasts:
         add_row(table, [row.strategy, row.market, *time_cells(plan, row)])
     return table
@@ -71,12 +71,12 @@ def lasting(seconds: float) -> str:
 
 
 def chance(share: float | None) -> str:
-    """A chance that is there is never shown as none."""
+    """A small chance is never shown as none."""
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
 def cost_picture(plan: Plan) -> str:
-    """Per row a line from P5 to P95 of the cost, with P50 marked, all to one scale that begins at zero."""
+    """A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero."""
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
     label = max(len(f"{row.strategy}, {row.market}") for row in plan.forecasts)
     lines = [f"{f'{row.strategy}, {row.market}':{label}} |{_bar(row, most)}" for row in plan.forecasts]
@@ -114,7 +114,7 @@ def figures_of(row: msgspec.Struct) -> dict[str, Any]:
 
 
 def show(plan: Plan, *, known: bool) -> None:
-    """All of it on the terminal. `known`: the specification itself says how long the work takes."""
+    """Print all of it. `known`: the job itself says how long the work takes."""
     print_figures(cost_table(plan))
     print()
     print_figures(time_table(plan))
@@ -126,4 +126,4 @@ def show(plan: Plan, *, known: bool) -> None:
     print(plan.assumed)
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
-        print(f"A run that is not told how long it takes begins on demand; write {advice}")
+        print(f"A job that does not say how long it takes begins on demand; write {advice}")

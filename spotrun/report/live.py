@@ -1,4 +1,4 @@
-"""A run while somebody watches: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run while it goes on: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from spotrun.spec.model import RunSpec
 
 EVENTS_SHOWN = 10
 PLAIN_EVERY_S = 10.0
-"""System time between two progress lines where nothing else happens."""
+"""System time between two progress lines if nothing else happens."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
-    """The live screen on a terminal, plain lines where output goes to a file or a pipe."""
+    """A live screen on a terminal, plain lines if the output goes to a file or a pipe."""
     kind = LiveView if sys.stdout.isatty() else PlainView
     return kind(ledger, clock, spec, run_id)
 
@@ -47,7 +47,7 @@ class _Watching:
 
 
 class PlainView(_Watching, Lines[Tick]):
-    """A line for each event, and one for the progress now and then."""
+    """A line for each event, and now and then one for the progress."""
 
     _told = 0
     _progress_at = 0.0
@@ -74,7 +74,7 @@ class PlainView(_Watching, Lines[Tick]):
 
 
 class LiveView(_Watching, Screen[Tick]):
-    """One screen that is redrawn: progress, where it runs, the bill so far, and what happens."""
+    """One screen that is redrawn: progress, where the run trains, the bill so far, and the newest events."""
 
     def __init__(self, ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> None:
         _Watching.__init__(self, ledger, clock, spec, run_id)
@@ -130,7 +130,7 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
-    """Without the checkpoints that retire all the time; `spotrun events` has them."""
+    """The entries without retired checkpoints, which are frequent; `spotrun events` shows them."""
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired)]
 
 
@@ -139,7 +139,7 @@ def event_line(entry: Entry) -> str:
 
 
 def _fraction(hint: AgentHint) -> float:
-    """How much of the whole training is done; of this epoch, where nobody knows how many there will be."""
+    """The part of the whole training that is done; the part of this epoch, if the number of epochs is unknown."""
     within = hint.batch / hint.batches if hint.batches else 0.0
     return min(1.0, (hint.epoch + within) / hint.epochs if hint.epochs else within)
 
@@ -153,7 +153,7 @@ def _position(hint: AgentHint | None) -> str:
 
 
 def _where(state: RunState) -> str:
-    """Where it trains and, while an instance is on its way, where that will be."""
+    """Where the run trains, and where an instance is starting, if one is."""
     places = [] if state.current is None else [_place(state.launch_of(state.current))]
     if state.pending_launch is not None:
         places.append(f"starting {_place(state.pending_launch)}")

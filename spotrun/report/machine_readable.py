@@ -1,7 +1,7 @@
 """
-The account for machines: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1.
+A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1.
 
-The keys are a promise: others read them.
+The keys do not change: other programs read them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 
 def figures(account: Account) -> dict[str, Any]:
-    """One stretch of a run under the keys of the report; `epoch` is None for what is unfinished and for the total."""
+    """One part of a run under the keys of the report. `epoch` is None for the unfinished part and for the total."""
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
         "cost_usd": usd_text(account.cost_usd),
@@ -56,17 +56,17 @@ def figures(account: Account) -> dict[str, Any]:
     }
 
 
-def _interruption(told: Interruption) -> dict[str, Any]:
-    """None for what was not: no notice, no checkpoint to go on from, no new step yet."""
+def _interruption(found: Interruption) -> dict[str, Any]:
+    """A figure is None if there was no notice, no checkpoint to resume from, or no new step yet."""
     return {
-        "attempt": told.attempt,
-        "at": told.at.isoformat(),
-        "offering": plain(str(told.offering)),
-        "notice_lead_s": _seconds(told.notice_lead),
-        "detection_s": told.detection.total_seconds(),
-        "commit_age_s": _seconds(told.commit_age),
-        "steps_lost": told.steps_lost,
-        "to_first_step_s": _seconds(told.to_first_step),
+        "attempt": found.attempt,
+        "at": found.at.isoformat(),
+        "offering": plain(str(found.offering)),
+        "notice_lead_s": _seconds(found.notice_lead),
+        "detection_s": found.detection.total_seconds(),
+        "commit_age_s": _seconds(found.commit_age),
+        "steps_lost": found.steps_lost,
+        "to_first_step_s": _seconds(found.to_first_step),
     }
 
 
@@ -75,13 +75,13 @@ def _seconds(duration: timedelta | None) -> float | None:
 
 
 def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
-    """What a set-up took; `how`: the command was "run", or what it had made was "unpacked"."""
+    """How long a set-up took. `how`: the command was "run", or its kept files were "unpacked"."""
     how, size_bytes = plain(setup.how), setup.packed_bytes
     return {"attempt": attempt, "how": how, "seconds": round(setup.seconds, 3), "packed_bytes": size_bytes}
 
 
 def report_csv(summary: RunSummary) -> str:
-    """One row for each completed epoch, one for what is unfinished, one for the total."""
+    """A row for each completed epoch, one for the unfinished part, one for the total."""
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
     rows = [*whole["epochs"], {**whole["unfinished"], "epoch": "unfinished"}, total]
@@ -102,7 +102,7 @@ def rounded(share: float | None) -> float | None:
 
 
 def _flat(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The seconds of downtime each under a key of its own."""
+    """The figures with each kind of downtime under a key of its own."""
     flat = {key: value for key, value in figures.items() if key != "downtime_s"}
     return flat | {f"{cause}_s": seconds for cause, seconds in figures["downtime_s"].items()}
 
@@ -119,7 +119,7 @@ def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A text that a spreadsheet does not take for a formula."""
+    """The value as a cell that a spreadsheet does not take for a formula."""
     if not isinstance(value, str):
         return value
     text = plain(value)

@@ -29,12 +29,12 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
     if current is None:
         return _without_an_instance(state, spec)
     if current.leaving:
-        return "hands over: the instance is leaving, and another is asked for"
+        return "hands over: the instance is leaving, and spotrun asks for another"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
     until = now + life_left(state, current, now) - kept_for_handover(state.launch_of(current))
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
-    return f"stays {kind}; another instance is asked for at {until:%a %H:%M} UTC, before its time-to-live ends"
+    return f"stays {kind}, and asks for another instance at {until:%a %H:%M} UTC, before the time-to-live ends"
 
 
 def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
@@ -49,24 +49,24 @@ def _without_an_instance(state: RunState, spec: RunSpec) -> str:
     if spec.resources.spot_policy == "on-demand":
         return "asks each on-demand pool in turn"
     if spec.policy.deadline is not None:
-        return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} finds the deadline allows"
+        return f"waits for spot, or goes on demand, as strategy {spec.policy.strategy} decides by the deadline"
     after = span(spec.policy.on_demand_after.total_seconds())
     return f"asks each spot pool in turn; on-demand once spot has been missing for {after}"
 
 
 def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
-    """Without a deadline the cool-down says when; with one, whether what spot saves pays for the way there."""
+    """Without a deadline, the cool-down ends at a time; with one, spot has to save more than the changeover costs."""
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
         at = kept_since(state, current) + spec.policy.return_cooldown
         return f"asks for spot again at {at:%H:%M:%S} UTC" + ("" if sums is None else f": {sums}")
     if spec.policy.strategy != "ours" or sums is None:
-        return f"returns to spot when strategy {spec.policy.strategy} finds that the deadline allows it"
-    return f"returns to spot when its expected life pays for the way there: {sums}"
+        return f"returns to spot when strategy {spec.policy.strategy} decides that the deadline allows it"
+    return f"returns to spot when it is expected to last long enough: {sums}"
 
 
 def _sums(state: RunState, running: Launch) -> str | None:
-    """What an hour on spot saves, at the newest spot price in the ledger, and how long a changeover takes to pay."""
+    """What an hour on spot saves at the newest spot price in the ledger, and after how long that pays a changeover."""
     known = spot_launches(state)
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""The offerings that were considered, with the chosen one ticked: on one screen, as a launch waits for an answer."""
+"""The offerings considered, with the chosen one ticked, on one screen: a launch shows them and waits for an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS_MAX = 15
 
 
 def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> Table:
-    """In their order, the first `ROWS_MAX` of them with the chosen one; the last line counts the rest."""
+    """The first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest."""
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]
     table = Table(title="Offerings considered", title_justify="left", box=None, pad_edge=False)

@@ -1,4 +1,4 @@
-"""All runs at a glance: a table, and the same for somebody who watches."""
+"""All runs in a table, once or updated while somebody watches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def notes(rows: Rows) -> list[str]:
-    """Whose costs are simulated, what went wrong, and what comes next."""
+    """Notes below the table: simulated costs, what went wrong, and what comes next."""
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
@@ -46,7 +46,7 @@ def notes(rows: Rows) -> list[str]:
 
 
 def prices(rows: Rows) -> list[str]:
-    """What an hour has cost so far, of each run that goes on."""
+    """The hourly price so far of each run that goes on, as a line of bars."""
     by_run = {row["run"]: row.get("prices_usd_per_hour", []) for row in rows if row.get("next")}
     drawn = {
         run: sparkline([None if each is None else Decimal(each) for each in found]) for run, found in by_run.items()
@@ -55,7 +55,7 @@ def prices(rows: Rows) -> list[str]:
 
 
 def watching() -> View[Rows]:
-    """A screen on a terminal, plain lines where output goes to a file or a pipe."""
+    """A screen on a terminal, plain lines if the output goes to a file or a pipe."""
     return _Table() if sys.stdout.isatty() else _Changes()
 
 

@@ -1,4 +1,4 @@
-"""`spotrun offers`: what can be rented, for people and for machines."""
+"""`spotrun offers` as text and as JSON: what a cloud rents out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FIGURES = [
 
 
 def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
-    """Cheapest first, by the hour or by the compute of an hour; what has no such price last."""
+    """Cheapest first, by the hour or by the compute of an hour; quotes without such a price last."""
 
     def by(quote: Quote) -> tuple[bool, Decimal, str, str]:
         hourly = quote.offering.price_usd_per_hour
@@ -46,13 +46,13 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 
 
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
-    """Print the table; notes and what the marks mean below it."""
+    """Print the table, and below it the notes and the meaning of the marks."""
     print_figures(quotes_table(found, order), console)
     print("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:
-    """Where on-demand prices are from, and what could not be read."""
+    """Where the on-demand prices come from, and what could not be read."""
     lists = sorted({quote.offering.price_list for quote in found.quotes} - {""})
     simulated = any(quote.offering.simulated for quote in found.quotes)
     return [
@@ -63,7 +63,7 @@ def legend(found: Quotes) -> list[str]:
 
 
 def quotes_table(found: Quotes, order: Order) -> Table:
-    """A row per zone, type and capacity type. Columns of which nothing is known are left out."""
+    """A row for each zone, type and capacity type. A column without any known value is left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
     extra = [*(["taken in\na month"] if bands else []), *(["quota\nroom"] if quotas else [])]
@@ -83,7 +83,7 @@ def quotes_table(found: Quotes, order: Order) -> Table:
 
 
 def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
-    """On demand the zones of a region cost the same, and are told in one row."""
+    """Groups for one row each: on demand, the zones of a region cost the same."""
     groups: dict[object, list[Quote]] = {}
     for quote in quotes:
         offering = quote.offering
@@ -111,7 +111,7 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
 
 
 def as_json(found: Quotes, order: Order) -> dict[str, Any]:
-    """What `--json` prints. The keys are a promise; dollars are decimal strings, shares are numbers."""
+    """What `--json` prints. The keys do not change; dollars are decimal strings, shares are numbers."""
     cheapest = cheapest_zones(found.quotes)
     quotes = ordered(found.quotes, order)
     return {

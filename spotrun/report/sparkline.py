@@ -1,4 +1,4 @@
-"""What an hour has cost as the run went on, in one line of small bars."""
+"""The hourly price over the time of a run, as one line of small bars."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WIDTH = 24
 
 def hourly_prices(state: RunState, now: datetime, width: int = WIDTH) -> list[Decimal | None]:
     """
-    The hourly price of the newest instance at `width` moments, evenly from the run's creation to now or its end; None
-    where none was rented.
+    The hourly price of the newest instance at `width` evenly spaced moments, from the run's creation to now or its end;
+    None where no instance was rented.
     """
     launches = list(state.launches.values())
     whole = account_end(state, now) - state.created_at
@@ -34,7 +34,7 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
 
 
 def sparkline(prices: Sequence[Decimal | None]) -> str:
-    """A bar each from the least price to the most, a space where there is none; the range is written beside them."""
+    """A bar for each price, a space where there is none, and the range of prices beside them."""
     known = [price for price in prices if price is not None]
     if not known:
         return ""
@@ -44,7 +44,7 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:
-    """The bars alone; nothing where no price is known."""
+    """The bars alone; empty if no price is known."""
     known = [price for price in prices if price is not None]
     return "".join(" " if price is None else _bar(price, min(known), max(known)) for price in prices) if known else ""
 

@@ -1,4 +1,4 @@
-"""A study of strategies on recorded markets, as a table, as CSV and as JSON. Costs are shares of the on-demand bill."""
+"""A study of strategies on recorded markets, as tables, CSV and JSON. Costs are shares of the on-demand bill."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def case_title(case: Case) -> str:
 
 
 def case_table(case: Case, rows: Iterable[Row]) -> Table:
-    """A line per strategy; the bar is the cost, full at the on-demand bill."""
+    """A line for each strategy. Its bar is the cost, full at the on-demand bill."""
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
         bar = "=" * min(BAR_WIDTH, round(row.cost_share * BAR_WIDTH))

@@ -1,4 +1,4 @@
-"""How figures are written for people, and the one look of all tables. No colours that carry meaning, no markup."""
+"""How figures are written for people, and how all tables look. No colour carries meaning, and no markup is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNBOUNDED = 10_000
 
 
 def plain(text: str, limit: int = 2000) -> str:
-    """One line that a terminal shows as it is: control and direction characters are made visible."""
+    """One line that is safe on a terminal: control and direction characters are made visible."""
     return shown(text, limit)
 
 
@@ -34,7 +34,7 @@ def dollars(amount_usd: Decimal) -> str:
 
 
 def optional_dollars(amount_usd: Decimal | None) -> str:
-    """The same, or a dash for what there is not."""
+    """The same, or a dash for None."""
     return NOTHING if amount_usd is None else dollars(amount_usd)
 
 
@@ -57,7 +57,7 @@ def short_duration(duration: timedelta) -> str:
 
 
 def optional_duration(duration: timedelta | None, otherwise: str) -> str:
-    """The same, or what is said where there was none: a duration of nothing at all is `0s`."""
+    """The same, or `otherwise` for None. A duration of zero is `0s`."""
     if duration is None:
         return otherwise
     return short_duration(duration) if duration >= timedelta(seconds=0.05) else "0s"
@@ -72,7 +72,7 @@ def count(number: int) -> str:
 
 
 class FiguresTable(Table):
-    """A figure that is cut off is worse than a long line: a narrow terminal wraps its lines. See `print_figures`."""
+    """Never cuts off a figure: on a narrow terminal its lines wrap. See `print_figures`."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = Measurement.get(console, options.update(max_width=_UNBOUNDED), self).maximum
@@ -80,12 +80,12 @@ class FiguresTable(Table):
 
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
-    """Print it as it is: no markup is read in it, and no line is cropped."""
+    """Print it as it is, without reading markup and without cropping lines."""
     (console or Console()).print(what, markup=False, highlight=False, emoji=False, crop=False)
 
 
 def figures_table(title: str, first: str, others: list[str]) -> FiguresTable:
-    """An empty table: labels to the left, figures to the right, as narrow as its contents."""
+    """An empty table as narrow as its contents, with labels aligned left and figures aligned right."""
     table = FiguresTable(
         title=Text(title, style="bold"),
         title_justify="left",
@@ -101,5 +101,5 @@ def figures_table(title: str, first: str, others: list[str]) -> FiguresTable:
 
 
 def add_row(table: Table, cells: list[str], style: str = "") -> None:
-    """Cells are shown as they are: rich reads no markup in them."""
+    """Add a row; rich reads no markup in its cells."""
     table.add_row(*(Text(plain(cell)) for cell in cells), style=style)

@@ -1,4 +1,4 @@
-"""`spotrun report RUN` for people: what each epoch cost, where the time went, and what was saved."""
+"""`spotrun report RUN` as text: what each epoch cost, where the time went, and what was saved."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from spotrun.report.why import capacity_text
 from spotrun.run.events import SetUp
 
 INTERRUPTIONS_SHOWN = 20
-"""In the terminal; the other formats have them all."""
+"""On the terminal; the other formats show all."""
 
 
 def show(summary: RunSummary, console: Console | None = None) -> None:
-    """Print the report; it needs 80 columns, and no terminal."""
+    """Print the report; it fits 80 columns, and needs no terminal."""
     print_figures(report(summary), console)
 
 
@@ -60,7 +60,7 @@ def headline(summary: RunSummary) -> str:
 
 
 def cost_table(summary: RunSummary) -> Table:
-    """Dollars per epoch; the small change of requests and egress stands with storage."""
+    """Dollars for each epoch. Storage includes requests and egress, which are small."""
     headers = ["cost", "spot", "on-\ndemand", "storage", "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
     table = figures_table(title, "epoch", headers)
@@ -81,7 +81,7 @@ def _cost_cells(account: Account) -> list[str]:
 
 
 def time_table(summary: RunSummary) -> Table:
-    """Wall time per epoch, and its downtime by cause."""
+    """Wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
     return _filled(figures_table("Where the time went", "epoch", headers), summary, _time_cells)
 
@@ -95,7 +95,7 @@ INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost"
 
 
 def interruption_table(found: Sequence[Interruption]) -> Table:
-    """What each interruption cost, the newest `INTERRUPTIONS_SHOWN` of them."""
+    """What each interruption cost; the newest `INTERRUPTIONS_SHOWN`."""
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
     table = figures_table(f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES])
@@ -106,7 +106,7 @@ def interruption_table(found: Sequence[Interruption]) -> Table:
 
 
 def interruption_cells(told: Interruption) -> list[str]:
-    """The figures of `INTERRUPTION_FIGURES`."""
+    """The figures named in `INTERRUPTION_FIGURES`."""
     return [
         optional_duration(told.notice_lead, "none"),
         optional_duration(told.detection, NOTHING),
@@ -117,7 +117,7 @@ def interruption_cells(told: Interruption) -> list[str]:
 
 
 def goodput(summary: RunSummary) -> str:
-    """How much of what was paid for was training."""
+    """The share of the paid time that was training."""
     total = summary.total
     paid = f"Goodput {percent(total.goodput)}: {short_duration(total.productive)} of {short_duration(total.paid)} paid"
     hour = total.usd_per_productive_hour
@@ -144,7 +144,7 @@ def _empty(account: Account) -> bool:
 
 
 def setups(summary: RunSummary) -> str:
-    """What the set-up took on each instance: once in full, and then only as long as its pack takes to unpack."""
+    """How long the set-up took on each instance: the first runs it, later ones only unpack its files."""
     told = (f"attempt {attempt} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Set-up: {', '.join(told)}."
 
@@ -155,10 +155,10 @@ def _setup(setup: SetUp) -> str:
 
 
 def verdict(summary: RunSummary) -> str:
-    """The one sentence that people came for."""
+    """The main result in one sentence: what the run cost, and what it saved."""
     total = summary.total
     if total.savings is None:
-        return f"{dollars(total.cost_usd)} so far, and nothing was trained that on-demand could be compared with."
+        return f"{dollars(total.cost_usd)} so far; nothing was trained yet that could be compared with on-demand."
     paid = f"{dollars(total.cost_usd)} instead of {dollars(total.counterfactual_usd)} all on demand"
     share = percent(abs(total.savings))
     return f"{paid}: {share} saved." if total.savings >= 0 else f"{paid}: {share} more."

@@ -1,4 +1,4 @@
-"""`spotrun verify-resume` for people and for machines: how far it has come, and what came of it."""
+"""`spotrun verify-resume` as text and as JSON: its progress and its result."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
 PLAIN_EVERY_S = 10.0
-"""System time between two lines about the same training, where nothing was killed."""
+"""System time between two lines about the same training, if nothing was killed."""
 
 
 def view() -> View[RehearsalProgress]:
-    """One line that changes on a terminal, plain lines elsewhere; on stderr, for stdout holds the answer."""
+    """One changing line on a terminal, plain lines elsewhere; on stderr, because stdout is for the result."""
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
 class PlainView(Lines[RehearsalProgress]):
-    """A line when a training begins, at each kill, and now and then."""
+    """A line when a training begins, at each kill, and now and then between."""
 
     def __init__(self) -> None:
         self._told: tuple[str, int] | None = None
@@ -61,21 +61,23 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 
 def as_json(seen: Verification) -> dict[str, Any]:
-    """All of it, as plain values; times in seconds of system time."""
+    """The result as plain values; times are seconds of system time."""
     facts = msgspec.to_builtins(seen)
     assert isinstance(facts, dict)
     return facts
 
 
 def text(seen: Verification) -> str:
-    """What came of it, in a few lines."""
+    """The result in a few lines."""
     parts = [verdict(seen), *_kills(seen), _times(seen)]
     if seen.identical:
         parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
     elif seen.first_difference is not None:
         parts += [f"likely cause: {seen.first_difference.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
-        parts += ["note: no resume was from a checkpoint, all began anew; name later steps by --at, or train longer"]
+        parts += [
+            "note: no trainer resumed from a checkpoint, all began anew; name later steps with --at, or train longer"
+        ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]
     return "\n".join(plain(part, _LINE_MAX) for part in parts)
@@ -91,7 +93,7 @@ def verdict(seen: Verification) -> str:
 
 
 def describe(found: Difference) -> str:
-    """Where the two part, in a sentence. Epochs and batches count from 1 for people."""
+    """The first difference in a sentence. Epochs and batches count from 1 for people."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
     where = ""
     if found.epoch is not None and found.batch is not None:
@@ -132,7 +134,7 @@ def _readable(found: Difference, value: str) -> str:
 def _kills(seen: Verification) -> list[str]:
     return [
         f"  {kill.victim} killed after step {kill.step:,}, "
-        + (f"resumed from step {kill.resumed_from:,}" if kill.resumed_from else "began anew")
+        + (f"resumed from step {kill.resumed_from:,}" if kill.resumed_from else "began from the start")
         for kill in seen.kills
     ]
 

@@ -1,4 +1,4 @@
-"""What somebody watches while work goes on: one screen that is redrawn on a terminal, plain lines elsewhere."""
+"""Shows work while it goes on: one screen that is redrawn on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Update = TypeVar("Update")
 
 
 class View(AbstractContextManager["View[Update]"], Generic[Update]):
-    """Entered before the work begins, told of it again and again, and left after it."""
+    """Enter it before the work begins, show updates during it, and leave it afterwards."""
 
     @abstractmethod
     def show(self, update: Update) -> None: ...
 
 
 class Lines(View[Update]):
-    """Where output goes to a file or a pipe."""
+    """For output to a file or a pipe."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -30,7 +30,7 @@ class Lines(View[Update]):
 
 
 class Screen(View[Update]):
-    """`transient`: it is wiped in the end."""
+    """`transient`: the exit wipes it."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
         self._live = Live(console=console, refresh_per_second=refresh_per_second, transient=transient)

@@ -1,8 +1,8 @@
 """
-Each decision of a run as a sentence with its reason, from the facts in its ledger and from nothing else.
+Each decision of a run as a sentence with its reason, only from the facts in its ledger.
 
-What made a launch this one was written down when it was decided (`LaunchIntended.reason`). What a wait was for and what
-a notice led to follows from the entries around it. Where the ledger does not say why, the sentence says so.
+The ledger holds why a launch was chosen (`LaunchIntended.reason`). The reason for a wait and the effect of a notice
+follow from the entries around them. If the ledger does not say why, the sentence says so.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import to_the_second
 
 TICKS_WAITED = 5
-"""A runner looks again after a tick; only a longer gap was a wait."""
+"""A runner looks again after each tick; only a gap of more ticks counts as a wait."""
 SENTENCE_MAX = 600
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
-    """What was decided, in the order of the ledger."""
-    last = deque(replay(entries), maxlen=1)  # all states together would take memory in the square of the entries
+    """The decisions, in the order of the ledger."""
+    last = deque(replay(entries), maxlen=1)  # keeping all states would take memory quadratic in the entries
     if not last:
         return []
     narrator = _Narrator(spec, end=last[0][2])
@@ -58,7 +58,7 @@ Narrated = tuple[str, str]
 
 
 class _Narrator:
-    """Reads a ledger from its beginning; `end` is the state after its last entry, for what an entry led to."""
+    """Reads a ledger from its beginning. `end` is the state after its last entry: it shows what each entry led to."""
 
     def __init__(self, spec: RunSpec, end: RunState) -> None:
         self._spec = spec
@@ -113,10 +113,10 @@ class _Narrator:
             if _refused_since(launch, since)
         )
         if refused:
-            return f"no capacity: {', '.join(refused)}; what refuses is left alone for {to_the_second(POOL_REST)}"
+            return f"no capacity: {', '.join(refused)}; a pool that refuses rests for {to_the_second(POOL_REST)}"
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
-            return "the budget was reserved until the instance before had ended"
-        return "the ledger does not say for what: no runner may have attended, or none could see the cloud"
+            return "the budget was reserved until the previous instance had ended"
+        return "the ledger does not say why: perhaps no runner attended, or none could reach the cloud"
 
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:
         offering = before.launches[event.launch].intent.offering
@@ -128,7 +128,7 @@ class _Narrator:
         attempt = self._end.attempts[event.attempt]
         where = offering_text(before.launches[attempt.launch].intent.offering)
         if event.deadline_at is None:
-            return "notice", f"the cloud said that it may take {where} ({event.kind}): it trains on"
+            return "notice", f"the cloud said that it may take {where} ({event.kind}): training goes on"
         given = to_the_second(max(timedelta(), event.deadline_at - entry.at))
         saved = _saved_after(self._end, attempt, entry.at)
         return "notice", f"the cloud gave {given} of notice for {where}: {saved}{_what_followed(self._end, attempt)}"
@@ -140,7 +140,7 @@ class _Narrator:
         attempt = self._end.attempts[current.number]
         where = offering_text(before.launches[event.launch].intent.offering)
         if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
-            return None  # told with the notice
+            return None  # part of the notice's sentence
         how = "was taken without a notice" if attempt.end and attempt.end.cause is Cause.INTERRUPTED else "ended"
         return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
 
@@ -155,14 +155,14 @@ class _Narrator:
 
 
 def _wants_an_instance(state: RunState) -> bool:
-    """Nothing trains, or what trains is leaving."""
+    """Whether nothing trains, or the training instance is leaving."""
     if state.terminal is not None:
         return False
     return state.current is None or state.current.leaving
 
 
 def _may_ask(state: RunState) -> bool:
-    """One is wanted, and no launch is under way."""
+    """Whether an instance is wanted and no launch is in progress."""
     return _wants_an_instance(state) and state.pending_launch is None
 
 
@@ -198,7 +198,7 @@ def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:
 
 
 def _what_followed(end: RunState, attempt: Attempt) -> str:
-    """Steps done again, and who took over; nothing of what the ledger does not hold (yet)."""
+    """The steps done again, and which instance took over, as far as the ledger says (yet)."""
     successor = next((later for number, later in end.attempts.items() if number > attempt.number), None)
     if attempt.end is None or successor is None:
         return "; nothing has taken over yet" if end.terminal is None else ""

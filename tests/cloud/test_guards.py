@@ -105,7 +105,7 @@ def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_pas
     run.clock.advance(AGAIN_AFTER.total_seconds())
     run.ticks(runner)
     assert [run.state.unguarded, len(run.schedules())] == [[], 1]
-    assert describe(run.entries()[-1]).endswith("has its guard by now")
+    assert describe(run.entries()[-1]).endswith("now has its guard")
     account.denied.clear()
 
 

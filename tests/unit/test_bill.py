@@ -244,7 +244,10 @@ def test_what_nothing_explains_is_named(tmp_path: Path, fault: str) -> None:
             [replace(lines[0], seconds=lines[0].seconds + 900), *lines[1:]],
             "metered for 9391 s, by the ledger 8491 s",
         ),
-        "missing": ([line for line in lines if line.capacity is ON_DEMAND], "the file covers its hours, but has no line"),
+        "missing": (
+            [line for line in lines if line.capacity is ON_DEMAND],
+            "the file covers its hours, but has no line",
+        ),
         "unforgiven": (
             [*lines, replace(lines[0], resource="i-9", seconds=900)],
             "the ledger says that nothing is owed",

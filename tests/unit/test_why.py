@@ -57,13 +57,13 @@ def test_on_demand_says_how_long_spot_was_missing_and_what_was_waited_for() -> N
     words = sentence(history, "on-demand")
     assert words.endswith("first launch: no spot for 10m10s")
     pools = ", ".join(f"spot in local-{zone} (sim-gpu)" for zone in "abc")
-    assert f"after a wait of 10m (no capacity: {pools}; what refuses is left alone for 2m)" in words
+    assert f"after a wait of 10m (no capacity: {pools}; a pool that refuses rests for 2m)" in words
 
 
 def test_a_wait_that_nothing_in_the_ledger_explains_is_called_that() -> None:
     history = History().after(3600)
     intend(history)
-    assert "after a wait of 1h (the ledger does not say for what" in sentence(history, "spot")
+    assert "after a wait of 1h (the ledger does not say why" in sentence(history, "spot")
 
 
 def test_many_refusals_in_a_row_are_told_briefly_to_people() -> None:
@@ -75,7 +75,7 @@ def test_many_refusals_in_a_row_are_told_briefly_to_people() -> None:
     made = told(history)
     short = briefly(made)
     assert [each.kind for each in short] == ["wish", "spot", "refused", "refused", "spot", "refused", "spot"]
-    assert short[3].sentence == f"asked 38 times more, each time in vain (entries 3 to {made[-4].number})"
+    assert short[3].sentence == f"asked 38 more times, and was refused each time (entries 3 to {made[-4].number})"
     assert briefly(made[:7]) == made[:7]
     assert "no capacity: spot in local-a (sim-gpu), spot in local-b" in made[-1].sentence
 
@@ -181,8 +181,10 @@ def test_what_comes_next_is_told_with_its_reason() -> None:
         "asks for spot again at 12:11:25 UTC: $3.2400 saved an hour pays for 2m00s of changeover ($0.0120) after 13s"
     )
     hurried = spec(policy={"deadline": "8h"})
-    assert coming(hurried).startswith("returns to spot when its expected life pays for the way there: $3.2400 saved")
-    assert coming(spec(resources={"spot_policy": "on-demand"})).startswith("stays on demand; another instance")
+    assert coming(hurried).startswith("returns to spot when it is expected to last long enough: $3.2400 saved")
+    assert coming(spec(resources={"spot_policy": "on-demand"})).startswith(
+        "stays on demand, and asks for another instance"
+    )
     history.notice()
     assert coming().startswith("hands over")
     history.write(ev.StopRequested(by="me"))
