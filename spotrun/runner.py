@@ -26,11 +26,11 @@ from spotrun.errors import (
     QuotaExceeded,
     StoreUnavailable,
 )
-from spotrun.folder.agent_hints import AgentHints
+from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.status_objects import AgentHint
+from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
@@ -54,7 +54,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     instances: tuple[Instance, ...] = ()
     actions: tuple[Action, ...] = ()
-    hint: AgentHint | None = None
+    status: AgentStatus | None = None
     blind: str | None = None
     done: bool = False
     remark: str | None = None
@@ -92,7 +92,7 @@ class Runner:
         self._spec = spec
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
-        self._hints = AgentHints(store)
+        self._statuses = AgentStatuses(store)
         self._market = market
         self._message = ""
 
@@ -125,7 +125,7 @@ class Runner:
             LedgerDamaged: nobody may go on.
             AccessDenied: the cloud refuses the credentials; instances and agents go on without a runner.
         """
-        self._hints.forget()
+        self._statuses.forget()
         try:
             world = self._observe()
             read = self._ledger.state.next_number
@@ -147,7 +147,7 @@ class Runner:
             state=state,
             instances=world.instances,
             actions=tuple(actions),
-            hint=self._hints.current(state),
+            status=self._statuses.current(state),
             done=finished(state, world) and not actions,
             remark=None if self._market is None else self._market.trouble,
             wrote=wrote,
@@ -171,11 +171,11 @@ class Runner:
         return World(
             offerings=offerings,
             instances=instances,
-            ready=self._hints.ready(state),
+            ready=self._statuses.ready(state),
             silent=self._heartbeats.silent(self._message),
-            step_seen=self._hints.step_seen(state) if reckons else None,
-            steps_total=self._hints.steps_total(state) if reckons else None,
-            epochs_total=self._hints.epochs_total(state),
+            step_seen=self._statuses.step_seen(state) if reckons else None,
+            steps_total=self._statuses.steps_total(state) if reckons else None,
+            epochs_total=self._statuses.epochs_total(state),
             sightings=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
@@ -194,7 +194,7 @@ class Runner:
     def _append(self, event: ev.AnyEvent) -> bool:
         """Write an event unless the run has changed since it was decided on."""
         decided_at = self._ledger.state.next_number
-        if isinstance(event, ev.InstanceGone) and (step := self._hints.last_step(event.launch)) is not None:
+        if isinstance(event, ev.InstanceGone) and (step := self._statuses.last_step(event.launch)) is not None:
             event = replace(event, last_step_seen=step)
         if isinstance(event, ev.LaunchRecorded):
             # The guard comes before the entry. A runner that dies right after its launch leaves an instance without a

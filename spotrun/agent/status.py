@@ -1,5 +1,5 @@
 """
-What the agent shows of itself: `status.json` on its own disk, at once, and the hint in the store, now and then.
+How the agent shows where it is: `status.json` on its disk at each change, its status object in the store now and then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from spotrun.clock import Clock
-from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
 
@@ -64,7 +64,7 @@ class Status:
 
 
 class Heartbeat:
-    """A thread that overwrites the agent's hint, whether there is news or not."""
+    """A thread that overwrites the agent's status object, whether anything has changed or not."""
 
     def __init__(
         self, store: Store, clock: Clock, launch: int, status: Status, console_tail: Callable[[], str]
@@ -95,7 +95,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self._sequence += 1
         node = self._status.node
-        hint = AgentHint(
+        status = AgentStatus(
             launch=self._launch,
             phase=node.phase,
             at=self._clock.now(),
@@ -108,4 +108,4 @@ class Heartbeat:
             console_tail=self._console_tail(),
             **self._status.facts,
         )
-        write_hint(self._store, agent_key(self._launch), hint)
+        write_status(self._store, agent_key(self._launch), status)

@@ -22,7 +22,7 @@ from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunNotFound, Spo
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, read_hint
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, read_status
 from spotrun.run.events import RunCreated
 from spotrun.run.fold import begin
 from spotrun.runner import Runner
@@ -118,13 +118,13 @@ UNATTENDED_AFTER_S = 60.0
 
 def attended(run: OpenRun) -> bool:
     """Whether a runner has shown a sign of life just now, and is not known to have died since."""
-    hints = persist(lambda: run.store.list(RUNNER_KEY))
-    if not hints or (datetime.now(UTC) - hints[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
+    statuses = persist(lambda: run.store.list(RUNNER_KEY))
+    if not statuses or (datetime.now(UTC) - statuses[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
         return False
     import psutil
 
-    hint = read_hint(run.store, RUNNER_KEY, RunnerHint)
-    return hint is None or hint.host != socket.gethostname() or psutil.pid_exists(hint.pid)
+    status = read_status(run.store, RUNNER_KEY, RunnerStatus)
+    return status is None or status.host != socket.gethostname() or psutil.pid_exists(status.pid)
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:

@@ -105,13 +105,13 @@ def _row(run: OpenRun) -> dict[str, Any]:
 
 
 def _epochs_total(run: OpenRun) -> int | None:
-    from spotrun.folder.status_objects import AgentHint, agent_key, read_hint
+    from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 
     state = run.ledger.state
     if run.created.budget_usd is None or state.current is None:
         return None
-    hint = read_hint(run.store, agent_key(state.current.launch), AgentHint)
-    return None if hint is None else hint.epochs or None
+    status = read_status(run.store, agent_key(state.current.launch), AgentStatus)
+    return None if status is None else status.epochs or None
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:

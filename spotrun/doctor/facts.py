@@ -58,7 +58,7 @@ def _versioning(facts: StoreFacts) -> Iterator[Finding]:
         )
     elif facts.versioned:
         hint = "expire noncurrent versions by a lifecycle rule, or the deleted checkpoints are paid for"
-        yield warned("versioning", "on: retired checkpoints and older hints are kept as versions", hint)
+        yield warned("versioning", "on: retired checkpoints and older status objects are kept as versions", hint)
     else:
         yield ok("versioning", "off: what is deleted is gone, and costs nothing")
 

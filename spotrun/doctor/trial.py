@@ -69,7 +69,7 @@ class Trial:
         with _while("list it"):
             keys = [found.key for found in persist(lambda: self._store.list(f"{self._folder}/"))]
             _require(keys == [key], f"a listing shows {keys} instead of the one object that is there")
-        with _while("overwrite it, as hints and half-sent checkpoints are"):
+        with _while("overwrite it, as status objects and half-sent checkpoints are"):
             persist(lambda: self._store.put(key, b"overwritten"))
             _require(persist(lambda: self._store.get(key)) == b"overwritten", "the older bytes come back")
         with _while("delete it"):

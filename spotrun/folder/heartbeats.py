@@ -1,4 +1,4 @@
-"""How long the agents of a run have been silent by the store's clock, which the runner's own heartbeat shows."""
+"""How long each agent of a run has been silent. The store's clock counts; the runner reads it off its own heartbeat."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import socket
 from datetime import timedelta
 
 from spotrun.clock import Clock
-from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerHint, launch_of, write_hint
+from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerStatus, launch_of, write_status
 from spotrun.store.port import Store
 
 LOOK_EVERY_S = 15.0
-"""Run time. Each look lists and writes, an S3's dearest requests; silence is told in minutes."""
+"""Run time. Each look lists and writes, the dearest requests of S3, and silence matters only after minutes."""
 LOOK_MIN_S = 1.0
 """System time."""
 
 
 class Heartbeats:
-    """What one runner knows of them. It looks now and then, and between two looks nobody grows more silent."""
+    """What one runner knows of them. It looks now and then; between two looks the silences stay as they are."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -29,13 +29,13 @@ class Heartbeats:
 
     def silent(self, message: str = "") -> dict[int, timedelta]:
         """
-        By launch, how long its agent's heartbeat has not changed; unknown ones are absent. `message` goes into the
-        runner's own.
+        By launch, for how long its agent's heartbeat has not changed; a launch without one is absent. `message` goes
+        into the runner's own heartbeat.
 
-        Seen first and written second: after a night in which this machine slept, nobody was silent.
+        It looks first and writes second, so that no agent seems silent after a night in which this machine slept.
 
         Raises:
-            StoreUnavailable: nothing was seen, and it is looked again at the next call.
+            StoreUnavailable: nothing was seen; the next call looks again.
         """
         if self._clock.monotonic() - self._looked_at >= self._every_s:
             self._silent = self._look()
@@ -53,5 +53,5 @@ class Heartbeats:
     def _write(self, message: str) -> None:
         self._sequence += 1
         now, host = self._clock.now(), socket.gethostname()
-        hint = RunnerHint(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message)
-        write_hint(self._store, RUNNER_KEY, hint)
+        status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message)
+        write_status(self._store, RUNNER_KEY, status)

@@ -1,12 +1,12 @@
 """
-What runs have seen of a market, kept beside their folders in the store for the next run to know.
+What runs have observed of a market, kept beside their folders in the store so that the next run knows it.
 
     market/CLOUD/REGION/20261121T200632.123456Z_lost_ZONE_TYPE_spot_1800_RUN_17
 
-Each sighting is one small object that is created once and never written again; its name says all of it. Two runners of
-one run create the same object, so nothing is overwritten, and one listing reads a region. The record is never a source
-of truth: what is lost or damaged of it makes a run ask in a worse order, and nothing else. Runs on a faster clock keep
-theirs apart, as their markets live faster.
+Each observation is one small object that is created once and never written again; its name holds all its facts. Two
+runners of one run create the same object, so nothing is overwritten, and one listing reads a region. The record is no
+source of truth: if a part is lost or damaged, a run asks for offerings in a worse order, and nothing else happens.
+Runs on a faster clock keep a record of their own, because their markets move faster.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject, is_key
 
 FOLDER = "market"
-"""No run's folder is called so: theirs end in a uid."""
+"""No run's folder has this name: each ends in a uid."""
 KEPT = timedelta(days=2)
-"""Run time. An older sighting counts for less than a fortieth, and is deleted."""
+"""Run time. An older observation counts for less than a fortieth, and is deleted."""
 READ_EVERY = timedelta(minutes=1)
 READ_SYSTEM_MIN = timedelta(seconds=5)
-"""However fast run time passes, a listing costs something."""
+"""However fast run time passes, each listing costs money."""
 DELETED_AT_ONCE = 100
 _AT = "%Y%m%dT%H%M%S.%fZ"
 _NAME = re.compile(
@@ -40,9 +40,9 @@ _NAME = re.compile(
 
 class MarketRecord:
     """
-    The record in the store that holds the runs, for one of them. `trouble` says why it cannot be used just now.
+    The record in the store of all runs, as one of them uses it. `trouble` says why it cannot be used just now.
 
-    No method raises for what the store does: a run does not fail for want of advice.
+    `exchange` raises no error of the store: a run must not fail because it lacks this advice.
     """
 
     def __init__(self, store: Store) -> None:
@@ -53,7 +53,7 @@ class MarketRecord:
         self.trouble: str | None = None
 
     def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Sighting, ...]:
-        """Tell what this run has seen since the last call, and learn what others have, now and then."""
+        """Write what this run has observed since the last call. Returns what others have, read now and then."""
         news = [seen for seen in sightings_of(state) if (seen.launch, seen.kind) not in self._told]
         pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause
@@ -69,10 +69,10 @@ class MarketRecord:
 
     def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Sighting, ...]:
         """
-        What other runs have seen of these offerings, oldest first.
+        What other runs have observed of these offerings, oldest first.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the record cannot be read.
         """
         prefixes = sorted({_prefix(offering.cloud, offering.region, created) for offering in offerings})
         listed = [stored for prefix in prefixes for stored in self._store.list(prefix)]
@@ -91,7 +91,7 @@ class MarketRecord:
             self._forget(prefix, created, now)
 
     def _forget(self, prefix: str, created: RunCreated, now: datetime) -> None:
-        """Delete what is too old to count, whoever told it; a second deletion is harmless."""
+        """Delete what is too old to count, whichever run wrote it. A second deletion does no harm."""
         oldest = f"{prefix}{_system_time(now - KEPT, created):{_AT}}"
         old = [stored.key for stored in self._store.list(prefix) if stored.key < oldest and _NAME.search(stored.key)]
         for key in old[:DELETED_AT_ONCE]:
@@ -112,7 +112,7 @@ def _key(seen: Sighting, created: RunCreated) -> str:
 
 
 def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
-    """The sighting that an object is named after, in the reader's run time; None where the name is none."""
+    """The observation that an object's name holds, in the reader's run time; None if the name holds none."""
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)
     if match is None or not is_key(stored.key):
@@ -132,13 +132,13 @@ def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
             capacity_type=CapacityType(match["capacity"].replace("-", "_")),
         ),
         kind=Kind(match["kind"]),
-        at=_run_time(min(told_at, stored.modified_at), created),  # nobody can have seen it after it was written
+        at=_run_time(min(told_at, stored.modified_at), created),  # it was observed before it was written
         up_s=float(match["up_s"]),
     )
 
 
 def _system_time(at: datetime, created: RunCreated) -> datetime:
-    """The only time that runs on scaled clocks share."""
+    """The time that runs on clocks of any speed share."""
     return created.clock_epoch + (at - created.clock_epoch) / created.time_scale
 
 

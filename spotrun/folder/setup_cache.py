@@ -1,12 +1,12 @@
 """
-What a run's `setup` has made, kept in the run's folder so that its next instance need not make it again.
+The environment that a run's `setup` made, kept in the run's folder so that the next instance need not make it again.
 
-    environments/KEY.json              the parts of one archive, created once and after all of them
-    environments/KEY/LAUNCH/000000     32 MiB of the archive each
+    environments/KEY.json              describes the parts of one archive; written once, after all parts
+    environments/KEY/LAUNCH/000000     a part: 32 MiB of the archive
 
-KEY names what went into the set-up (spotrun.agent.environment). The description comes last and only if absent: a packed
-set-up is there whole or not at all, and of two instances that made the same one counts. It stays as long as the run's
-folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
+KEY names what went into the set-up (spotrun.agent.environment). The description is written last, if there is none: a
+packed set-up is there whole or not at all, and if two instances made the same one, the first counts. It stays as
+long as the run's folder, unless `spotrun checkpoints prune` removes it from a run that has ended.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spotrun.store.retrying import through_faults
 FOLDER = "environments"
 SIDE_BY_SIDE = 8
 WITHIN_S = 300.0
-"""System time that a passing fault of the store may last."""
+"""System time. A fault of the store that lasts longer is not waited for."""
 
 
 class SetupUnusable(SpotrunError):
-    """What is stored is not what was packed: set up again."""
+    """The stored archive is not the one that was packed: run the set-up again."""
 
 
 class PackedPart(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 
 
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One archive in the store. `launch` is the one whose instance made it."""
+    """One archive in the store; the instance of `launch` made it."""
 
     launch: Annotated[int, msgspec.Meta(ge=0)]
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]
@@ -54,7 +54,7 @@ class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(store: Store, key: str) -> PackedSetup | None:
     """
-    The packed set-up of that key, if there is one.
+    The packed set-up of `key`, if there is one.
 
     Raises:
         SetupUnusable: its description is damaged.
@@ -70,7 +70,7 @@ def find(store: Store, key: str) -> PackedSetup | None:
 
 def fetch(store: Store, key: str, packed: PackedSetup, archive: Path) -> None:
     """
-    Write the archive, every part of which was compared with its checksum.
+    Write the archive. Each part is compared with its checksum first.
 
     Raises:
         SetupUnusable: a part is missing or not what was stored.
@@ -101,7 +101,7 @@ def _write_at(file: int, data: bytes, offset: int) -> None:
 
 def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | None:
     """
-    Store an archive as the packed set-up of `key`; None where another instance was first, and its own stays.
+    Store an archive as the packed set-up of `key`. Returns None if another instance was first; then that one stays.
 
     Raises:
         StoreError
@@ -130,7 +130,7 @@ def _pieces(size_bytes: int) -> Iterator[int]:
 
 
 def discard(store: Store, key: str) -> None:
-    """Remove a packed set-up that nobody can use, so that the next instance may store a whole one."""
+    """Remove a packed set-up that is damaged, so that the next instance can store a whole one."""
     store.delete(_description_key(key))
 
 

@@ -1,4 +1,4 @@
-"""The Lightning checkpoint that a run begins from, as one object named by its content."""
+"""The Lightning checkpoint that a run begins from: one object, named by its content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.errors import SpotrunError
 from spotrun.store.port import Store
 
 VARIABLE = "SPOTRUN_START"
-"""Where a trainer finds the file; our callback uses it on a fresh start only."""
+"""The variable that tells a trainer where the file is. Our callback uses it on a fresh start only."""
 NAME = "start.ckpt"
 PIECE_BYTES = 16 << 20
 
@@ -20,7 +20,7 @@ def key_of(sha256: str) -> str:
 
 
 def upload(store: Store, path: Path) -> str:
-    """Store a file under its sha256, which is returned."""
+    """Store a file under its sha256. Returns the sha256."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data, memoryview(data) as view:
@@ -30,7 +30,7 @@ def upload(store: Store, path: Path) -> str:
 
 def fetch(store: Store, sha256: str, folder: Path) -> None:
     """
-    The stored file as `start.ckpt` in `folder`, whole or not at all.
+    Write the stored file to `folder` as `start.ckpt`, whole or not at all.
 
     Raises:
         SpotrunError: the object is not what its name says.
@@ -42,11 +42,11 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
             digest.update(piece)
             file.write(piece)
     if digest.hexdigest() != sha256:
-        raise SpotrunError(f"the start {sha256[:12]} is damaged in the store", hint="launch the run anew")
+        raise SpotrunError(f"the starting checkpoint {sha256[:12]} is damaged in the store", hint="launch the run anew")
     temporary.replace(folder / NAME)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What a trainer has to know about a start that lies in `folder`, if there is one."""
+    """The variables that tell a trainer about a start file in `folder`; none if there is no such file."""
     path = folder / NAME
     return {VARIABLE: str(path)} if path.exists() else {}

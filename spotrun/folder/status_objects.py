@@ -1,5 +1,5 @@
 """
-High-rate facts: one small object per writer, overwritten. A hint is never the truth; the ledger is.
+Facts that change often: each writer overwrites one small object. A status object is never the truth; the ledger is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from spotrun.errors import ObjectMissing, StoreUnavailable
 from spotrun.store.port import Store
 
 
-class AgentHint(msgspec.Struct, frozen=True, kw_only=True):
+class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where an agent is. `epoch` counts from 0, `batch` of `batches` are done in it; times and durations are run time.
+    How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
 
-    `sequence` grows with each write: an observer who sees it unchanged knows that nothing was written.
+    `sequence` grows with each write: if it is unchanged, nothing was written.
     """
 
     launch: int
@@ -40,7 +40,7 @@ class AgentHint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def steps_total(self) -> float | None:
         """
-        How many steps the whole training will have, from those done; None where it does not say when it ends.
+        How many steps the whole training will have, from those done; None if the training does not say when it ends.
 
             steps / (epoch + batch / batches) * epochs      however many batches make a step
         """
@@ -49,8 +49,8 @@ class AgentHint(msgspec.Struct, frozen=True, kw_only=True):
         return self.step * self.epochs / (self.epoch + self.batch / self.batches)
 
 
-class RunnerHint(msgspec.Struct, frozen=True, kw_only=True):
-    """That somebody attends to the run, and what keeps it from going on, if anything does."""
+class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does."""
 
     at: datetime
     pid: int
@@ -63,7 +63,7 @@ FOLDER = "hints/"
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
 
-Hint = TypeVar("Hint", AgentHint, RunnerHint)
+Status = TypeVar("Status", AgentStatus, RunnerStatus)
 
 
 def agent_key(launch: int) -> str:
@@ -71,21 +71,21 @@ def agent_key(launch: int) -> str:
 
 
 def launch_of(key: str) -> int | None:
-    """Whose heartbeat lies under `key`; None of one that is no agent's."""
+    """The launch whose agent writes `key`; None if no agent does."""
     found = _AGENT_KEY.fullmatch(key)
     return None if found is None else int(found[1])
 
 
-def write_hint(store: Store, key: str, hint: AgentHint | RunnerHint) -> None:
-    """Write a hint; a store that cannot take it just now misses one."""
+def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> None:
+    """Write a status object. If the store cannot take it just now, it misses this one."""
     try:
-        store.put_hint(key, msgspec.json.encode(hint))
+        store.put_status(key, msgspec.json.encode(status))
     except StoreUnavailable:
         return
 
 
-def read_hint(store: Store, key: str, kind: type[Hint]) -> Hint | None:
-    """The newest hint, or None where there is none that can be read."""
+def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
+    """The newest status object, or None if there is none that can be read."""
     try:
         return msgspec.json.decode(store.get(key), type=kind)
     except (ObjectMissing, StoreUnavailable, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""The user's work folder as one object, named by its content: the same folder is the same object."""
+"""The user's work folder as one object, named by its content: equal folders are one object."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def key_of(sha256: str) -> str:
 
 def pack(folder: Path) -> bytes:
     """
-    The folder's plain files as a tar.gz that depends on names, modes and contents alone.
+    The folder's plain files as a tar.gz that depends on their names, modes and contents alone.
 
-    Caches, virtual environments and version control are left out, links and special files too.
+    Caches, virtual environments, version control, links and special files are left out.
 
     Raises:
-        SpecInvalid: the files are too large to be sent along with every instance.
+        SpecInvalid: the files are too large to be sent to every instance.
     """
     files = sorted(_files(folder))
     size = sum(path.stat().st_size for path in files)
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
             f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
-            hint="set workdir to the folder of the script, and read data from where it is kept",
+            hint="set workdir to the script's folder, and read the data from a bucket or another folder",
         )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -65,7 +65,7 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
 
 
 def upload(store: Store, folder: Path) -> str:
-    """PackedSetup a folder and store it under its sha256, which is returned."""
+    """Pack a folder and store it under its sha256. Returns the sha256."""
     data = pack(folder)
     sha256 = hashlib.sha256(data).hexdigest()
     store.put(key_of(sha256), data)
@@ -89,12 +89,12 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """One plain file, and only below `folder`. By hand: Python 3.11.2, Debian's, has no extraction filters yet."""
+    """Extract one plain file, only below `folder`. By hand: Debian's Python 3.11.2 has no extraction filters yet."""
     source = archive.extractfile(member) if member.isfile() else None
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:
         raise SpotrunError(
-            f"the work folder holds {member.name!r}, which spotrun never packs", hint="launch the run anew"
+            f"the stored work folder holds {member.name!r}, which spotrun never packs", hint="launch the run anew"
         )
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)

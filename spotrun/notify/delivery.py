@@ -134,7 +134,7 @@ class DeliveryWorker(threading.Thread):
 
     def _write(self, news: News, status: DeliveryStatus) -> None:
         try:
-            self._store.put_hint(self._key(news), msgspec.json.encode(status))
+            self._store.put_status(self._key(news), msgspec.json.encode(status))
         except StoreError as error:
             self.failures.append(
                 f"the store did not keep that {news.kind!r} was delivered ({error.message}): it may come twice"

@@ -15,7 +15,7 @@ from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger
-from spotrun.folder.status_objects import AgentHint
+from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
 from spotrun.report.describe import describe, span, timestamp
 from spotrun.report.next_decision import next_decision
@@ -63,7 +63,7 @@ class PlainView(_Watching, Lines[Tick]):
 
     def _progress(self, tick: Tick) -> str:
         summary = summarise(tick.state, self._clock.now())
-        parts = [status_word(tick.state), _where(tick.state), _position(tick.hint), _so_far(summary)]
+        parts = [status_word(tick.state), _where(tick.state), _position(tick.status), _so_far(summary)]
         if (budget := _budget(tick, summary, self._clock.now())) is not None:
             parts.append(f"budget {budget}")
         if tick.waiting_for:
@@ -83,7 +83,7 @@ class LiveView(_Watching, Screen[Tick]):
     def render(self, tick: Tick) -> RenderableType:
         """The screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
-        return Group(self._head(tick), self._bar(tick.hint), self._facts(tick, summary), self._events())
+        return Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary), self._events())
 
     def _head(self, tick: Tick) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
@@ -94,10 +94,10 @@ class LiveView(_Watching, Screen[Tick]):
             f"  {timestamp(self._clock.now())} UTC{scale}",
         )
 
-    def _bar(self, hint: AgentHint | None) -> RenderableType:
+    def _bar(self, status: AgentStatus | None) -> RenderableType:
         row = Table.grid(padding=(0, 1))
-        done = 0.0 if hint is None else _fraction(hint)
-        row.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(_position(hint)))
+        done = 0.0 if status is None else _fraction(status)
+        row.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(_position(status)))
         return row
 
     def _facts(self, tick: Tick, summary: RunSummary) -> Table:
@@ -138,18 +138,18 @@ def event_line(entry: Entry) -> str:
     return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry)}"
 
 
-def _fraction(hint: AgentHint) -> float:
+def _fraction(status: AgentStatus) -> float:
     """The part of the whole training that is done; the part of this epoch, if the number of epochs is unknown."""
-    within = hint.batch / hint.batches if hint.batches else 0.0
-    return min(1.0, (hint.epoch + within) / hint.epochs if hint.epochs else within)
+    within = status.batch / status.batches if status.batches else 0.0
+    return min(1.0, (status.epoch + within) / status.epochs if status.epochs else within)
 
 
-def _position(hint: AgentHint | None) -> str:
-    if hint is None or hint.attempt is None:
+def _position(status: AgentStatus | None) -> str:
+    if status is None or status.attempt is None:
         return ""
-    epochs = f"/{hint.epochs}" if hint.epochs else ""
-    batches = f"/{hint.batches}" if hint.batches else ""
-    return f"epoch {hint.epoch + 1}{epochs}, batch {hint.batch}{batches}, step {hint.step:,}"
+    epochs = f"/{status.epochs}" if status.epochs else ""
+    batches = f"/{status.batches}" if status.batches else ""
+    return f"epoch {status.epoch + 1}{epochs}, batch {status.batch}{batches}, step {status.step:,}"
 
 
 def _where(state: RunState) -> str:
@@ -166,7 +166,7 @@ def _place(launch: Launch) -> str:
 
 
 def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str | None:
-    epochs = None if tick.hint is None else tick.hint.epochs or None
+    epochs = None if tick.status is None else tick.status.epochs or None
     found = budget_forecast(tick.state, summary, now, epochs)
     return None if found is None else budget_line(found)
 

@@ -61,7 +61,7 @@ class BucketStore(ABC):
     def put(self, key: str, data: bytes | memoryview) -> bool:
         return self._put(key, data)
 
-    def put_hint(self, key: str, data: bytes) -> None:
+    def put_status(self, key: str, data: bytes) -> None:
         self._put(key, data)
 
 

@@ -49,7 +49,7 @@ class LocalStore:
             _sync_folder(target.parent)
         return False
 
-    def put_hint(self, key: str, data: bytes) -> None:
+    def put_status(self, key: str, data: bytes) -> None:
         with self._publishing(key, data, durable=False) as (temporary, target):
             os.replace(temporary, target)
 

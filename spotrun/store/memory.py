@@ -35,10 +35,10 @@ class MemoryStore:
             return True
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
-        self.put_hint(key, data)
+        self.put_status(key, data)
         return False
 
-    def put_hint(self, key: str, data: bytes | memoryview) -> None:
+    def put_status(self, key: str, data: bytes | memoryview) -> None:
         checked_key(key)
         with self._lock:
             self._write(key, data)

@@ -58,7 +58,7 @@ class Store(Protocol):
             none; only reading back tells what is there.
         """
 
-    def put_hint(self, key: str, data: bytes) -> None:
+    def put_status(self, key: str, data: bytes) -> None:
         """Write an object whole, over what was there; a crash of the machine may lose it."""
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:

@@ -47,7 +47,7 @@ def test_what_was_put_is_read_back(store: Store) -> None:
     assert store.get("a/b-1/c.json") == b"one"
     store.put("a/b-1/c.json", memoryview(b"another"))
     assert store.get("a/b-1/c.json") == b"another"
-    store.put_hint("a/hint", b"")
+    store.put_status("a/hint", b"")
     assert store.get("a/hint") == b""
 
 
@@ -137,16 +137,16 @@ def test_objects_are_listed_in_the_order_of_their_keys_from_a_key_on(store: Stor
 
 
 def test_an_object_that_is_written_again_gets_a_later_time(store: Store) -> None:
-    store.put_hint("hint", b"1")
+    store.put_status("hint", b"1")
     before = store.list("hint")[0].modified_at
     assert before.utcoffset() is not None
-    store.put_hint("hint", b"2")
+    store.put_status("hint", b"2")
     assert store.list("hint")[0].modified_at >= before
 
 
 @pytest.mark.parametrize("key", UNSAFE)
 def test_an_unsafe_key_is_refused_by_every_verb(store: Store, key: str) -> None:
-    verbs = [store.get, store.delete, *(lambda k, put=put: put(k, b"x") for put in (store.put, store.put_hint))]
+    verbs = [store.get, store.delete, *(lambda k, put=put: put(k, b"x") for put in (store.put, store.put_status))]
     for verb in [*verbs, lambda k: store.put_if_absent(k, b"x")]:
         with pytest.raises(StoreError) as caught:
             verb(key)

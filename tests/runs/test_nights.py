@@ -20,7 +20,7 @@ from spotrun.cli.nights import one_at_a_time
 from spotrun.cli.runs import attended, open_run
 from spotrun.creation import create_run
 from spotrun.errors import NightUnderWay
-from spotrun.folder.status_objects import RUNNER_KEY, RunnerHint, write_hint
+from spotrun.folder.status_objects import RUNNER_KEY, RunnerStatus, write_status
 from spotrun.report.compare import trend
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
@@ -174,7 +174,7 @@ def test_a_run_that_a_living_runner_attends_to_is_left_to_it(site: Site, job: Pa
     run = open_run(create_run(load_spec(job, {}, str(site.store)), "test"), None)
 
     def sign_of_life(pid: int, host: str) -> None:
-        write_hint(run.store, RUNNER_KEY, RunnerHint(at=datetime.now(UTC), pid=pid, host=host, sequence=1))
+        write_status(run.store, RUNNER_KEY, RunnerStatus(at=datetime.now(UTC), pid=pid, host=host, sequence=1))
 
     assert not attended(run)
     sign_of_life(os.getpid(), os.uname().nodename)

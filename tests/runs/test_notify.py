@@ -288,7 +288,7 @@ def test_another_runner_tells_only_what_was_not_delivered() -> None:
 
 def test_a_runner_that_is_killed_before_it_could_note_it_tells_again_under_the_same_id() -> None:
     class Forgetful(MemoryStore):
-        def put_hint(self, key: str, data: bytes | memoryview) -> None:
+        def put_status(self, key: str, data: bytes | memoryview) -> None:
             raise StoreUnavailable("killed")
 
     store = Forgetful()

@@ -14,7 +14,7 @@ from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreError
 from spotrun.folder.ledger import Ledger, key_of
-from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner import Runner
@@ -114,8 +114,8 @@ class Agent:
         self._step += 1
         now = self._clock.now()
         self._write(committed(self.attempt, f"checkpoints/{self.attempt}-{self._step}", self._step, now))
-        hint = AgentHint(launch=self._launch.number, phase="train", at=now, sequence=self._step, step=self._step)
-        write_hint(self._store, agent_key(self._launch.number), hint)
+        status = AgentStatus(launch=self._launch.number, phase="train", at=now, sequence=self._step, step=self._step)
+        write_status(self._store, agent_key(self._launch.number), status)
 
     def _write(self, event: ev.AnyEvent) -> int:
         entry = self._ledger.append(lambda _: event)

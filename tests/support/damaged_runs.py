@@ -94,12 +94,12 @@ class Case(NamedTuple):
             if data is None:
                 store.delete(key)
             else:
-                store.put_hint(key, data)
+                store.put_status(key, data)
 
     def undo(self, run: SmallRun) -> None:
         for key in self.changes:
             if key in run.objects:
-                run.store.put_hint(key, run.objects[key])
+                run.store.put_status(key, run.objects[key])
             else:
                 run.store.delete(key)
 

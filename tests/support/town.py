@@ -7,7 +7,7 @@ from collections.abc import Callable
 from spotrun.clock import ManualClock
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.folder.market_record import MarketRecord
-from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
@@ -43,7 +43,7 @@ class Agent:
     def act(self) -> None:
         state = self._ledger.refresh()
         launch = state.launches[self._instance.launch]
-        self._leave_hint("standby" if launch.attempt is None else "train")
+        self._write_status("standby" if launch.attempt is None else "train")
         try:
             if launch.attempt is not None and launch.attempt == state.current_attempt:
                 self._train(state, state.attempts[launch.attempt])
@@ -88,10 +88,10 @@ class Agent:
         assert entry is not None
         return entry.number
 
-    def _leave_hint(self, phase: str) -> None:
+    def _write_status(self, phase: str) -> None:
         launch, now = self._instance.launch, self._town.clock.now()
-        hint = AgentHint(launch=launch, phase=phase, at=now, sequence=self._turns, step=self._step)
-        write_hint(self._town.store, agent_key(launch), hint)
+        status = AgentStatus(launch=launch, phase=phase, at=now, sequence=self._turns, step=self._step)
+        write_status(self._town.store, agent_key(launch), status)
 
     def _power_off(self) -> None:
         self._town.cloud.end(self._instance.instance_id, EndedBy.ITSELF)

@@ -392,7 +392,7 @@ def test_ten_thousand_entries_are_read_in_seconds(tmp_path: Path) -> None:
     history.running()
     history.step = 1
     for entry in history.entries:
-        LocalStore(tmp_path).put_hint(key_of(entry.number), encode_entry(entry))
+        LocalStore(tmp_path).put_status(key_of(entry.number), encode_entry(entry))
     commit = entry_json(history.entry(committed(history.attempt, "PREFIX", 1, history.now)))
     first = history.state.next_number
     for number in range(first, 10_000):

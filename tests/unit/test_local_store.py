@@ -34,7 +34,7 @@ def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_af
     store.put("a", b"2")
     assert done == ["fsync", "replace", "fsync"]
     done.clear()
-    store.put_hint("a", b"3")
+    store.put_status("a", b"3")
     assert done == ["replace"]
 
 
@@ -81,7 +81,7 @@ def test_a_killed_writers_temporary_file_is_never_listed(tmp_path: Path, monkeyp
 
 def test_readers_never_see_a_part_of_a_write(tmp_path: Path) -> None:
     store, stop, torn = LocalStore(tmp_path), threading.Event(), []
-    store.put_hint("x", b"0" * 100_000)
+    store.put_status("x", b"0" * 100_000)
 
     def read() -> None:
         while not stop.is_set():
@@ -92,7 +92,7 @@ def test_readers_never_see_a_part_of_a_write(tmp_path: Path) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     for number in range(200):
-        store.put_hint("x", b"%d" % (number % 10) * 100_000)
+        store.put_status("x", b"%d" % (number % 10) * 100_000)
     stop.set()
     reader.join()
     assert not torn
@@ -105,7 +105,7 @@ def test_writing_while_another_deletes_the_last_object_of_the_folder_loses_nothi
     def come_and_go() -> None:
         while not stop.is_set():
             try:
-                store.put_hint("a/b/fleeting", b"1")
+                store.put_status("a/b/fleeting", b"1")
                 store.delete("a/b/fleeting")
             except StoreError as error:
                 failed.append(error)
@@ -123,7 +123,7 @@ def test_writing_while_another_deletes_the_last_object_of_the_folder_loses_nothi
 def test_a_file_where_the_folder_should_be_is_an_error_that_helps(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("not a folder")
     store = LocalStore(tmp_path / "run")
-    for write in (store.put, store.put_hint, store.put_if_absent):
+    for write in (store.put, store.put_status, store.put_if_absent):
         for key in ("ledger/0", "top"):
             with pytest.raises(StoreError, match="Not a directory") as caught:
                 write(key, b"x")

@@ -207,7 +207,7 @@ def test_two_runners_of_a_run_tell_the_same_and_nobody_overwrites_anything() -> 
     for _ in range(2):
         MarketRecord(watched).exchange(history.state, MARKET, history.now)
     assert len(store.objects) == 1
-    assert {"put", "put_hint", "delete"}.isdisjoint(called)
+    assert {"put", "put_status", "delete"}.isdisjoint(called)
 
 
 def test_the_store_is_listed_once_a_minute_while_there_is_nothing_to_tell() -> None:
@@ -257,8 +257,8 @@ def test_objects_that_are_no_sightings_are_passed_over_and_said() -> None:
     (name,) = store.objects
     folder = name.rpartition("/")[0]
     for junk in ("notes.txt", "20261399T000000.000000Z_lost_a_b_spot_1_x_1", name.rpartition("/")[2][:-4] + "_"):
-        store.put_hint(f"{folder}/{junk}", b"\xff")
-    store.put_hint(name, b"damaged")
+        store.put_status(f"{folder}/{junk}", b"\xff")
+    store.put_status(name, b"damaged")
     record = MarketRecord(store)
     history = lost(other())
     assert len(record.exchange(History().state, MARKET, history.now)) == 1

@@ -18,7 +18,7 @@ from spotrun.agent.inbox import NoticeHeard, PowerOff
 from spotrun.agent.notices import POLL_S
 from spotrun.agent.recorder import TAIL_S
 from spotrun.folder.ledger import key_of
-from spotrun.folder.status_objects import AgentHint, agent_key, write_hint
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy, Instance
 from spotrun.run.state import RunState
 from spotrun.simulation.world.attempt import SimulatedAttempt
@@ -102,7 +102,7 @@ class SimulatedAgent:
             self._surroundings.cloud.end(self._instance_id, EndedBy.ITSELF)
 
     def beat(self) -> None:
-        """The hint of the moment: a heartbeat."""
+        """The status object of this moment: a heartbeat."""
         if self._surroundings.now_s < self._booted_s:
             return
         self._beats += 1
@@ -110,8 +110,8 @@ class SimulatedAgent:
         if attempt is not None:
             known = asdict(attempt.trainer.progress(self._surroundings.now_s)) | {"attempt": self._journal.attempt}
         known |= {"phase": self._phase if attempt is None else attempt.phase}
-        hint = AgentHint(launch=self._launch, at=self._surroundings.clock.now(), sequence=self._beats, **known)
-        write_hint(self._surroundings.line, agent_key(self._launch), hint)
+        status = AgentStatus(launch=self._launch, at=self._surroundings.clock.now(), sequence=self._beats, **known)
+        write_status(self._surroundings.line, agent_key(self._launch), status)
 
     def _listen(self, state: RunState) -> None:
         """The metadata service, and what the ledger has for the current attempt."""

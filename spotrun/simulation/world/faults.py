@@ -28,7 +28,7 @@ class LossyStore:
         self.uri = store.uri
         self._store = store
         self._fate = fate
-        self.put, self.put_hint, self.get = store.put, store.put_hint, store.get
+        self.put, self.put_status, self.get = store.put, store.put_status, store.get
         self.list, self.folders, self.delete = store.list, store.folders, store.delete
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

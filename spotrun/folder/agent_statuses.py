@@ -2,54 +2,54 @@
 
 from __future__ import annotations
 
-from spotrun.folder.status_objects import AgentHint, agent_key, read_hint
+from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 from spotrun.market.world import StepSeen
 from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 
-class AgentHints:
+class AgentStatuses:
     """Each status object is read at most once between two calls of `forget`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._read: dict[int, AgentHint | None] = {}
+        self._read: dict[int, AgentStatus | None] = {}
         self._steps_total: float | None = None
 
     def forget(self) -> None:
         self._read = {}
 
-    def of(self, launch: int) -> AgentHint | None:
+    def of(self, launch: int) -> AgentStatus | None:
         if launch not in self._read:
-            self._read[launch] = read_hint(self._store, agent_key(launch), AgentHint)
+            self._read[launch] = read_status(self._store, agent_key(launch), AgentStatus)
         return self._read[launch]
 
-    def current(self, state: RunState) -> AgentHint | None:
+    def current(self, state: RunState) -> AgentStatus | None:
         """From the agent whose attempt trains."""
         return None if state.current is None else self.of(state.current.launch)
 
     def ready(self, state: RunState) -> frozenset[int]:
         """The launches whose agent stands by."""
         pending = state.pending_launch
-        hint = None if pending is None else self.of(pending.number)
-        return frozenset({hint.launch}) if hint is not None and hint.phase == "standby" else frozenset()
+        status = None if pending is None else self.of(pending.number)
+        return frozenset({status.launch}) if status is not None and status.phase == "standby" else frozenset()
 
     def last_step(self, launch: int) -> int | None:
         """None where its agent has begun no attempt."""
-        hint = self.of(launch)
-        return None if hint is None or hint.attempt is None else hint.step
+        status = self.of(launch)
+        return None if status is None or status.attempt is None else status.step
 
     def step_seen(self, state: RunState) -> StepSeen | None:
-        hint = self.current(state)
-        if hint is None or hint.attempt is None:
+        status = self.current(state)
+        if status is None or status.attempt is None:
             return None
-        return StepSeen(attempt=hint.attempt, step=hint.step, at=hint.at)
+        return StepSeen(attempt=status.attempt, step=status.step, at=status.at)
 
     def steps_total(self, state: RunState) -> float | None:
-        """By the newest agent that knew it. A hint that is missing later does not make it unknown again."""
+        """By the newest agent that knew it. A status object that is missing later does not make it unknown again."""
         for attempt in reversed(list(state.attempts.values())):
-            hint = self.of(attempt.launch)
-            if hint is not None and (total := hint.steps_total) is not None:
+            status = self.of(attempt.launch)
+            if status is not None and (total := status.steps_total) is not None:
                 self._steps_total = total
                 break
             if self._steps_total is not None:
@@ -60,5 +60,5 @@ class AgentHints:
         """By the current attempt; asked for only as long as a warning about the budget may need it."""
         if state.created.budget_usd is None or state.budget_warning is not None:
             return None
-        hint = self.current(state)
-        return None if hint is None else hint.epochs or None
+        status = self.current(state)
+        return None if status is None else status.epochs or None
