@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsCloud
     from tests.support.ec2_server import Ec2Account
     from tests.support.guarded_account import GuardedAccount
-    from tests.support.local_runs import Site
     from tests.support.object_stores import RunningServer
+    from tests.support.sandbox import Sandbox
 
 # Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -32,11 +32,11 @@ SCHEMES = ("s3", "gs")
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A place to launch runs from; whatever is left of them goes with the test."""
-    from tests.support.local_runs import Site
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
+    """A place to launch runs from. Whatever is left of them ends with the test."""
+    from tests.support.sandbox import Sandbox
 
-    place = Site(tmp_path, monkeypatch)
+    place = Sandbox(tmp_path, monkeypatch)
     yield place
     place.close()
 

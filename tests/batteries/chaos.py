@@ -35,8 +35,8 @@ import typer
 
 from spotrun.run.events import ResumedFrom
 from tests.support.audit import Harm, books, harm, one_attempt_at_a_time, samples_are_whole
-from tests.support.local_runs import Site, final_tensors
 from tests.support.object_stores import FakeGcs, SeaweedFS, running
+from tests.support.sandbox import Sandbox, final_tensors
 from tests.support.strikes import Uploads, strike
 
 EPOCHS, SAMPLES = 12, 96
@@ -96,59 +96,59 @@ def plan(seed: int) -> list[Kill]:
     return [Kill(step, rng.choice(VICTIMS), number % 2 == 0) for number, step in enumerate(steps)]
 
 
-def straight(site: Site) -> Straight:
-    site.call("launch", site.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM), "-y")
-    trace = site.trace_by_step()
+def straight(sandbox: Sandbox) -> Straight:
+    sandbox.call("launch", sandbox.job("calm", args=QUIET_ARGS, scale=SCALE, program=PROGRAM), "-y")
+    trace = sandbox.trace_by_step()
     assert samples_are_whole(trace, EPOCHS, SAMPLES)
-    return Straight(trace, final_tensors(site.run("calm")))
+    return Straight(trace, final_tensors(sandbox.run("calm")))
 
 
-def disturbed(site: Site, seed: int, wanted: Straight) -> Outcome:
+def disturbed(sandbox: Sandbox, seed: int, wanted: Straight) -> Outcome:
     """One training through the kills of `seed`, compared with `wanted`."""
     began = time.monotonic()
     name = f"chaos-{seed}"
-    job = site.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra="retry: {max_restarts: 40}\n")
-    runner, kills = _through_kills(site, name, site.start("launch", job, "-y"), plan(seed))
+    job = sandbox.job(name, args=CHAOS_ARGS, scale=SCALE, program=PROGRAM, extra="retry: {max_restarts: 40}\n")
+    runner, kills = _through_kills(sandbox, name, sandbox.start("launch", job, "-y"), plan(seed))
     output, _ = runner.communicate(timeout=RUN_WITHIN_S)
     wrong = [] if runner.returncode == 0 else [f"exit code {runner.returncode}: {output[-500:]}"]
-    wrong += _differences(site, name, wanted) if not wrong else []
+    wrong += _differences(sandbox, name, wanted) if not wrong else []
     wrong += [] if len(kills) >= KILLS_MIN else [f"only {len(kills)} kills"]
-    found = harm(site.trace.read_text().splitlines(), wanted.trace, SAMPLES)
+    found = harm(sandbox.trace.read_text().splitlines(), wanted.trace, SAMPLES)
     seconds = time.monotonic() - began
-    return Outcome(seed, tuple(kills), found, _unreadable_commits(site, name), seconds, tuple(wrong))
+    return Outcome(seed, tuple(kills), found, _unreadable_commits(sandbox, name), seconds, tuple(wrong))
 
 
 def _through_kills(
-    site: Site, name: str, runner: subprocess.Popen[str], planned: list[Kill]
+    sandbox: Sandbox, name: str, runner: subprocess.Popen[str], planned: list[Kill]
 ) -> tuple[subprocess.Popen[str], list[Kill]]:
     """The runner after the last of them, and the kills that there was time for."""
-    uploads, done = Uploads(site), []
+    uploads, done = Uploads(sandbox), []
     for kill in planned:
-        if not _reached(site, runner, uploads, kill):
+        if not _reached(sandbox, runner, uploads, kill):
             break
         if kill.victim == "runner":
             runner.send_signal(signal.SIGKILL)
         else:
-            strike(site, kill.victim)
+            strike(sandbox, kill.victim)
         done.append(replace(kill, in_upload=uploads.under_way()))
         uploads.settle()
         if kill.victim == "runner":
-            runner = site.start("resume", name)
+            runner = sandbox.start("resume", name)
     return runner, done
 
 
-def _unreadable_commits(site: Site, name: str) -> int:
-    run = site.run(name)
+def _unreadable_commits(sandbox: Sandbox, name: str) -> int:
+    run = sandbox.run(name)
     run.ledger.refresh()
     return sum(len(entry.event.skipped) for entry in run.ledger.entries if isinstance(entry.event, ResumedFrom))
 
 
-def _reached(site: Site, runner: subprocess.Popen[str], uploads: Uploads, kill: Kill) -> bool:
+def _reached(sandbox: Sandbox, runner: subprocess.Popen[str], uploads: Uploads, kill: Kill) -> bool:
     """Wait for the moment of a kill; False when the run is over before it."""
     give_up_at = time.monotonic() + RUN_WITHIN_S
     while runner.poll() is None:
         assert time.monotonic() < give_up_at, f"step {kill.step} is not reached"
-        if trained(site.trace) >= kill.step and (not kill.in_upload or uploads.under_way()):
+        if trained(sandbox.trace) >= kill.step and (not kill.in_upload or uploads.under_way()):
             return True
         time.sleep(LOOK_EVERY_S)
     return False
@@ -164,14 +164,14 @@ def trained(trace: Path) -> int:
         return -1
 
 
-def _differences(site: Site, name: str, wanted: Straight) -> list[str]:
-    run = site.run(name)
+def _differences(sandbox: Sandbox, name: str, wanted: Straight) -> list[str]:
+    run = sandbox.run(name)
     checks = {
-        "samples, losses or learning rates": lambda: site.trace_by_step() == wanted.trace,
+        "samples, losses or learning rates": lambda: sandbox.trace_by_step() == wanted.trace,
         "final weights or optimizer": lambda: final_tensors(run) == wanted.tensors,
-        "two attempts at a time": lambda: one_attempt_at_a_time(site.state(name)),
-        "dollars": lambda: _equal_to_a_micro(*books(site, name)),
-        "a process was left running": lambda: site.left_running() == [],
+        "two attempts at a time": lambda: one_attempt_at_a_time(sandbox.state(name)),
+        "dollars": lambda: _equal_to_a_micro(*books(sandbox, name)),
+        "a process was left running": lambda: sandbox.left_running() == [],
     }
     return [what for what, holds in checks.items() if not holds()]
 
@@ -186,15 +186,15 @@ def _equal_to_a_micro(one: Fraction, other: Fraction) -> bool:
 Result = TypeVar("Result")
 
 
-def in_place(folder: Path, uri: str, work: Callable[[Site], Result]) -> Result:
-    """What `work` gives in a site of its own, whose runs lie at `uri` (in `folder` where that is empty)."""
+def in_place(folder: Path, uri: str, work: Callable[[Sandbox], Result]) -> Result:
+    """What `work` gives in a sandbox of its own, whose runs lie at `uri` (in `folder` where that is empty)."""
     with pytest.MonkeyPatch.context() as patch:
         folder.mkdir(parents=True)
-        site = Site(folder, patch, uri)
+        sandbox = Sandbox(folder, patch, uri)
         try:
-            return work(site)
+            return work(sandbox)
         finally:
-            site.close()
+            sandbox.close()
 
 
 def undisturbed(folder: Path) -> Straight:
@@ -202,7 +202,7 @@ def undisturbed(folder: Path) -> Straight:
 
 
 def one(folder: Path, uri: str, seed: int, wanted: Straight) -> Outcome:
-    outcome = in_place(folder, uri, lambda site: disturbed(site, seed, wanted))
+    outcome = in_place(folder, uri, lambda sandbox: disturbed(sandbox, seed, wanted))
     shutil.rmtree(folder)
     return outcome
 
@@ -258,7 +258,7 @@ def side_by_side(jobs: int, tasks: Iterable[Callable[[], Result]]) -> Iterator[R
 
 @contextlib.contextmanager
 def stores(kind: Kind) -> Iterator[Callable[[], str]]:
-    """Gives addresses of empty stores of runs, an empty one where the folder of a site will do."""
+    """Gives addresses of empty stores of runs, an empty one where the folder of a sandbox will do."""
     if kind is Kind.LOCAL:
         yield lambda: ""
         return

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from spotrun.account.summary import RunSummary, summarise
-from tests.support.local_runs import Site
 from tests.support.repository import ROOT
+from tests.support.sandbox import Sandbox
 
 SCALE = 180.0
 STEP_S, STEPS = 0.25, 60
@@ -88,57 +88,57 @@ def script(seed: int) -> str:
     return "  script:\n" + "".join(steps)
 
 
-def job(site: Site, planned: Planned, steps: int, market: str = "") -> Path:
+def job(sandbox: Sandbox, planned: Planned, steps: int, market: str = "") -> Path:
     """One zone, so that there is one market."""
-    told = json.dumps({"steps": steps, "epoch_steps": 8, "step_s": STEP_S, "trace": str(site.trace)})
+    told = json.dumps({"steps": steps, "epoch_steps": 8, "step_s": STEP_S, "trace": str(sandbox.trace)})
     alone = ", spot_policy: spot" if planned.name == "spot-alone" else ""
-    path = site.folder / f"{planned.name}.yaml"
+    path = sandbox.folder / f"{planned.name}.yaml"
     path.write_text(
-        f"name: planned\nworkdir: {site.folder / 'work'}\n"
+        f"name: planned\nworkdir: {sandbox.folder / 'work'}\n"
         f"train: {{script: agent_trainer.py, args: ['{told}']}}\n"
-        f"checkpoint: {{uri: '{site.uri}', every: 2m}}\n"
+        f"checkpoint: {{uri: '{sandbox.uri}', every: 2m}}\n"
         f"resources: {{cloud: local, accelerators: 'V100:1', zone: us-east-1a{alone}}}\n"
         f"local:\n  time_scale: {SCALE}\n  boot: 60s\n{market}{planned.keys}"
     )
     return path
 
 
-def all_at_once(site: Site, jobs: list[Path], *, named: bool = False) -> None:
+def all_at_once(sandbox: Sandbox, jobs: list[Path], *, named: bool = False) -> None:
     """Run jobs to their ends; `named`, under the names of their files instead of the one that all have."""
-    children = [site.start("launch", path, "-y", *(["--name", path.stem] if named else [])) for path in jobs]
+    children = [sandbox.start("launch", path, "-y", *(["--name", path.stem] if named else [])) for path in jobs]
     for child in children:
         output, _ = child.communicate(timeout=180)
         assert child.returncode == 0, output
 
 
-def forecast_of(site: Site, path: Path, traces: Path) -> dict[str, Any]:
-    plan = site.call_json("plan", path, "--traces", traces, "--lifetimes", "150")
+def forecast_of(sandbox: Sandbox, path: Path, traces: Path) -> dict[str, Any]:
+    plan = sandbox.call_json("plan", path, "--traces", traces, "--lifetimes", "150")
     assert "as measured" in plan["assumed"]
     ours: dict[str, Any] = plan["forecasts"][0]
     assert ours["strategy"] == "ours"
     return ours
 
 
-def summary_of(site: Site, name: str) -> RunSummary:
-    state = site.state(name)
+def summary_of(sandbox: Sandbox, name: str) -> RunSummary:
+    state = sandbox.state(name)
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     return summarise(state, state.terminal.at)
 
 
 @pytest.mark.slow
-def test_three_jobs_cost_and_take_what_was_forecast(site: Site) -> None:
-    (site.folder / "work").mkdir()
-    shutil.copy(TRAINER, site.folder / "work")
-    traces = record(site.folder / "market.npz")
-    calm = [job(site, planned, steps=2) for planned in JOBS]
-    all_at_once(site, calm[:1])  # what a start takes on this machine, alone and
-    all_at_once(site, calm)  # beside others
-    real = [job(site, planned, STEPS, script(planned.seed)) for planned in JOBS]
-    forecasts = {planned.name: forecast_of(site, path, traces) for planned, path in zip(JOBS, real, strict=True)}
-    all_at_once(site, real, named=True)
+def test_three_jobs_cost_and_take_what_was_forecast(sandbox: Sandbox) -> None:
+    (sandbox.folder / "work").mkdir()
+    shutil.copy(TRAINER, sandbox.folder / "work")
+    traces = record(sandbox.folder / "market.npz")
+    calm = [job(sandbox, planned, steps=2) for planned in JOBS]
+    all_at_once(sandbox, calm[:1])  # what a start takes on this machine, alone and
+    all_at_once(sandbox, calm)  # beside others
+    real = [job(sandbox, planned, STEPS, script(planned.seed)) for planned in JOBS]
+    forecasts = {planned.name: forecast_of(sandbox, path, traces) for planned, path in zip(JOBS, real, strict=True)}
+    all_at_once(sandbox, real, named=True)
     for name, forecast in forecasts.items():
-        total = summary_of(site, name).total
+        total = summary_of(sandbox, name).total
         cost_usd, wall_s = float(total.spot_usd + total.on_demand_usd), total.wall.total_seconds()
         said = f"{name}: ${cost_usd:.3f} in {wall_s:.0f} s, forecast {forecast}"
         assert forecast["interruptions"] > 1, said

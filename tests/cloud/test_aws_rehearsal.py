@@ -33,9 +33,9 @@ from tests.support.ec2_server import Life
 from tests.support.eventually import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.guarded_account import GuardedAccount
-from tests.support.local_runs import WITHIN_S, Site, environment_of, final_tensors, processes_now
 from tests.support.object_stores import RunningServer
 from tests.support.repository import JOBS
+from tests.support.sandbox import WITHIN_S, Sandbox, environment_of, final_tensors, processes_now
 
 SCALE = 30
 EPOCHS = 40
@@ -44,7 +44,7 @@ BIN = Path(sys.executable).parent
 SECRET = "cNry7vB2mK9pL4-of-the-rehearsal"
 
 
-class Aws(Site):
+class Aws(Sandbox):
     """An account with a bucket, and a shell to call spotrun from."""
 
     def __init__(
@@ -153,36 +153,36 @@ def dollars(life: Life) -> Fraction:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: Callable[[str], RunningServer]) -> Iterator[Aws]:
     s3 = servers("s3")
     with GuardedAccount(ScaledClock(datetime.now(UTC), SCALE)) as account, FaultProxy(s3.endpoint) as gate:
-        site = Aws(tmp_path, monkeypatch, account, s3, gate)
-        yield site
-        site.close()
+        sandbox = Aws(tmp_path, monkeypatch, account, s3, gate)
+        yield sandbox
+        sandbox.close()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:Tried to parse AWS")
-def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(site: Aws) -> None:
-    site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
-    site.trace.rename(site.trace.with_suffix(".calm"))
-    runner = site.start("launch", site.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
+def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sandbox: Aws) -> None:
+    sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
+    sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
+    runner = sandbox.start("launch", sandbox.job_on_aws("stormy", f"--epochs, '{EPOCHS}', --step-s, '0.1'"), "-y")
 
-    first = site.trains_on(runner)
+    first = sandbox.trains_on(runner)
     assert SECRET in {environment_of(process).get("WORD") for process in processes_now()}
-    assert site.may_read("stormy", of="stormy")
-    assert not site.may_read("stormy", of="calm")
-    site.account.interrupt(first)
-    second = site.trains_on(runner, before=first)
-    site.account.spot_is_gone = True
-    site.account.interrupt(second, notice=None)
-    site.trains_on(runner, before=second)
-    site.account.spot_is_gone = False
+    assert sandbox.may_read("stormy", of="stormy")
+    assert not sandbox.may_read("stormy", of="calm")
+    sandbox.account.interrupt(first)
+    second = sandbox.trains_on(runner, before=first)
+    sandbox.account.spot_is_gone = True
+    sandbox.account.interrupt(second, notice=None)
+    sandbox.trains_on(runner, before=second)
+    sandbox.account.spot_is_gone = False
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 
-    state = site.state("stormy")
+    state = sandbox.state("stormy")
     attempts = list(state.attempts.values())
     capacity = [state.launch_of(attempt).intent.offering.capacity_type for attempt in attempts]
     assert all(state.launch_of(attempt).intent.offering.launch_template.endswith(":1") for attempt in attempts)
@@ -200,32 +200,32 @@ def test_a_run_on_ec2_loses_its_machines_and_ends_as_if_nothing_had_happened(sit
         assert attempt.setup.how == ("unpacked" if accelerators in ready else "run")
         ready.add(accelerators)
     assert len(attempts) > len(ready), "set-up was paid once, and used again"
-    store, uid = site.run("stormy").store, site.run("stormy").created.uid
+    store, uid = sandbox.run("stormy").store, sandbox.run("stormy").created.uid
     assert [each.key for each in store.list("") if SECRET.encode() in store.get(each.key)] == []
     assert SECRET not in output
 
-    quiet = dict(line.split(" ", 1) for line in site.trace.with_suffix(".calm").read_text().splitlines())
-    assert {str(step): lines for step, lines in site.trace_by_step().items()} == {
+    quiet = dict(line.split(" ", 1) for line in sandbox.trace.with_suffix(".calm").read_text().splitlines())
+    assert {str(step): lines for step, lines in sandbox.trace_by_step().items()} == {
         step: {f"{step} {rest}"} for step, rest in quiet.items()
     }
-    assert final_tensors(site.run("stormy")) == final_tensors(site.run("calm"))
+    assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
 
-    lives = site.account.lives()
+    lives = sandbox.account.lives()
     assert all(life.until is not None for life in lives)
     assert lives[0].taken, f"it was to be left for EC2 to take, which makes its first hour free: {lives[0]}"
-    bill = site.call_json("report", "stormy")
+    bill = sandbox.call_json("report", "stormy")
     charged = Decimal(bill["total"]["spot_usd"]) + Decimal(bill["total"]["on_demand_usd"])
     assert abs(sum(map(dollars, lives)) - Fraction(charged)) < Fraction(1, 10**6)
     parts = [*bill["epochs"], bill["unfinished"]]
     assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
 
-    assert site.account.denied == [], "the policy that we ship allows all that a run asks for"
-    site.account.policies = None
+    assert sandbox.account.denied == [], "the policy that we ship allows all that a run asks for"
+    sandbox.account.policies = None
     alive = "Name=instance-state-name,Values=pending,running,stopping,shutting-down,stopped"
-    assert site.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
-    assert site.aws("ec2", "describe-volumes").strip() == ""
-    assert site.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
-    assert {asked["IamInstanceProfile.Name"] for asked in launches(site.account)} == {f"spotrun-run-{uid}"}
-    assert uid not in site.aws("iam", "list-roles") + site.aws("iam", "list-instance-profiles")
-    bucket = site.uri.split("/")[2]
-    assert "Uploads" not in site.aws("s3api", "list-multipart-uploads", "--bucket", bucket)
+    assert sandbox.aws("ec2", "describe-instances", "--filters", alive).strip() == ""
+    assert sandbox.aws("ec2", "describe-volumes").strip() == ""
+    assert sandbox.aws("scheduler", "list-schedules", "--group-name", "spotrun").strip() == ""
+    assert {asked["IamInstanceProfile.Name"] for asked in launches(sandbox.account)} == {f"spotrun-run-{uid}"}
+    assert uid not in sandbox.aws("iam", "list-roles") + sandbox.aws("iam", "list-instance-profiles")
+    bucket = sandbox.uri.split("/")[2]
+    assert "Uploads" not in sandbox.aws("s3api", "list-multipart-uploads", "--bucket", bucket)

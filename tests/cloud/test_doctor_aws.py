@@ -30,8 +30,8 @@ from tests.support.aws_launches import CONFIG, count, launches, request
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
 from tests.support.iam import Document, listed
-from tests.support.local_runs import Site
 from tests.support.repository import JOBS
+from tests.support.sandbox import Sandbox
 
 SPOT_G, ON_DEMAND_G = "L-3819A6DF", "L-DB2E81BA"
 BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
@@ -384,9 +384,9 @@ def make_bucket(account: GuardedAccount, **place: Any) -> str:
 
 
 def test_the_command_looks_at_the_account_and_at_the_bucket_with_the_runners_rights(
-    account: GuardedAccount, site: Site
+    account: GuardedAccount, sandbox: Sandbox
 ) -> None:
-    report = site.call_json(*DOOR, "--store", make_bucket(account))
+    report = sandbox.call_json(*DOOR, "--store", make_bucket(account))
     told = {check["name"]: check["verdict"] for check in report["checks"]}
     assert report["ok"], report
     assert {"identity", "launch on spot", "creation", "expiry", "region"} <= set(told)
@@ -394,23 +394,23 @@ def test_the_command_looks_at_the_account_and_at_the_bucket_with_the_runners_rig
     assert {asked.action for asked in account.denied} == {"s3:DeleteObject", "ec2:TerminateInstances"}
 
 
-def test_a_bucket_in_another_region_than_the_instances_is_warned_of(account: GuardedAccount, site: Site) -> None:
+def test_a_bucket_in_another_region_than_the_instances_is_warned_of(account: GuardedAccount, sandbox: Sandbox) -> None:
     place = {"CreateBucketConfiguration": {"LocationConstraint": "eu-west-1"}}
-    report = site.call_json(*DOOR, "--store", make_bucket(account, **place))
+    report = sandbox.call_json(*DOOR, "--store", make_bucket(account, **place))
     finding = next(check for check in report["checks"] if check["name"] == "region")
     assert finding["verdict"] == "warned"
     assert REGION in finding["hint"]
 
 
-def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(account: GuardedAccount, site: Site) -> None:
-    output = site.call(*DOOR, "--json", code=StoreError.exit_code)
+def test_a_folder_of_this_machine_is_no_store_for_instances_on_aws(account: GuardedAccount, sandbox: Sandbox) -> None:
+    output = sandbox.call(*DOOR, "--json", code=StoreError.exit_code)
     report = json.loads(output[: output.rindex("}") + 1])
     finding = next(check for check in report["checks"] if check["verdict"] == "failed")
     assert "s3://" in finding["hint"]
 
 
-def job(site: Site, store: str, regions: str = REGION) -> Path:
-    path = site.folder / "examined.yaml"
+def job(sandbox: Sandbox, store: str, regions: str = REGION) -> Path:
+    path = sandbox.folder / "examined.yaml"
     path.write_text(
         f"workdir: {JOBS}\ntrain: {{script: quick.py}}\ncheckpoint: {{uri: '{store}'}}\n"
         "resources: {cloud: aws, accelerators: 'T4:1'}\n"
@@ -419,21 +419,21 @@ def job(site: Site, store: str, regions: str = REGION) -> Path:
     return path
 
 
-def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, site: Site) -> None:
-    examined_job = job(site, make_bucket(account))
+def test_a_job_says_what_is_wanted_and_flags_win(account: GuardedAccount, sandbox: Sandbox) -> None:
+    examined_job = job(sandbox, make_bucket(account))
     examined_job.write_text(f"{examined_job.read_text()}secrets: [WORD]\n")
     with account.as_administrator():
         boto3.client("ssm").put_parameter(Name="/spotrun/WORD", Value="w", Type="SecureString")
-    told = site.call("doctor", "aws", examined_job)
+    told = sandbox.call("doctor", "aws", examined_job)
     assert "secret WORD: /spotrun/WORD, a SecureString\n" in told
     assert f"zone {ZONES[0]}: g4dn.xlarge\n" in told
-    told = site.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
+    told = sandbox.call("doctor", "aws", examined_job, "--accelerators", "A10G:1")
     assert f"zone {ZONES[0]}: g5.xlarge\n" in told
 
 
-def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, site: Site) -> None:
-    examined_job = job(site, make_bucket(account), regions=f"{REGION}, us-west-2")
-    output = site.call("doctor", "aws", examined_job, code=CloudError.exit_code)
+def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, sandbox: Sandbox) -> None:
+    examined_job = job(sandbox, make_bucket(account), regions=f"{REGION}, us-west-2")
+    output = sandbox.call("doctor", "aws", examined_job, code=CloudError.exit_code)
     assert "ok      network in us-east-1" in output
     assert "FAILED  network in us-west-2" in output
 
@@ -447,8 +447,8 @@ def test_each_region_of_a_job_is_looked_at(account: GuardedAccount, site: Site) 
     ],
     ids=str,
 )
-def test_flags_that_mean_nothing_are_refused(site: Site, words: tuple[str, ...]) -> None:
-    assert "try:" in site.call(*words, code=SpecInvalid.exit_code)
+def test_flags_that_mean_nothing_are_refused(sandbox: Sandbox, words: tuple[str, ...]) -> None:
+    assert "try:" in sandbox.call(*words, code=SpecInvalid.exit_code)
 
 
 def test_an_account_without_guards_is_warned(account: GuardedAccount) -> None:

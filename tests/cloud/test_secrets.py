@@ -27,7 +27,7 @@ from spotrun.spec.model import RunSpec
 from tests.support.agent_bench import AgentRun
 from tests.support.ec2_server import REGION, RUN
 from tests.support.guarded_account import GuardedAccount
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 CANARY = 'cNry"7vB2/mK9 pL4?-übel'
 """With what JSON, a URL and UTF-8 each write down in their own way."""
@@ -248,10 +248,10 @@ def test_on_the_local_cloud_they_are_variables_of_whoever_launches(
     assert not {"A", "B", "MINE"} & user_environment(wanted, tmp_path, "i-1", "0123456789").keys()
 
 
-def test_a_launch_without_the_variable_is_refused_before_anything_is_made(site: Site) -> None:
-    told = site.call("launch", site.job("needy", extra="secrets: [NOT_SET_ANYWHERE]\n"), "-y", code=2)
+def test_a_launch_without_the_variable_is_refused_before_anything_is_made(sandbox: Sandbox) -> None:
+    told = sandbox.call("launch", sandbox.job("needy", extra="secrets: [NOT_SET_ANYWHERE]\n"), "-y", code=2)
     assert "NOT_SET_ANYWHERE is not set" in told
-    assert not site.store.exists() or not list(site.store.iterdir())
+    assert not sandbox.store.exists() or not list(sandbox.store.iterdir())
 
 
 # -- what is hidden --------------------------------------------------------------------------------------------------

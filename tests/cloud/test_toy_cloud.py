@@ -17,33 +17,33 @@ from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
 from spotrun.spec.schema import json_schema
 from tests.support import toy_cloud
-from tests.support.local_runs import Site, kinds
+from tests.support.sandbox import Sandbox, kinds
 from tests.support.toy_cloud import CLOUD, NAME, RULE, TYPES, ZONES
 
 INTERRUPTED = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     path = toy_cloud.install(tmp_path / "site")
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv(toy_cloud.FOLDER_VARIABLE, str(tmp_path / "box"))
     monkeypatch.syspath_prepend(tmp_path / "site")
-    site = Site(tmp_path, monkeypatch)
-    yield site
-    site.close()
+    sandbox = Sandbox(tmp_path, monkeypatch)
+    yield sandbox
+    sandbox.close()
 
 
-def job(site: Site, name: str, **more: str) -> Path:
-    path = site.job(name, script=more.get("script", ""), args="--epochs, 4", scale=60)
+def job(sandbox: Sandbox, name: str, **more: str) -> Path:
+    path = sandbox.job(name, script=more.get("script", ""), args="--epochs, 4", scale=60)
     path.write_text(path.read_text().replace("cloud: local", f"cloud: {NAME}") + more.get("extra", ""))
     return path
 
 
-def test_a_job_runs_on_it_to_its_end_through_a_loss(site: Site) -> None:
-    said = site.call("launch", job(site, "play", script=INTERRUPTED), "-y")
+def test_a_job_runs_on_it_to_its_end_through_a_loss(sandbox: Sandbox) -> None:
+    said = sandbox.call("launch", job(sandbox, "play", script=INTERRUPTED), "-y")
     assert TYPES[0].name in said
-    run = site.run("play")
+    run = sandbox.run("play")
     state = run.ledger.refresh()
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
@@ -55,26 +55,26 @@ def test_a_job_runs_on_it_to_its_end_through_a_loss(site: Site) -> None:
     assert run.created.billing == RULE
     assert run.created.interruption_bands == {f"{ZONES[0].region}/{TYPES[0].name}": "<5%"}
     assert run.store.get("boot/box.txt") == b"batteries included"
-    armed = set((site.folder / "box" / "armed.txt").read_text().split())
+    armed = set((sandbox.folder / "box" / "armed.txt").read_text().split())
     assert armed == {f"{run.created.uid}-{number}" for number in state.launches}
-    assert list((site.folder / "box" / "guards").iterdir()) == []
+    assert list((sandbox.folder / "box" / "guards").iterdir()) == []
     assert CLOUD.account(()).identities.runs() == []
-    facts = site.call_json("report", "play")
+    facts = sandbox.call_json("report", "play")
     assert facts["total"]["interruptions"] == 1
-    assert RULE.source in " ".join(site.call("report", "play").split())
-    assert "completed" in site.call("status")
+    assert RULE.source in " ".join(sandbox.call("report", "play").split())
+    assert "completed" in sandbox.call("status")
 
 
-def test_a_run_on_it_is_looked_at_and_ended(site: Site) -> None:
-    site.start("launch", job(site, "short"), "-y", "--detach").communicate(timeout=60)
-    assert NAME in site.call("events", "short")
-    site.call("down", "short", "-y")
-    assert site.left_running() == []
+def test_a_run_on_it_is_looked_at_and_ended(sandbox: Sandbox) -> None:
+    sandbox.start("launch", job(sandbox, "short"), "-y", "--detach").communicate(timeout=60)
+    assert NAME in sandbox.call("events", "short")
+    sandbox.call("down", "short", "-y")
+    assert sandbox.left_running() == []
 
 
-def test_an_instance_that_nobody_wants_is_reaped(site: Site) -> None:
-    site.call("launch", job(site, "over"), "-y")
-    run, driver = site.run("over"), CLOUD.account(()).driver
+def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
+    sandbox.call("launch", job(sandbox, "over"), "-y")
+    run, driver = sandbox.run("over"), CLOUD.account(()).driver
     left = driver.launch(
         LaunchRequest(
             token=f"{run.created.uid}-99",
@@ -86,36 +86,36 @@ def test_an_instance_that_nobody_wants_is_reaped(site: Site) -> None:
         )
     )
     CLOUD.account(()).identities.make(run.created.uid, run.uri)
-    said = site.call("reap", "--cloud", NAME, "-y")
+    said = sandbox.call("reap", "--cloud", NAME, "-y")
     assert left.instance_id in said
     assert f"the role of {run.id}, which is over" in said
     assert not any(each.alive for each in driver.instances())
-    assert "has no regions" in site.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
+    assert "has no regions" in sandbox.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
 
 
-def test_its_offers_and_checks_are_shown(site: Site) -> None:
-    (quote, *_) = site.call_json("offers", "--cloud", NAME)["offers"]
+def test_its_offers_and_checks_are_shown(sandbox: Sandbox) -> None:
+    (quote, *_) = sandbox.call_json("offers", "--cloud", NAME)["offers"]
     assert (quote["instance_type"], quote["simulated"]) == (TYPES[0].name, False)
-    checks = site.call_json("doctor", NAME)["checks"]
+    checks = sandbox.call_json("doctor", NAME)["checks"]
     assert {"toys", "store"} <= {each["name"] for each in checks}
 
 
-def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(site: Site) -> None:
-    spec = load_spec(job(site, "fine"))
+def test_a_job_that_names_it_is_read_and_one_that_it_refuses_is_not(sandbox: Sandbox) -> None:
+    spec = load_spec(job(sandbox, "fine"))
     assert spec.cloud is CLOUD
     assert NAME in json_schema()["$defs"]["ResourcesSpec"]["properties"]["cloud"]["enum"]
-    refused = job(site, "refused")
+    refused = job(sandbox, "refused")
     refused.write_text(refused.read_text().replace(f"cloud: {NAME}", f"cloud: {NAME}, region: us-east-1"))
     with pytest.raises(SpecFileInvalid, match="is no region of toys"):
         load_spec(refused)
 
 
-def test_a_cloud_that_nobody_knows_is_told_with_those_that_are_known(site: Site) -> None:
-    wrong = job(site, "wrong")
+def test_a_cloud_that_nobody_knows_is_told_with_those_that_are_known(sandbox: Sandbox) -> None:
+    wrong = job(sandbox, "wrong")
     wrong.write_text(wrong.read_text().replace(f"cloud: {NAME}", "cloud: lego"))
     with pytest.raises(SpecFileInvalid, match=f"must be local, aws or {NAME}, not 'lego'"):
         load_spec(wrong)
-    assert f"local, aws, {NAME}" in site.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
+    assert f"local, aws, {NAME}" in sandbox.call("offers", "--cloud", "lego", code=SpecInvalid.exit_code)
 
 
 def test_nothing_of_spotrun_knows_its_name() -> None:

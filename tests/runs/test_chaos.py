@@ -10,8 +10,8 @@ import pytest
 
 from spotrun.agent.status import Status, Upload
 from tests.batteries import chaos
-from tests.support.local_runs import Site
 from tests.support.object_stores import RunningServer
+from tests.support.sandbox import Sandbox
 from tests.support.strikes import Uploads
 
 RUNS = 20
@@ -58,10 +58,10 @@ def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"0", "1"}
 
 
-def test_what_a_killed_agent_said_last_is_no_upload(site: Site) -> None:
-    uploads = Uploads(site)
+def test_what_a_killed_agent_said_last_is_no_upload(sandbox: Sandbox) -> None:
+    uploads = Uploads(sandbox)
     assert not uploads.under_way()
-    disk = site.folder / "cloud" / "instances" / "i-1"
+    disk = sandbox.folder / "cloud" / "instances" / "i-1"
     disk.mkdir(parents=True)
     status = Status(disk)
     status.change(upload=Upload(1, 2))

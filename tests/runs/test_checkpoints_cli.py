@@ -23,8 +23,8 @@ from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.spec.model import CheckpointSpec
 from tests.support.eventually import eventually
-from tests.support.local_runs import Site
 from tests.support.repository import JOBS
+from tests.support.sandbox import Sandbox
 
 STEPS = 24
 WIDTH = 64
@@ -47,55 +47,59 @@ assert len(trainer.optimizers[0].state) == len(list(model.parameters()))
 """
 
 
-def job(site: Site, name: str, *, epochs: int = 2, step_s: float = 0.04, every: int = 4, script: str = "") -> Path:
+def job(
+    sandbox: Sandbox, name: str, *, epochs: int = 2, step_s: float = 0.04, every: int = 4, script: str = ""
+) -> Path:
     """A run that keeps a checkpoint each few steps, all of them."""
     arguments = f"--epochs, '{epochs}', --step-s, '{step_s}', --width, '{WIDTH}'"
-    path = site.job(name, args=arguments, scale=200, script=script)
+    path = sandbox.job(name, args=arguments, scale=200, script=script)
     path.write_text(path.read_text().replace("every: 30s", f"every: {every} steps, keep_last: 100"))
     return path
 
 
-def usable_steps(site: Site, name: str) -> list[int]:
-    return [commit.event.step for commit in site.state(name).commits if commit.usable]
+def usable_steps(sandbox: Sandbox, name: str) -> list[int]:
+    return [commit.event.step for commit in sandbox.state(name).commits if commit.usable]
 
 
-def objects(site: Site, name: str) -> list[str]:
-    return [stored.key for stored in site.run(name).store.list("checkpoints/")]
+def objects(sandbox: Sandbox, name: str) -> list[str]:
+    return [stored.key for stored in sandbox.run(name).store.list("checkpoints/")]
 
 
 # -- out and in ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_an_exported_checkpoint_is_lightnings_and_a_run_that_begins_from_it_goes_on_as_the_first(site: Site) -> None:
-    site.call("launch", job(site, "first"), "-y")
-    quiet = site.trace_by_step()
-    site.trace.unlink()
-    middle = next(step for step in usable_steps(site, "first") if 4 <= step < STEPS - 4)
-    out = site.folder / "out.ckpt"
-    assert f"step {middle:,}" in site.call("checkpoints", "export", "first", "--step", middle, out)
+def test_an_exported_checkpoint_is_lightnings_and_a_run_that_begins_from_it_goes_on_as_the_first(
+    sandbox: Sandbox,
+) -> None:
+    sandbox.call("launch", job(sandbox, "first"), "-y")
+    quiet = sandbox.trace_by_step()
+    sandbox.trace.unlink()
+    middle = next(step for step in usable_steps(sandbox, "first") if 4 <= step < STEPS - 4)
+    out = sandbox.folder / "out.ckpt"
+    assert f"step {middle:,}" in sandbox.call("checkpoints", "export", "first", "--step", middle, out)
 
     saved = torch.load(out, weights_only=True)
     assert saved["global_step"] == middle
     assert "spotrun" not in saved
     run_by_lightning(out)
-    assert "is there already" in site.call("checkpoints", "export", "first", out, code=2)
-    site.call("checkpoints", "export", "first", out, "--force")
+    assert "is there already" in sandbox.call("checkpoints", "export", "first", out, code=2)
+    sandbox.call("checkpoints", "export", "first", out, "--force")
     assert torch.load(out, weights_only=True)["global_step"] == STEPS, "without a step, the newest"
-    assert f", {STEPS}" in site.call("checkpoints", "export", "first", "--step", 9999, out, "--force", code=3)
-    site.call("checkpoints", "export", "first", "--step", middle, out, "--force")
+    assert f", {STEPS}" in sandbox.call("checkpoints", "export", "first", "--step", 9999, out, "--force", code=3)
+    sandbox.call("checkpoints", "export", "first", "--step", middle, out, "--force")
 
     # It is interrupted too: the second attempt resumes from its own checkpoint, and not from the file.
     script = "{when: epoch 2 at 80%, then: interrupt, notice: none}"
-    made = site.call("checkpoints", "import", out, job(site, "second", script=script))
+    made = sandbox.call("checkpoints", "import", out, job(sandbox, "second", script=script))
     assert f"begins from step {middle}" in made
-    assert site.state("second").launches == {}, "nothing is rented by an import"
-    site.call("resume", "second")
-    state = site.state("second")
+    assert sandbox.state("second").launches == {}, "nothing is rented by an import"
+    sandbox.call("resume", "second")
+    state = sandbox.state("second")
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     assert len(state.attempts) == 2
-    assert site.trace_by_step() == {step: lines for step, lines in quiet.items() if step >= middle}
+    assert sandbox.trace_by_step() == {step: lines for step, lines in quiet.items() if step >= middle}
 
 
 def run_by_lightning(path: Path) -> None:
@@ -145,18 +149,18 @@ def test_a_file_of_an_older_torch_is_refused_with_what_to_do(tmp_path: Path) -> 
     assert "save it again" in (refused.value.hint or "")
 
 
-def test_an_export_into_a_folder_that_is_not_there_says_so_before_it_reads_anything(site: Site) -> None:
-    missing = site.folder / "missing"
-    told = site.call("checkpoints", "export", "any", missing / "out.ckpt", code=2)
+def test_an_export_into_a_folder_that_is_not_there_says_so_before_it_reads_anything(sandbox: Sandbox) -> None:
+    missing = sandbox.folder / "missing"
+    told = sandbox.call("checkpoints", "export", "any", missing / "out.ckpt", code=2)
     assert f"there is no folder {missing}" in told
 
 
-def test_a_bad_start_starts_no_run(site: Site) -> None:
-    path = site.folder / "bad.ckpt"
+def test_a_bad_start_starts_no_run(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "bad.ckpt"
     path.write_text("not a checkpoint")
-    assert "no file of torch.save" in site.call("checkpoints", "import", path, job(site, "never"), code=2)
-    assert "no file of torch.save" in site.call("launch", job(site, "never"), "-y", "--from", path, code=2)
-    assert not site.store.exists()
+    assert "no file of torch.save" in sandbox.call("checkpoints", "import", path, job(sandbox, "never"), code=2)
+    assert "no file of torch.save" in sandbox.call("launch", job(sandbox, "never"), "-y", "--from", path, code=2)
+    assert not sandbox.store.exists()
 
 
 def test_every_kind_of_value_in_a_state_comes_out_as_what_torch_reads_without_code(tmp_path: Path) -> None:
@@ -192,64 +196,64 @@ def test_every_kind_of_value_in_a_state_comes_out_as_what_torch_reads_without_co
 # -- away ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_ended_run_is_pruned_to_what_is_wanted_for_the_price_of_the_entries(site: Site) -> None:
-    site.call("launch", job(site, "full"), "-y")
-    run = site.run("full")
+def test_an_ended_run_is_pruned_to_what_is_wanted_for_the_price_of_the_entries(sandbox: Sandbox) -> None:
+    sandbox.call("launch", job(sandbox, "full"), "-y")
+    run = sandbox.run("full")
     (attempt,) = run.ledger.refresh().attempts
     run.store.put(f"checkpoints/{attempt}-0-99/part-0000", b"of an upload that was cut short")
-    steps, before = usable_steps(site, "full"), objects(site, "full")
-    bill = site.call_json("report", "full")["total"]["cost_usd"]
+    steps, before = usable_steps(sandbox, "full"), objects(sandbox, "full")
+    bill = sandbox.call_json("report", "full")["total"]["cost_usd"]
     assert len(steps) >= 3
 
-    told = site.call("checkpoints", "prune", "full", "--keep", 1, "--dry-run")
+    told = sandbox.call("checkpoints", "prune", "full", "--keep", 1, "--dry-run")
     assert f"{len(steps) - 1} checkpoints" in told
     assert "would go" in told
-    assert objects(site, "full") == before
-    assert usable_steps(site, "full") == steps
+    assert objects(sandbox, "full") == before
+    assert usable_steps(sandbox, "full") == steps
 
-    assert "are gone" in site.call("checkpoints", "prune", "full", "--keep", 1)
-    assert usable_steps(site, "full") == [STEPS]
-    final = site.state("full").restore_candidates()[0]
-    assert {key.rpartition("/")[0] for key in objects(site, "full")} == {final.event.prefix}
-    assert "whole" in site.call("checkpoints", "verify", "full")
+    assert "are gone" in sandbox.call("checkpoints", "prune", "full", "--keep", 1)
+    assert usable_steps(sandbox, "full") == [STEPS]
+    final = sandbox.state("full").restore_candidates()[0]
+    assert {key.rpartition("/")[0] for key in objects(sandbox, "full")} == {final.event.prefix}
+    assert "whole" in sandbox.call("checkpoints", "verify", "full")
     requests = (len(steps) - 1) * Decimal("0.005") / 1000
-    assert Decimal(site.call_json("report", "full")["total"]["cost_usd"]) == Decimal(bill) + requests
-    assert "0 checkpoints, 0 objects" in site.call("checkpoints", "prune", "full", "--keep", 1)
-    assert "0 checkpoints, 0 objects" in site.call("checkpoints", "prune", "full")
+    assert Decimal(sandbox.call_json("report", "full")["total"]["cost_usd"]) == Decimal(bill) + requests
+    assert "0 checkpoints, 0 objects" in sandbox.call("checkpoints", "prune", "full", "--keep", 1)
+    assert "0 checkpoints, 0 objects" in sandbox.call("checkpoints", "prune", "full")
 
 
-def test_a_run_that_goes_on_is_pruned_by_its_own_agent(site: Site) -> None:
-    site.call("launch", job(site, "busy", epochs=500), "-y", "-d")
-    eventually(lambda: site.store.exists() and len(usable_steps(site, "busy")) >= 4, within_s=90)
-    assert "would delete" in site.call("checkpoints", "prune", "busy", "--keep", 1, "--dry-run")
-    assert "its agent was asked to keep 1" in site.call("checkpoints", "prune", "busy", "--keep", 1)
-    asked = site.state("busy").prune
+def test_a_run_that_goes_on_is_pruned_by_its_own_agent(sandbox: Sandbox) -> None:
+    sandbox.call("launch", job(sandbox, "busy", epochs=500), "-y", "-d")
+    eventually(lambda: sandbox.store.exists() and len(usable_steps(sandbox, "busy")) >= 4, within_s=90)
+    assert "would delete" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1, "--dry-run")
+    assert "its agent was asked to keep 1" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1)
+    asked = sandbox.state("busy").prune
     assert asked is not None
 
     def older() -> list[int]:
         return [
-            commit.number for commit in site.state("busy").commits if commit.usable and commit.number < asked.number
+            commit.number for commit in sandbox.state("busy").commits if commit.usable and commit.number < asked.number
         ]
 
     eventually(lambda: len(older()) == 1, within_s=60)
-    retired = [entry.event for entry in entries(site, "busy") if isinstance(entry.event, ev.CheckpointRetired)]
+    retired = [entry.event for entry in entries(sandbox, "busy") if isinstance(entry.event, ev.CheckpointRetired)]
     assert len(retired) >= 3
     assert all(event.attempt is not None for event in retired), "the attempt retired them, and nobody else"
-    site.call("stop", "busy")
-    eventually(lambda: site.state("busy").terminal is not None, within_s=60)
+    sandbox.call("stop", "busy")
+    eventually(lambda: sandbox.state("busy").terminal is not None, within_s=60)
 
     # Whoever opens the run again while it is being pruned keeps what was not retired yet.
-    run = site.run("busy")
-    kept = usable_steps(site, "busy")
+    run = sandbox.run("busy")
+    kept = usable_steps(sandbox, "busy")
     with pytest.raises(EntryRefused, match="only when the run has ended"):
         pruning.prune(Overtaken(run), run.store, CheckpointSpec(keep_last=1))
-    assert usable_steps(site, "busy") == kept
-    assert "whole" in site.call("checkpoints", "verify", "busy")
-    site.call("down", "busy", "-y")
+    assert usable_steps(sandbox, "busy") == kept
+    assert "whole" in sandbox.call("checkpoints", "verify", "busy")
+    sandbox.call("down", "busy", "-y")
 
 
-def entries(site: Site, name: str) -> list[ev.Entry]:
-    run = site.run(name)
+def entries(sandbox: Sandbox, name: str) -> list[ev.Entry]:
+    run = sandbox.run(name)
     run.ledger.refresh()
     return run.ledger.entries
 

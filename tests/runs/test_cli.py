@@ -33,208 +33,216 @@ from tests.support.audit import books
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import History
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 
-def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(site: Site) -> None:
-    path = site.folder / "bad.yaml"
+def test_a_bad_file_gives_every_problem_with_its_line_and_starts_nothing(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "bad.yaml"
     path.write_text("name: Bad Name\ntrain: {script: nope.py}\nresources: {acelerators: V100}\nschedule: []\n")
-    output = site.call("launch", path, "-y", code=2)
+    output = sandbox.call("launch", path, "-y", code=2)
     assert "bad.yaml:1" in output
     assert "bad.yaml:3" in output
     assert "did you mean accelerators" in output
     assert "not built yet" in output
-    assert not site.store.exists()
+    assert not sandbox.store.exists()
 
 
-def test_what_the_first_decision_asks_for_is_ticked_before_anything_is_rented(site: Site) -> None:
+def test_what_the_first_decision_asks_for_is_ticked_before_anything_is_rented(sandbox: Sandbox) -> None:
     def ticked(*options: str) -> str:
-        output = site.call("launch", site.job("dry"), "--dry-run", *options)
+        output = sandbox.call("launch", sandbox.job("dry"), "--dry-run", *options)
         return next(line for line in output.splitlines() if line.startswith("✓"))
 
     assert " spot " in ticked()
     assert "on_demand" in ticked("--on-demand")
     assert "on_demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
-    small = site.job("small")
+    small = sandbox.job("small")
     small.write_text(small.read_text() + "budget: {max_usd: 0.001}\n")
-    assert "raise budget.max_usd" in site.call("launch", small, "-y", code=2)
-    assert not site.store.exists()
+    assert "raise budget.max_usd" in sandbox.call("launch", small, "-y", code=2)
+    assert not sandbox.store.exists()
 
 
-def test_flags_that_exclude_one_another_are_refused(site: Site) -> None:
-    assert "exclude" in site.call("launch", site.job("both"), "-y", "--spot", "--on-demand", code=2)
+def test_flags_that_exclude_one_another_are_refused(sandbox: Sandbox) -> None:
+    assert "exclude" in sandbox.call("launch", sandbox.job("both"), "-y", "--spot", "--on-demand", code=2)
 
 
-def test_a_dry_run_shows_the_offerings_with_the_choice_ticked_and_rents_nothing(site: Site) -> None:
-    output = site.call("launch", site.job("dry"), "--dry-run")
+def test_a_dry_run_shows_the_offerings_with_the_choice_ticked_and_rents_nothing(sandbox: Sandbox) -> None:
+    output = sandbox.call("launch", sandbox.job("dry"), "--dry-run")
     assert output.count("✓") == 1
     assert "simulated" in output
-    assert not site.store.exists()
+    assert not sandbox.store.exists()
 
 
 def test_a_run_lies_where_the_flag_says_else_the_file_else_the_environment(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, silent = site.job("written"), site.job("silent")
-    silent.write_text(silent.read_text().replace(f"uri: '{site.store}', ", ""))
-    checkpoint = site.folder / "made.ckpt"
+    written, silent = sandbox.job("written"), sandbox.job("silent")
+    silent.write_text(silent.read_text().replace(f"uri: '{sandbox.store}', ", ""))
+    checkpoint = sandbox.folder / "made.ckpt"
     torch.save({"state_dict": {}, "pytorch-lightning_version": "2.6.6", "epoch": 0, "global_step": 0}, checkpoint)
-    monkeypatch.setenv("SPOTRUN_STORE", str(site.folder / "environment"))
-    site.call("checkpoints", "import", checkpoint, written)
-    site.call("checkpoints", "import", checkpoint, silent)
-    site.call("checkpoints", "import", checkpoint, silent, "--store", site.folder / "flag")
-    assert [path.name[:7] for path in site.store.iterdir()] == ["written"]
+    monkeypatch.setenv("SPOTRUN_STORE", str(sandbox.folder / "environment"))
+    sandbox.call("checkpoints", "import", checkpoint, written)
+    sandbox.call("checkpoints", "import", checkpoint, silent)
+    sandbox.call("checkpoints", "import", checkpoint, silent, "--store", sandbox.folder / "flag")
+    assert [path.name[:7] for path in sandbox.store.iterdir()] == ["written"]
     for place in ("environment", "flag"):
-        assert [path.name[:6] for path in (site.folder / place).iterdir()] == ["silent"]
+        assert [path.name[:6] for path in (sandbox.folder / place).iterdir()] == ["silent"]
 
 
-def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(site: Site) -> None:
-    assert "add -y" in site.call("launch", site.job("ask"), code=2)
+def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(sandbox: Sandbox) -> None:
+    assert "add -y" in sandbox.call("launch", sandbox.job("ask"), code=2)
 
 
-def test_an_accelerator_that_nobody_offers_is_refused_before_anything_starts(site: Site) -> None:
-    path = site.job("none")
+def test_an_accelerator_that_nobody_offers_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
+    path = sandbox.job("none")
     path.write_text(path.read_text().replace("V100:1", "TPU9:8"))
-    assert "V100:1" in site.call("launch", path, "-y", code=7)
+    assert "V100:1" in sandbox.call("launch", path, "-y", code=7)
 
 
-def test_an_unknown_run_is_a_letter_and_not_a_traceback(site: Site) -> None:
+def test_an_unknown_run_is_a_letter_and_not_a_traceback(sandbox: Sandbox) -> None:
     for words in (("report", "ghost"), ("stop", "ghost"), ("logs", "ghost"), ("events", "ghost"), ("resume", "ghost")):
-        output = site.call(*words, code=3)
+        output = sandbox.call(*words, code=3)
         assert output.startswith("error: no run 'ghost'")
         assert "Traceback" not in output
 
 
-def test_status_of_an_empty_store_says_how_to_begin(site: Site) -> None:
-    assert "spotrun launch" in site.call("status")
-    assert site.call_json("status") == []
+def test_status_of_an_empty_store_says_how_to_begin(sandbox: Sandbox) -> None:
+    assert "spotrun launch" in sandbox.call("status")
+    assert sandbox.call_json("status") == []
 
 
-def test_the_doctor_finds_this_machine_well(site: Site) -> None:
-    output = site.call("doctor")
+def test_the_doctor_finds_this_machine_well(sandbox: Sandbox) -> None:
+    output = sandbox.call("doctor")
     assert "one winner each" in output
     assert "FAILED" not in output
 
 
-def test_a_run_of_another_version_is_told_as_such_and_hides_no_other(site: Site) -> None:
+def test_a_run_of_another_version_is_told_as_such_and_hides_no_other(sandbox: Sandbox) -> None:
     for version, uid in ((ev.LEDGER_VERSION - 1, "0123456789"), (ev.LEDGER_VERSION, "9876543210")):
         (entry,) = History(uid=uid, spec=spec().to_dict()).entries
         written = replace(entry, event=replace(entry.event, ledger_version=version))
-        open_store(str(site.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))
-    shared = ("--store", site.folder / "shared")
+        open_store(str(sandbox.folder / "shared" / f"demo-{uid}")).put(key_of(0), ev.encode_entry(written))
+    shared = ("--store", sandbox.folder / "shared")
     for verb in ("report", "stop"):
-        assert "use the spotrun that the run was launched with" in site.call(verb, "demo-0123456789", *shared, code=5)
-    rows = {row["run"]: row["state"] for row in site.call_json("status", *shared)}
+        assert "use the spotrun that the run was launched with" in sandbox.call(
+            verb, "demo-0123456789", *shared, code=5
+        )
+    rows = {row["run"]: row["state"] for row in sandbox.call_json("status", *shared)}
     assert rows == {"demo-9876543210": "created", "demo-0123456789": "unreadable"}
 
 
-def test_a_plain_command_runs_to_its_end_and_is_billed(site: Site) -> None:
-    path = site.folder / "plain.yaml"
+def test_a_plain_command_runs_to_its_end_and_is_billed(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "plain.yaml"
     path.write_text(
-        f"name: plain\nrun: echo hello from $WHO\nenvs: {{WHO: the job}}\nworkdir: {site.folder}\n"
-        f"checkpoint: {{uri: '{site.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n"
+        f"name: plain\nrun: echo hello from $WHO\nenvs: {{WHO: the job}}\nworkdir: {sandbox.folder}\n"
+        f"checkpoint: {{uri: '{sandbox.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n"
     )
-    site.call("launch", path, "-y")
-    assert "hello from the job" in site.call("logs", "plain")
-    decisions = site.call("why", "plain").splitlines()
+    sandbox.call("launch", path, "-y")
+    assert "hello from the job" in sandbox.call("logs", "plain")
+    decisions = sandbox.call("why", "plain").splitlines()
     assert "asked for: spot where possible" in decisions[0]
     assert "first launch: the cheapest of" in decisions[1]
     assert "training completed" in decisions[-1]
-    found = site.call_json("why", "plain")
+    found = sandbox.call_json("why", "plain")
     assert [each["kind"] for each in found["decisions"]][:2] == ["wish", "spot"]
     assert found["next"] is None
-    assert site.call_json("status")[0]["state"] == "completed"
-    assert float(site.call_json("report", "plain")["total"]["cost_usd"]) > 0
-    site.call("report", "plain", "--fail-if", "cost_usd > 1000")
-    assert "and > 0 is a failure" in site.call("report", "plain", "--fail-if", "cost_usd > 0", code=10)
-    assert "try: did you mean cost_usd?" in site.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
+    assert sandbox.call_json("status")[0]["state"] == "completed"
+    assert float(sandbox.call_json("report", "plain")["total"]["cost_usd"]) > 0
+    sandbox.call("report", "plain", "--fail-if", "cost_usd > 1000")
+    assert "and > 0 is a failure" in sandbox.call("report", "plain", "--fail-if", "cost_usd > 0", code=10)
+    assert "try: did you mean cost_usd?" in sandbox.call("report", "plain", "--fail-if", "cost_us > 0", code=2)
 
 
-def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(site: Site) -> None:
-    path = site.folder / "dear.yaml"
+def test_a_job_with_a_limit_of_its_own_ends_with_10_where_its_run_is_over_it(sandbox: Sandbox) -> None:
+    path = sandbox.folder / "dear.yaml"
     path.write_text(
-        f"name: dear\nrun: 'true'\nworkdir: {site.folder}\ncheckpoint: {{uri: '{site.store}'}}\n"
+        f"name: dear\nrun: 'true'\nworkdir: {sandbox.folder}\ncheckpoint: {{uri: '{sandbox.store}'}}\n"
         "local: {time_scale: 60, boot: 10s}\nreport: {fail_if: cost_usd > 0 and interruptions < 1}\n"
     )
-    assert "interruptions is 0, and < 1 is a failure" in site.call("launch", path, "-y", code=10)
-    assert site.call_json("status")[0]["state"] == "completed"
-    assert "and < 1 is a failure" in site.call("resume", "dear", code=10)
+    assert "interruptions is 0, and < 1 is a failure" in sandbox.call("launch", path, "-y", code=10)
+    assert sandbox.call_json("status")[0]["state"] == "completed"
+    assert "and < 1 is a failure" in sandbox.call("resume", "dear", code=10)
 
 
-def test_the_last_runs_of_a_name_are_compared_the_oldest_first(site: Site) -> None:
-    ids = [open_run(create_run(load_spec(site.job("night"), {}, ""), "test"), None).id for _ in range(3)]
-    create_run(load_spec(site.job("day"), {}, ""), "test")
-    assert [run["run"] for run in site.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
-    assert [run["run"] for run in site.call_json("compare", "night", "--last", "7")["runs"]] == ids
-    assert ids[0] in site.call("compare", "night", "--last", "7", "--md")
-    page = site.folder / "nights.html"
-    assert site.call("compare", "night", "--last", "7", "--html", page) == f"wrote {page}\n"
+def test_the_last_runs_of_a_name_are_compared_the_oldest_first(sandbox: Sandbox) -> None:
+    ids = [open_run(create_run(load_spec(sandbox.job("night"), {}, ""), "test"), None).id for _ in range(3)]
+    create_run(load_spec(sandbox.job("day"), {}, ""), "test")
+    assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "2")["runs"]] == ids[1:]
+    assert [run["run"] for run in sandbox.call_json("compare", "night", "--last", "7")["runs"]] == ids
+    assert ids[0] in sandbox.call("compare", "night", "--last", "7", "--md")
+    page = sandbox.folder / "nights.html"
+    assert sandbox.call("compare", "night", "--last", "7", "--html", page) == f"wrote {page}\n"
     assert "Trend of the last 3" in page.read_text()
-    assert "no run" in site.call("compare", "ghost", "--last", "7", code=3)
-    assert "--last 7 night" in site.call("compare", "night", "day", "--last", "7", code=2)
+    assert "no run" in sandbox.call("compare", "ghost", "--last", "7", code=3)
+    assert "--last 7 night" in sandbox.call("compare", "night", "day", "--last", "7", code=2)
 
 
-def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(site: Site) -> None:
-    job = site.job("fails", args="--epochs, '2', --step-s, '0', --fail-at, '3'", extra="retry: {max_restarts: 5}\n")
-    output = site.call("launch", job, "-y", code=4)
+def test_a_failing_script_fails_the_run_with_its_last_words_and_is_not_tried_for_ever(sandbox: Sandbox) -> None:
+    job = sandbox.job("fails", args="--epochs, '2', --step-s, '0', --fail-at, '3'", extra="retry: {max_restarts: 5}\n")
+    output = sandbox.call("launch", job, "-y", code=4)
     assert "planted failure at step 3" in output
-    exits = [entry.event for entry in _entries(site, "fails") if isinstance(entry.event, ev.TrainerExited)]
+    exits = [entry.event for entry in _entries(sandbox, "fails") if isinstance(entry.event, ev.TrainerExited)]
     assert len(exits) == 2, "the same step failing twice is the end, whatever the restart budget"
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
 
-def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(site: Site) -> None:
-    job = site.job("halt", args="--epochs, '6', --step-s, '0.05'")
-    launch = site.start("launch", job, "-y")
-    eventually(lambda: site.store.exists() and list(site.store.glob("halt-*/checkpoints/*/manifest.json")), within_s=90)
+def test_a_run_is_stopped_by_ctrl_c_and_carried_on_by_resume(sandbox: Sandbox) -> None:
+    job = sandbox.job("halt", args="--epochs, '6', --step-s, '0.05'")
+    launch = sandbox.start("launch", job, "-y")
+    eventually(
+        lambda: sandbox.store.exists() and list(sandbox.store.glob("halt-*/checkpoints/*/manifest.json")), within_s=90
+    )
     launch.send_signal(signal.SIGINT)
     output, _ = launch.communicate(timeout=90)
     assert launch.returncode == 4, output
-    state = site.state("halt")
+    state = sandbox.state("halt")
     assert state.terminal is not None
     assert state.terminal.outcome == "stopped"
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
-    site.call("resume", "halt")
-    state = site.state("halt")
+    sandbox.call("resume", "halt")
+    state = sandbox.state("halt")
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     assert len(state.epochs) == 6
-    assert all(len(lines) == 1 for lines in site.trace_by_step().values())
-    assert site.last_step() == 6 * 12 - 1
+    assert all(len(lines) == 1 for lines in sandbox.trace_by_step().values())
+    assert sandbox.last_step() == 6 * 12 - 1
 
 
-def test_a_detached_run_goes_on_while_it_is_watched_and_chaos_interrupts_it(site: Site) -> None:
-    assert "is attended" in site.call("launch", site.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d")
-    eventually(lambda: _training(site, "away"), within_s=90)
-    watching = site.start("status", "-w")
-    site.call("chaos", "away", "--notice", "60s")
+def test_a_detached_run_goes_on_while_it_is_watched_and_chaos_interrupts_it(sandbox: Sandbox) -> None:
+    assert "is attended" in sandbox.call(
+        "launch", sandbox.job("away", args="--epochs, '8', --step-s, '0.05'"), "-y", "-d"
+    )
+    eventually(lambda: _training(sandbox, "away"), within_s=90)
+    watching = sandbox.start("status", "-w")
+    sandbox.call("chaos", "away", "--notice", "60s")
     seen, _ = watching.communicate(timeout=120)
     assert "stays on spot until a notice or a loss" in seen
     assert "completed | epochs 8" in seen.splitlines()[-1]
-    state = site.state("away")
+    state = sandbox.state("away")
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
     assert len(state.attempts) == 2
-    eventually(lambda: site.left_running() == [])
+    eventually(lambda: sandbox.left_running() == [])
 
 
-def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(site: Site) -> None:
-    launch = site.start("launch", site.job("alone", args="--epochs, '2', --step-s, '0.05'"), "-y")
-    eventually(lambda: _training(site, "alone"), within_s=90)
+def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(sandbox: Sandbox) -> None:
+    launch = sandbox.start("launch", sandbox.job("alone", args="--epochs, '2', --step-s, '0.05'"), "-y")
+    eventually(lambda: _training(sandbox, "alone"), within_s=90)
     launch.send_signal(signal.SIGKILL)
     launch.communicate()
-    eventually(lambda: site.state("alone").terminal is not None, within_s=120)
-    assert not any(launch.gone for launch in site.state("alone").launches.values())
-    site.call("resume", "alone")
-    assert all(launch.gone for launch in site.state("alone").launches.values())
-    ours, clouds = books(site, "alone")
+    eventually(lambda: sandbox.state("alone").terminal is not None, within_s=120)
+    assert not any(launch.gone for launch in sandbox.state("alone").launches.values())
+    sandbox.call("resume", "alone")
+    assert all(launch.gone for launch in sandbox.state("alone").launches.values())
+    ours, clouds = books(sandbox, "alone")
     assert abs(ours - clouds) < Fraction(1, 10**6)
-    assert "is complete" in site.call("resume", "alone")
+    assert "is complete" in sandbox.call("resume", "alone")
 
 
-def test_a_background_runner_that_cannot_begin_is_told_as_such(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = open_run(create_run(load_spec(site.job("mute"), {}, ""), "test"), None)
+def test_a_background_runner_that_cannot_begin_is_told_as_such(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(create_run(load_spec(sandbox.job("mute"), {}, ""), "test"), None)
     monkeypatch.setenv("PYTHONHASHSEED", "x")  # no Python begins with this one
     with pytest.raises(SpotrunError, match="ended at once; it said: Fatal Python error") as told:
         leave_behind(run)
@@ -250,14 +258,14 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch, erro
     assert who().startswith(f"uid-{os.getuid()}@")
 
 
-def test_tick_carries_a_run_on_without_any_runner(site: Site) -> None:
-    launch = site.start("launch", site.job("ticked", args="--epochs, '1', --step-s, '0'"), "-y")
-    eventually(lambda: list(site.store.glob("ticked-*/ledger/00000001.json")), within_s=60)
+def test_tick_carries_a_run_on_without_any_runner(sandbox: Sandbox) -> None:
+    launch = sandbox.start("launch", sandbox.job("ticked", args="--epochs, '1', --step-s, '0'"), "-y")
+    eventually(lambda: list(sandbox.store.glob("ticked-*/ledger/00000001.json")), within_s=60)
     launch.kill()
     deadline = time.monotonic() + 120
-    while "completed" not in site.call("tick", "ticked"):
+    while "completed" not in sandbox.call("tick", "ticked"):
         assert time.monotonic() < deadline
-    assert site.state("ticked").terminal is not None
+    assert sandbox.state("ticked").terminal is not None
 
 
 def test_help_imports_the_verbs_and_typer_and_nothing_else() -> None:
@@ -311,18 +319,18 @@ def _imported(statement: str) -> set[str]:
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
 
-def _entries(site: Site, name: str) -> list[ev.Entry]:
-    run = site.run(name)
+def _entries(sandbox: Sandbox, name: str) -> list[ev.Entry]:
+    run = sandbox.run(name)
     run.ledger.refresh()
     return run.ledger.entries
 
 
-def _training(site: Site, name: str) -> bool:
-    if not list(site.store.glob(f"{name}-*/ledger/00000000.json")):
+def _training(sandbox: Sandbox, name: str) -> bool:
+    if not list(sandbox.store.glob(f"{name}-*/ledger/00000000.json")):
         return False
-    current = site.state(name).current
+    current = sandbox.state(name).current
     return current is not None and any(trainer.started_at for trainer in current.trainers)
 
 
-def test_the_schema_is_json(site: Site) -> None:
-    assert "properties" in json.loads(site.call("validate", "--schema"))
+def test_the_schema_is_json(sandbox: Sandbox) -> None:
+    assert "properties" in json.loads(sandbox.call("validate", "--schema"))

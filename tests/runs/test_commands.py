@@ -26,90 +26,90 @@ from tests.support.bills import (
     write_csv,
 )
 from tests.support.decisions import spec
-from tests.support.local_runs import Site
 from tests.support.market_records import write_records
+from tests.support.sandbox import Sandbox
 from tests.support.short_runs import bare, trained
 
 
-def test_plan_forecasts_a_job_and_spends_nothing(site: Site) -> None:
-    job = site.job("later", extra="budget: {max_usd: 9}\n")
-    facts = site.call_json("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
+def test_plan_forecasts_a_job_and_spends_nothing(sandbox: Sandbox) -> None:
+    job = sandbox.job("later", extra="budget: {max_usd: 9}\n")
+    facts = sandbox.call_json("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
     assert (facts["work_s"], facts["time_left_s"]) == (14_400, 28_800)
     assert facts["forecasts"][0]["budget_passed"] is not None
-    assert not site.store.exists()
-    said = site.call("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
+    assert not sandbox.store.exists()
+    said = sandbox.call("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "20")
     assert "Cost, P5 to P95" in said
-    page = site.folder / "plan.html"
-    said = site.call("plan", job, "--work", "4h", "--lifetimes", "20", "--html", page)
+    page = sandbox.folder / "plan.html"
+    said = sandbox.call("plan", job, "--work", "4h", "--lifetimes", "20", "--html", page)
     assert said.strip() == f"wrote {page}"
     assert "later: 4h00m of work" in page.read_text()
-    assert not site.store.exists()
+    assert not sandbox.store.exists()
 
 
-def test_plan_says_what_it_lacks(site: Site, tmp_path: Path) -> None:
-    job = site.job("later")
-    assert "nobody knows how long" in site.call("plan", job, code=2)
-    refusal = site.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
+def test_plan_says_what_it_lacks(sandbox: Sandbox, tmp_path: Path) -> None:
+    job = sandbox.job("later")
+    assert "nobody knows how long" in sandbox.call("plan", job, code=2)
+    refusal = sandbox.call("plan", job, "--deadline", "4h", "--work", "4h", code=2)
     assert "cannot be met even on demand" in refusal
-    assert "no market windows" in site.call(
+    assert "no market windows" in sandbox.call(
         "plan", job, "--deadline", "8h", "--work", "4h", "--traces", tmp_path / "none.npz", code=1
     )
     both = ("--traces", tmp_path / "none.npz", "--price-history")
-    assert "prices of its own" in site.call("plan", job, "--work", "4h", *both, code=2)
+    assert "prices of its own" in sandbox.call("plan", job, "--work", "4h", *both, code=2)
 
 
-def test_plan_lets_prices_move_as_they_did(site: Site) -> None:
-    job = site.job("later", extra="  market: generated\n")
-    facts = site.call_json("plan", job, "--work", "4h", "--lifetimes", "5", "--price-history")
+def test_plan_lets_prices_move_as_they_did(sandbox: Sandbox) -> None:
+    job = sandbox.job("later", extra="  market: generated\n")
+    facts = sandbox.call_json("plan", job, "--work", "4h", "--lifetimes", "5", "--price-history")
     assert "prices move as they did in the last 2d" in facts["assumed"]
 
 
-def test_plan_takes_any_record_for_its_market(site: Site) -> None:
-    record = site.folder / "never.json"
+def test_plan_takes_any_record_for_its_market(sandbox: Sandbox) -> None:
+    record = sandbox.folder / "never.json"
     record.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1] * 200}))
     few = ("--deadline", "8h", "--work", "4h", "--lifetimes", "5", "--traces", record)
     for published_as, least in (("skypilot", 0.0), ("adrs", 0.99)):
-        facts = site.call_json("plan", site.job("later"), *few, "--published-as", published_as)
+        facts = sandbox.call_json("plan", sandbox.job("later"), *few, "--published-as", published_as)
         cost = {row["strategy"]: row["cost_mean_usd"] for row in facts["forecasts"]}
         assert least < cost["ours"] / cost["on_demand_only"] < least + 0.6
 
 
-def test_launch_and_plan_know_what_runs_before_them_told_the_store(site: Site) -> None:
-    job = site.job("next", scale=1)
+def test_launch_and_plan_know_what_runs_before_them_told_the_store(sandbox: Sandbox) -> None:
+    job = sandbox.job("next", scale=1)
     plan = ("plan", job, "--deadline", "8h", "--work", "4h", "--lifetimes", "1")
-    first = site.call_json(*plan)["offerings"][0]
+    first = sandbox.call_json(*plan)["offerings"][0]
     at = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     name = f"{at}_lost_{first['zone']}_{first['instance_type']}_spot_60_other_1"
-    open_store(str(site.store)).put_if_absent(f"market/local/{first['region']}/{name}", b"")
-    offerings = site.call_json(*plan)["offerings"]
+    open_store(str(sandbox.store)).put_if_absent(f"market/local/{first['region']}/{name}", b"")
+    offerings = sandbox.call_json(*plan)["offerings"]
     assert offerings[0]["zone"] != first["zone"]
     (lost_one,) = [each for each in offerings if (each["zone"], each["capacity_type"]) == (first["zone"], "spot")]
     assert lost_one["why"] == "asked last: an instance was lost there 1m ago"
-    (ticked,) = [line for line in site.call("launch", job, "--dry-run").splitlines() if line.startswith("✓")]
+    (ticked,) = [line for line in sandbox.call("launch", job, "--dry-run").splitlines() if line.startswith("✓")]
     assert offerings[0]["zone"] in ticked
 
 
-def test_launch_refuses_what_the_run_before_it_showed_to_be_hopeless_and_says_what_to_do(site: Site) -> None:
+def test_launch_refuses_what_the_run_before_it_showed_to_be_hopeless_and_says_what_to_do(sandbox: Sandbox) -> None:
     history = bare()
-    store = open_store(str(site.store / f"demo-{history.uid}"))
+    store = open_store(str(sandbox.store / f"demo-{history.uid}"))
     for entry in history.entries:
         store.put(key_of(entry.number), ev.encode_entry(entry))
-    stormy = site.folder / "demo.yaml"
+    stormy = sandbox.folder / "demo.yaml"
     stormy.write_text(
-        f"name: demo\nrun: sleep 1\ncheckpoint: {{uri: '{site.store}'}}\nlocal: {{market: generated, seed: 3}}\n"
+        f"name: demo\nrun: sleep 1\ncheckpoint: {{uri: '{sandbox.store}'}}\nlocal: {{market: generated, seed: 3}}\n"
     )
-    said = site.call("launch", stormy, "--dry-run", code=2)
+    said = sandbox.call("launch", stormy, "--dry-run", code=2)
     assert "made no checkpoint" in said
     assert "--on-demand" in said
-    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--on-demand")
-    assert "Offerings considered" in site.call("launch", stormy, "--dry-run", "--name", "other")
+    assert "Offerings considered" in sandbox.call("launch", stormy, "--dry-run", "--on-demand")
+    assert "Offerings considered" in sandbox.call("launch", stormy, "--dry-run", "--name", "other")
 
 
 def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
-    site: Site, capsys: pytest.CaptureFixture[str]
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = trained(30, spec=spec().to_dict())
-    store = open_store(str(site.store / f"demo-{history.uid}"))
+    store = open_store(str(sandbox.store / f"demo-{history.uid}"))
     for entry in history.entries:
         store.put(key_of(entry.number), ev.encode_entry(entry))
     ledger, clock = Ledger(store, history.uid, "test", ManualClock(history.now)), ManualClock(history.now)
@@ -117,33 +117,33 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
     assert "budget $30.0" in (said := capsys.readouterr().out)
     assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
     assert "of $40: passes it in epoch 40 at 03-02 1" in said
-    (row,) = site.call_json("status")
+    (row,) = sandbox.call_json("status")
     assert row["budget_usd"] == "40"
     assert row["budget_passed_in_epoch"] is not None
     assert "of $40: passes it in epoch" in row["detail"]
 
 
-def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left(site: Site) -> None:
+def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left(sandbox: Sandbox) -> None:
     spec = RunSpec.from_dict({"name": "demo", "workdir": "/", "train": {"script": "train.py"}})
     history = stormy(spec=spec.to_dict())
-    store = open_store(f"{site.store}/demo-{history.uid}")
+    store = open_store(f"{sandbox.store}/demo-{history.uid}")
     for entry in history.entries:
         store.put_if_absent(key_of(entry.number), encode_entry(entry))
     lines = billed(history)
-    cur = write_csv(site.folder / "cur.csv", cost_and_usage_rows(lines))
-    found = json.loads(site.call("bill", "demo", "--cur", cur, "--json"))
+    cur = write_csv(sandbox.folder / "cur.csv", cost_and_usage_rows(lines))
+    found = json.loads(sandbox.call("bill", "demo", "--cur", cur, "--json"))
     assert found["total"]["unexplained_usd"] == "0.000000000"
     theirs = sum(Decimal(line["amount_usd"]) for each in found["instances"] for line in each["lines"])
     assert theirs == Decimal(found["total"]["theirs_usd"]) == sum(Decimal(f"{line.usd:.10f}") for line in lines)
-    folder = in_parts(cost_and_usage_rows(lines), site.folder / "month")
-    assert json.loads(site.call("bill", "demo", "--cur", f"{folder}/*", "--json"))["total"] == found["total"]
-    report = site.call_json("report", "demo")["total"]
+    folder = in_parts(cost_and_usage_rows(lines), sandbox.folder / "month")
+    assert json.loads(sandbox.call("bill", "demo", "--cur", f"{folder}/*", "--json"))["total"] == found["total"]
+    report = sandbox.call_json("report", "demo")["total"]
     assert Decimal(found["total"]["ours_usd"]) == Decimal(report["spot_usd"]) + Decimal(report["on_demand_usd"])
 
     write_csv(cur, cost_and_usage_rows([*lines, replace(lines[0], resource="i-0ff")]))
-    output = site.call("bill", "demo", "--cur", cur, code=12)
+    output = sandbox.call("bill", "demo", "--cur", cur, code=12)
     assert "1 of 4 lines are not explained" in output
-    assert "one kind of bill is compared at a time, and 0 were given" in site.call("bill", "demo", code=2)
+    assert "one kind of bill is compared at a time, and 0 were given" in sandbox.call("bill", "demo", code=2)
 
 
 @pytest.fixture
@@ -151,12 +151,12 @@ def traces(tmp_path: Path) -> Path:
     return write_records(tmp_path / "traces")
 
 
-def test_simulate_prints_tables_and_json(site: Site, traces: Path) -> None:
+def test_simulate_prints_tables_and_json(sandbox: Sandbox, traces: Path) -> None:
     words = ("simulate", "--traces", traces, "--work", "2h", "--deadline", "4h", "--strategy", "ours")
-    said = site.call(*words)
+    said = sandbox.call(*words)
     assert "2h of work due in 4h, starts take 6m, one zone" in said
     assert "comes-and-goes.json: 1 zone, 1 = available (skypilot), up 67%, tick 600 s" in said
-    facts = site.call_json(*words)
+    facts = sandbox.call_json(*words)
     assert facts["sha256"] in said
-    assert "is not known" in site.call(*words[:3], "--strategy", "best", code=2)
-    assert "needs a unit" in site.call(*words[:3], "--work", "8", code=2)
+    assert "is not known" in sandbox.call(*words[:3], "--strategy", "best", code=2)
+    assert "needs a unit" in sandbox.call(*words[:3], "--work", "8", code=2)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from spotrun.offering import CapacityType
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 POLICY = "policy: {deadline: 3h, return_cooldown: 30s}\n"
 EPOCHS = 30
 
 
-def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(site: Site) -> None:
-    job = site.job("hurried", args=f"--epochs, '{EPOCHS}', --step-s, '0.05'", extra=POLICY)
-    said = site.call("launch", job, "-y")
+def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(sandbox: Sandbox) -> None:
+    job = sandbox.job("hurried", args=f"--epochs, '{EPOCHS}', --step-s, '0.05'", extra=POLICY)
+    said = sandbox.call("launch", job, "-y")
     assert "To be done by" in said
 
-    state = site.state("hurried")
+    state = sandbox.state("hurried")
     assert state.created.deadline_at is not None
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
@@ -22,19 +22,19 @@ def test_a_real_run_moves_to_spot_once_its_work_is_known_and_is_done_in_time(sit
     assert state.deadline_lost is None
     bought = [state.launch_of(attempt).intent.offering.capacity_type for attempt in state.attempts.values()]
     assert bought == [CapacityType.ON_DEMAND, CapacityType.SPOT]
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
-    (row,) = site.call_json("status")
+    (row,) = sandbox.call_json("status")
     assert row["deadline_at"] == state.created.deadline_at.isoformat()
     assert row["deadline_lost"] is False
 
     # A plan of the same job knows from this run how long the work is.
-    plan = site.call_json("plan", job, "--deadline", "9h", "--lifetimes", "10")
+    plan = sandbox.call_json("plan", job, "--deadline", "9h", "--lifetimes", "10")
     assert plan["epochs"] == EPOCHS
     assert 10 < plan["work_s"] < 10_800
 
 
-def test_a_launch_that_not_even_on_demand_could_finish_is_refused(site: Site) -> None:
-    job = site.job("hopeless", extra="policy: {deadline: 1h, expected_work: 1h}\n")
-    assert "cannot be met even on demand" in site.call("launch", job, "-y", code=2)
-    assert not site.store.exists()
+def test_a_launch_that_not_even_on_demand_could_finish_is_refused(sandbox: Sandbox) -> None:
+    job = sandbox.job("hopeless", extra="policy: {deadline: 1h, expected_work: 1h}\n")
+    assert "cannot be met even on demand" in sandbox.call("launch", job, "-y", code=2)
+    assert not sandbox.store.exists()

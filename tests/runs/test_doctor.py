@@ -21,7 +21,7 @@ from spotrun.store.conditional_put_probe import race
 from spotrun.store.local import LocalStore
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store, StoredObject, StoreFacts, Unsaid
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 
 @pytest.fixture(autouse=True)
@@ -267,23 +267,23 @@ def test_a_store_that_tells_nothing_is_unknown_and_a_folder_knows_no_region(tmp_
 # -- at the door -----------------------------------------------------------------------------------------------------
 
 
-def test_the_doctor_speaks_json_and_leaves_no_trace(site: Site) -> None:
-    report = site.call_json("doctor")
+def test_the_doctor_speaks_json_and_leaves_no_trace(sandbox: Sandbox) -> None:
+    report = sandbox.call_json("doctor")
     assert report["ok"]
     assert {check["verdict"] for check in report["checks"]} <= {"ok", "warned"}
     assert f"{RACERS} writers" in next(check["detail"] for check in report["checks"] if check["name"] == "creation")
-    assert list(site.store.iterdir()) == []
+    assert list(sandbox.store.iterdir()) == []
 
 
-def test_the_doctor_takes_the_store_of_a_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_takes_the_store_of_a_job(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPOTRUN_STORE")
-    job = site.job("examined")
-    assert str(site.store) in site.call("doctor", job)
+    job = sandbox.job("examined")
+    assert str(sandbox.store) in sandbox.call("doctor", job)
 
 
-def test_a_folder_that_may_not_be_written_is_refused_with_its_exit_code(site: Site) -> None:
-    site.store.write_text("a file is in the way")
-    output = site.call("doctor", "--json", code=StoreError.exit_code)
+def test_a_folder_that_may_not_be_written_is_refused_with_its_exit_code(sandbox: Sandbox) -> None:
+    sandbox.store.write_text("a file is in the way")
+    output = sandbox.call("doctor", "--json", code=StoreError.exit_code)
     report = json.loads(output[: output.rindex("}") + 1])
     assert not report["ok"]
     assert "who may write" in next(check["hint"] for check in report["checks"] if check["verdict"] == "failed")

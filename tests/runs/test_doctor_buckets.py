@@ -22,8 +22,8 @@ from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support import fault_proxy as faults
 from tests.support.fault_proxy import FaultProxy, Request
-from tests.support.local_runs import Site
 from tests.support.object_stores import BUCKET, RunningServer, SeaweedFS
+from tests.support.sandbox import Sandbox
 
 ROOT = "runs/"
 Servers = Callable[[str], RunningServer]
@@ -68,17 +68,17 @@ def test_a_store_that_loses_the_condition_of_a_write_is_refused(
 
 
 def test_a_launch_into_such_a_store_is_refused_before_anything_is_rented(
-    bucket: RunningServer, site: Site, monkeypatch: pytest.MonkeyPatch
+    bucket: RunningServer, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultProxy(bucket.endpoint, lambda _: faults.without_condition(signed_anew)) as line:
         bucket.reach(monkeypatch, line.url)
         uri = bucket.new_prefix()
-        output = site.call("launch", site.job("unsafe"), "-y", "--store", uri, code=StoreError.exit_code)
+        output = sandbox.call("launch", sandbox.job("unsafe"), "-y", "--store", uri, code=StoreError.exit_code)
     assert "cannot hold a ledger" in output
     assert "If-None-Match" in output
     bucket.reach(monkeypatch)
     assert open_store(uri).list("") == []
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
 
 def signed_anew(request: Request) -> Request:
@@ -179,9 +179,9 @@ def test_what_may_not_be_asked_is_unknown_and_no_failure(
     assert "lifecycle" in found["expiry"].hint
 
 
-def test_the_command_examines_a_bucket(s3: RunningServer, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_examines_a_bucket(s3: RunningServer, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.reach(monkeypatch)
-    report = site.call_json("doctor", "--store", s3.new_prefix())
+    report = sandbox.call_json("doctor", "--store", s3.new_prefix())
     assert report["ok"]
     assert {"permissions", "creation", "latency", "clock", "expiry"} <= {check["name"] for check in report["checks"]}
 

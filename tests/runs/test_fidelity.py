@@ -21,8 +21,8 @@ from spotrun.simulation.world import TickMarket
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, offering
-from tests.support.local_runs import Site
 from tests.support.market_records import write_record
+from tests.support.sandbox import Sandbox
 
 HOUR_S = 3600.0
 JOB = Job(2 * HOUR_S, 3.5 * HOUR_S, 360.0, 195.0, 3.0)
@@ -106,10 +106,10 @@ def test_a_world_of_a_forecast_has_its_first_start_and_its_later_ones(later: flo
 
 @pytest.mark.parametrize("deadline", [("--deadline", "3h"), ()])
 def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(
-    site: Site, deadline: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    sandbox: Sandbox, deadline: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = (site.job("later"), "--work", "1h", *deadline, "--lifetimes", "4", "--seed", "2")
-    facts = site.call_json("plan", *words)
+    words = (sandbox.job("later"), "--work", "1h", *deadline, "--lifetimes", "4", "--seed", "2")
+    facts = sandbox.call_json("plan", *words)
     lived = ByRunner(**json.loads(called(capsys, "plan", *words, "--lived", "4", "--json")))
     (row,) = [each for each in facts["forecasts"] if (each["strategy"], each["market"]) == ("ours", "all zones")]
     assert (lived.strategy, lived.market, lived.lifetimes, lived.unfinished) == ("ours", "all zones", 4, 0)
@@ -120,9 +120,11 @@ def test_the_runner_itself_lives_the_lifetimes_of_the_forecast(
     assert called(capsys, "plan", *words, "--lived", "4").strip() == lived_in_words(lived)
 
 
-def test_the_runner_lives_no_lifetime_that_is_not_forecast(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_runner_lives_no_lifetime_that_is_not_forecast(
+    sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SpecInvalid, match="cannot live 6 of 5 lifetimes"):
-        called(capsys, "plan", site.job("later"), "--work", "1h", "--lifetimes", "5", "--lived", "6")
+        called(capsys, "plan", sandbox.job("later"), "--work", "1h", "--lifetimes", "5", "--lived", "6")
 
 
 def called(capsys: pytest.CaptureFixture[str], *words: object) -> str:

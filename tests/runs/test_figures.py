@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.trainer_link import EpochEnded, Figures, Hello
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
 
@@ -53,11 +53,11 @@ def test_figures_are_in_every_logger_once_a_step_and_change_nothing_else(zygote:
     assert shown == [(int(row["step"]), pytest.approx(float(row["cost_usd"]))) for row in rows]
 
 
-def test_a_real_run_logs_what_it_costs_through_an_interruption(site: Site) -> None:
-    logs = site.folder / "logs"
-    path = site.job("logged", program="logged.py", script="{when: epoch 3 at 30%, then: interrupt, notice: none}")
+def test_a_real_run_logs_what_it_costs_through_an_interruption(sandbox: Sandbox) -> None:
+    logs = sandbox.folder / "logs"
+    path = sandbox.job("logged", program="logged.py", script="{when: epoch 3 at 30%, then: interrupt, notice: none}")
     path.write_text(path.read_text().replace("envs: {", f"envs: {{LOGS: '{logs}', "))
-    site.call("launch", path, "-y")
+    sandbox.call("launch", path, "-y")
     (table,) = logs.rglob("metrics.csv")
     rows = [row for row in csv.DictReader(table.read_text().splitlines()) if row["cost_usd"]]
     costs = [float(row["cost_usd"]) for row in rows]
@@ -65,7 +65,7 @@ def test_a_real_run_logs_what_it_costs_through_an_interruption(site: Site) -> No
     assert {row["attempt"] for row in rows} == {"1.0", "2.0"}
     lost = [float(row["lost_s"]) for row in rows]
     assert lost[-1] > lost[0], "the changeover is in it"
-    report = json.loads(site.call("report", "logged", "--json"))
+    report = json.loads(sandbox.call("report", "logged", "--json"))
     total, paid = float(report["total"]["cost_usd"]), float(rows[-1]["cost_usd"])
     assert 0.5 * total < paid <= total
     assert float(rows[-1]["usd_per_epoch"]) == pytest.approx(paid / 6)

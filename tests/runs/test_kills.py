@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.audit import books, one_attempt_at_a_time, samples_are_whole
 from tests.support.eventually import eventually
-from tests.support.local_runs import Site, final_tensors
+from tests.support.sandbox import Sandbox, final_tensors
 from tests.support.strikes import strike
 
 EPOCHS = 10
@@ -25,33 +25,33 @@ SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261121"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(site: Site) -> None:
-    site.call("launch", site.job("calm", args=f"{ARGS}, --step-s, '0'"), "-y")
-    quiet = site.trace_by_step()
-    site.trace.unlink()
+def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(sandbox: Sandbox) -> None:
+    sandbox.call("launch", sandbox.job("calm", args=f"{ARGS}, --step-s, '0'"), "-y")
+    quiet = sandbox.trace_by_step()
+    sandbox.trace.unlink()
 
     plan = kill_plan(random.Random(SEED))
     print(f"seed {SEED}: {plan}")
-    job = site.job("killed", args=f"{ARGS}, --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
-    runner = site.start("launch", job, "-y")
+    job = sandbox.job("killed", args=f"{ARGS}, --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
+    runner = sandbox.start("launch", job, "-y")
     for step, victim in plan:
-        eventually(lambda at=step: site.last_step() >= at, within_s=120)
+        eventually(lambda at=step: sandbox.last_step() >= at, within_s=120)
         if victim == "runner":
             runner.kill()
-            runner = site.start("resume", "killed")
+            runner = sandbox.start("resume", "killed")
         else:
-            strike(site, victim)
+            strike(sandbox, victim)
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 
-    assert site.trace_by_step() == quiet
+    assert sandbox.trace_by_step() == quiet
     assert samples_are_whole(quiet, epochs=EPOCHS, samples=96)
-    assert final_tensors(site.run("killed")) == final_tensors(site.run("calm"))
-    assert sum(bool(commit.event.borrows) for commit in site.state("killed").commits) >= 3
-    assert one_attempt_at_a_time(site.state("killed"))
-    ours, clouds = books(site, "killed")
+    assert final_tensors(sandbox.run("killed")) == final_tensors(sandbox.run("calm"))
+    assert sum(bool(commit.event.borrows) for commit in sandbox.state("killed").commits) >= 3
+    assert one_attempt_at_a_time(sandbox.state("killed"))
+    ours, clouds = books(sandbox, "killed")
     assert abs(ours - clouds) < Fraction(1, 10**6), (float(ours), float(clouds))
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
 
 def kill_plan(rng: random.Random) -> list[tuple[int, str]]:
@@ -60,11 +60,11 @@ def kill_plan(rng: random.Random) -> list[tuple[int, str]]:
     return list(zip(steps, rng.sample(VICTIMS, len(VICTIMS)), strict=True))
 
 
-def test_no_process_is_left_by_a_killed_launch_that_is_taken_down(site: Site) -> None:
-    launch = site.start("launch", site.job("dropped", args="--epochs, '50'"), "-y")
-    eventually(lambda: site.trace.exists(), within_s=90)
+def test_no_process_is_left_by_a_killed_launch_that_is_taken_down(sandbox: Sandbox) -> None:
+    launch = sandbox.start("launch", sandbox.job("dropped", args="--epochs, '50'"), "-y")
+    eventually(lambda: sandbox.trace.exists(), within_s=90)
     launch.send_signal(signal.SIGKILL)
     launch.communicate()
-    assert site.left_running() != []
-    site.call("down", "dropped", "-y")
-    assert site.left_running() == []
+    assert sandbox.left_running() != []
+    sandbox.call("down", "dropped", "-y")
+    assert sandbox.left_running() == []

@@ -25,8 +25,8 @@ from spotrun.report.compare import trend
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from tests.support.eventually import eventually
-from tests.support.local_runs import Site
 from tests.support.repository import EXAMPLES, JOBS
+from tests.support.sandbox import Sandbox
 from tests.support.summaries import calm_on_demand, stormy
 
 SHIPPED = EXAMPLES / "nightly"
@@ -56,64 +56,64 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 @pytest.fixture
-def job(site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Path:
     """examples/nightly.yaml with a smaller training, whose news go into a file of the test."""
     monkeypatch.setenv("TZ", ten_in_the_evening())
-    work = site.folder / "work"
+    work = sandbox.folder / "work"
     work.mkdir()
-    script = GATED.format(gate=str(site.folder / "gate"), script=str(JOBS / "quick.py"))
+    script = GATED.format(gate=str(sandbox.folder / "gate"), script=str(JOBS / "quick.py"))
     (work / "gated.py").write_text(script)
     text = (EXAMPLES / "nightly.yaml").read_text()
     for old, new in (
         ("workdir: .", f"workdir: {work}"),
         ("script: resnet50.py", "script: gated.py"),
         ('args: [--epochs, "2"]', 'args: [--epochs, "3", --step-s, "0.05"]'),
-        ("~/spotrun-nights.jsonl", f"{site.folder}/nights.jsonl"),
+        ("~/spotrun-nights.jsonl", f"{sandbox.folder}/nights.jsonl"),
         ("time_scale: 20", "time_scale: 60"),
         ("expected_work: 20m", "expected_work: 20m\n  hang_after: 1h"),
     ):
         assert old in text
         text = text.replace(old, new)
-    path = site.folder / "nightly.yaml"
+    path = sandbox.folder / "nightly.yaml"
     path.write_text(f"{text}checkpoint: {{every: 10 steps}}\n")
     return path
 
 
-def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(site: Site, job: Path) -> None:
-    gate = site.folder / "gate"
+def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: Sandbox, job: Path) -> None:
+    gate = sandbox.folder / "gate"
     line = ("launch", job, "--nightly")
-    first = site.call(*line)
+    first = sandbox.call(*line)
     assert "To be done by" in first
     assert "07:00 of run time" in first
 
     gate.touch()  # holds the training up in its third epoch
-    cut_off = site.start(*line)
-    eventually(lambda: nights(site) == 2 and len(site.state("nightly").epochs) == 2, within_s=90)
-    assert "a night of nightly is under way" in site.call(*line, code=11)
+    cut_off = sandbox.start(*line)
+    eventually(lambda: nights(sandbox) == 2 and len(sandbox.state("nightly").epochs) == 2, within_s=90)
+    assert "a night of nightly is under way" in sandbox.call(*line, code=11)
     cut_off.send_signal(signal.SIGKILL)
     cut_off.communicate()
-    site.call("chaos", "nightly", "--no-notice")
+    sandbox.call("chaos", "nightly", "--no-notice")
     gate.unlink()
 
-    carried_on = site.call(*line)
+    carried_on = sandbox.call(*line)
     assert "carrying on nightly-" in carried_on
-    assert nights(site) == 2
-    site.call(*line)
+    assert nights(sandbox) == 2
+    sandbox.call(*line)
 
-    runs = site.call_json("compare", "nightly", "--last", "3")["runs"]
+    runs = sandbox.call_json("compare", "nightly", "--last", "3")["runs"]
     assert [(run["state"], run["epochs"]) for run in runs] == [("completed", 3)] * 3
-    table = site.call("compare", "nightly", "--last", "3")
+    table = sandbox.call("compare", "nightly", "--last", "3")
     assert "Trend of the last 3, the oldest first:" in table
     assert re.search(r"cost per epoch: \$\S+, \$\S+, \$\S+ \([+-]\d+%\)", table)
 
-    told = [json.loads(news) for news in (site.folder / "nights.jsonl").read_text().splitlines()]
+    told = [json.loads(news) for news in (sandbox.folder / "nights.jsonl").read_text().splitlines()]
     assert [news["run"] for news in told] == [run["run"] for run in runs], "one summary a night"
     assert all(news["event"] == "night" and news["epochs"] == 3 for news in told)
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
 
-def nights(site: Site) -> int:
-    return len(list(site.store.glob("nightly-*/ledger/00000000.json")))
+def nights(sandbox: Sandbox) -> int:
+    return len(list(sandbox.store.glob("nightly-*/ledger/00000000.json")))
 
 
 def plain(job: Path) -> None:
@@ -121,26 +121,28 @@ def plain(job: Path) -> None:
     job.write_text(re.sub(r"  args: .*\n", "", job.read_text()).replace("script: gated.py", "run: 'true'"))
 
 
-def test_a_night_over_its_limit_ends_with_10_and_what_nobody_would_attend_to_is_refused(site: Site, job: Path) -> None:
+def test_a_night_over_its_limit_ends_with_10_and_what_nobody_would_attend_to_is_refused(
+    sandbox: Sandbox, job: Path
+) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2", "cost_usd > 0"))
-    assert "leave --detach out" in site.call("launch", job, "--nightly", "-d", code=2)
-    assert "✓" in site.call("launch", job, "--nightly", "--dry-run")
-    assert not list(site.store.glob("nightly-*"))
-    assert "and > 0 is a failure" in site.call("launch", job, "--nightly", code=10)
+    assert "leave --detach out" in sandbox.call("launch", job, "--nightly", "-d", code=2)
+    assert "✓" in sandbox.call("launch", job, "--nightly", "--dry-run")
+    assert not list(sandbox.store.glob("nightly-*"))
+    assert "and > 0 is a failure" in sandbox.call("launch", job, "--nightly", code=10)
 
 
-def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(site: Site, job: Path) -> None:
+def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(sandbox: Sandbox, job: Path) -> None:
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2 or", ""))
-    old = open_run(create_run(load_spec(job, {}, str(site.store)), "test"), None)
+    old = open_run(create_run(load_spec(job, {}, str(sandbox.store)), "test"), None)
     old.ledger.append(lambda _: ev.StopRequested(by="a test"))
-    site.call("launch", job, "--nightly")
+    sandbox.call("launch", job, "--nightly")
     state = old.ledger.refresh()
     assert state.terminal is not None
     assert state.terminal.outcome == "stopped"
-    assert sorted(row["state"] for row in site.call_json("status")) == ["completed", "stopped"]
-    told = [json.loads(news)["run"] for news in (site.folder / "nights.jsonl").read_text().splitlines()]
+    assert sorted(row["state"] for row in sandbox.call_json("status")) == ["completed", "stopped"]
+    told = [json.loads(news)["run"] for news in (sandbox.folder / "nights.jsonl").read_text().splitlines()]
     assert told[0] == old.id
     assert len(told) == 2
 
@@ -148,12 +150,12 @@ def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(site: Sit
 # -- the lock --------------------------------------------------------------------------------------------------------
 
 
-def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(site: Site, job: Path) -> None:
-    spec = load_spec(job, {}, str(site.store))
+def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(sandbox: Sandbox, job: Path) -> None:
+    spec = load_spec(job, {}, str(sandbox.store))
     hold = (
         "import sys; from pathlib import Path; from spotrun.cli.nights import one_at_a_time\n"
         "from spotrun.spec.file import load_spec\n"
-        f"with one_at_a_time(load_spec(Path({str(job)!r}), {{}}, {str(site.store)!r})):\n"
+        f"with one_at_a_time(load_spec(Path({str(job)!r}), {{}}, {str(sandbox.store)!r})):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -170,8 +172,8 @@ def test_only_one_process_holds_the_lock_and_a_killed_one_holds_it_no_more(site:
         pass
 
 
-def test_a_run_that_a_living_runner_attends_to_is_left_to_it(site: Site, job: Path) -> None:
-    run = open_run(create_run(load_spec(job, {}, str(site.store)), "test"), None)
+def test_a_run_that_a_living_runner_attends_to_is_left_to_it(sandbox: Sandbox, job: Path) -> None:
+    run = open_run(create_run(load_spec(job, {}, str(sandbox.store)), "test"), None)
 
     def sign_of_life(pid: int, host: str) -> None:
         write_status(run.store, RUNNER_KEY, RunnerStatus(at=datetime.now(UTC), pid=pid, host=host, sequence=1))
@@ -179,7 +181,7 @@ def test_a_run_that_a_living_runner_attends_to_is_left_to_it(site: Site, job: Pa
     assert not attended(run)
     sign_of_life(os.getpid(), os.uname().nodename)
     assert attended(run)
-    assert "is under way" in site.call("launch", job, "--nightly", code=11)
+    assert "is under way" in sandbox.call("launch", job, "--nightly", code=11)
     sign_of_life(2**22 + 1, os.uname().nodename)
     assert not attended(run), "no such process is left on this machine"
     sign_of_life(2**22 + 1, "elsewhere")
@@ -234,7 +236,7 @@ def test_the_workflow_is_one_that_github_takes(tmp_path: Path) -> None:
     assert "stepz" in errors_in(spoilt)
 
 
-def test_a_deadline_too_close_to_begin_with_is_refused_before_anything_is_created(site: Site, job: Path) -> None:
+def test_a_deadline_too_close_to_begin_with_is_refused_before_anything_is_created(sandbox: Sandbox, job: Path) -> None:
     job.write_text(job.read_text().replace("expected_work: 20m", "expected_work: 23h"))
-    assert "cannot be met even on demand" in site.call("launch", job, "--nightly", code=2)
-    assert not list(site.store.glob("nightly-*"))
+    assert "cannot be met even on demand" in sandbox.call("launch", job, "--nightly", code=2)
+    assert not list(sandbox.store.glob("nightly-*"))

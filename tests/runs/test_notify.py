@@ -40,7 +40,7 @@ from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import ON_DEMAND, START, History, random_runs
 from tests.support.hooks import Hook, Manners, Posted, dripping, hanging
-from tests.support.local_runs import Site, environment_of, processes_now
+from tests.support.sandbox import Sandbox, environment_of, processes_now
 
 
 def kinds(history: History) -> list[str]:
@@ -434,7 +434,7 @@ def commands_of(run: str) -> set[int]:
 
 
 def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_listener(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Hook() as good, Hook(hanging) as bad, socket.create_server(("127.0.0.1", 0)) as free:
         for name, url in (("GOOD", good.url), ("BAD", bad.url)):
@@ -442,20 +442,20 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         monkeypatch.setenv("GONE", f"http://127.0.0.1:{free.getsockname()[1]}/secret")
         free.close()
         notify = "notify: [{webhook: $GOOD}, {webhook: $BAD}, {webhook: $GONE}, {command: sleep 600}]\n"
-        job = site.folder / "told.yaml"
+        job = sandbox.folder / "told.yaml"
         job.write_text(
-            f"name: told\nrun: test -e {site.folder}/go || sleep 600\nworkdir: {site.folder}\n"
-            f"checkpoint: {{uri: '{site.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n{notify}"
+            f"name: told\nrun: test -e {sandbox.folder}/go || sleep 600\nworkdir: {sandbox.folder}\n"
+            f"checkpoint: {{uri: '{sandbox.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\n{notify}"
         )
-        launch = site.start("launch", job, "-y")
+        launch = sandbox.start("launch", job, "-y")
         eventually(lambda: "started" in good.events, within_s=90)
-        (site.folder / "go").touch()
-        site.call("chaos", "told", "--no-notice")  # while the runner that is killed has a command under way
+        (sandbox.folder / "go").touch()
+        sandbox.call("chaos", "told", "--no-notice")  # while the runner that is killed has a command under way
         eventually(lambda: "interrupted" in good.events, within_s=90)
         launch.send_signal(signal.SIGKILL)
         launch.communicate()
         began, before = time.monotonic(), commands_of("told-")
-        said = site.call("resume", "told")
+        said = sandbox.call("resume", "told")
         assert "note: webhook $GONE did not receive 'started': ConnectionRefusedError" in said
         assert "/secret" not in said
         assert good.events.count("done") == 1
@@ -470,8 +470,8 @@ def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_list
         for left in before:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
-    terminal = site.state("told").terminal
+    terminal = sandbox.state("told").terminal
     assert terminal is not None
     assert terminal.outcome == "completed"
     assert took_s < CLOSE_WITHIN_S + 60
-    assert site.left_running() == []
+    assert sandbox.left_running() == []

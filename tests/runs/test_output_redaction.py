@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 NAMES = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "AUTH", "DSN", "COOKIE", "PRIVATE")
 
@@ -16,23 +16,23 @@ def canary(number: int) -> str:
 
 
 def test_of_forty_canaries_none_is_in_the_ledger_the_logs_or_anything_that_is_shown(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canaries = [canary(number) for number in range(40)]
     for number, value in enumerate(canaries):
         monkeypatch.setenv(f"C{number:02d}_{NAMES[number % len(NAMES)]}", value)
-    path = site.folder / "leaky.yaml"
+    path = sandbox.folder / "leaky.yaml"
     path.write_text(
-        f"name: leaky\nrun: 'env | grep ^C..._; echo plain words; exit 3'\nworkdir: {site.folder}\n"
-        f"checkpoint: {{uri: '{site.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\nretry: {{max_restarts: 0}}\n"
+        f"name: leaky\nrun: 'env | grep ^C..._; echo plain words; exit 3'\nworkdir: {sandbox.folder}\n"
+        f"checkpoint: {{uri: '{sandbox.store}'}}\nlocal: {{time_scale: 60, boot: 10s}}\nretry: {{max_restarts: 0}}\n"
     )
     path.write_text(path.read_text().replace("^C..._", "^C[0-9]"))
-    page = site.folder / "report.html"
-    shown = site.call("launch", path, "-y", code=4)
-    logs = site.call("logs", "leaky")
-    shown += logs + site.call("events", "leaky", "--json") + site.call("why", "leaky") + site.call("status")
-    site.call("report", "leaky", "--html", page)
-    stored = "".join(file.read_text(errors="replace") for file in site.store.rglob("*") if file.is_file())
+    page = sandbox.folder / "report.html"
+    shown = sandbox.call("launch", path, "-y", code=4)
+    logs = sandbox.call("logs", "leaky")
+    shown += logs + sandbox.call("events", "leaky", "--json") + sandbox.call("why", "leaky") + sandbox.call("status")
+    sandbox.call("report", "leaky", "--html", page)
+    stored = "".join(file.read_text(errors="replace") for file in sandbox.store.rglob("*") if file.is_file())
     everything = shown + page.read_text() + stored
     assert "plain words" in logs
     assert logs.count("*" * len(canaries[0])) >= 40, "they were printed, and starred"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 MARKET = "{when: epoch 2 at 30%, then: rebalance}\n"
 EPOCHS = 30
 
 
-def test_a_recommended_instance_commits_trains_on_and_is_drained_for_its_standby(site: Site) -> None:
+def test_a_recommended_instance_commits_trains_on_and_is_drained_for_its_standby(sandbox: Sandbox) -> None:
     """In that order, although the cloud never takes it; the run is exact, and nothing was trained twice."""
-    job = site.job("moved", args=f"--epochs, '{EPOCHS}', --step-s, '0.1'", script=MARKET)
-    site.call("launch", job, "-y")
-    run = site.run("moved")
+    job = sandbox.job("moved", args=f"--epochs, '{EPOCHS}', --step-s, '0.1'", script=MARKET)
+    sandbox.call("launch", job, "-y")
+    run = sandbox.run("moved")
     state = run.ledger.refresh()
     entries = run.ledger.entries
     heard = next(entry.number for entry in entries if isinstance(entry.event, ev.NoticeSeen))
@@ -28,5 +28,5 @@ def test_a_recommended_instance_commits_trains_on_and_is_drained_for_its_standby
     assert state.launch_of(then).intent.standby_for == told.number
     assert state.terminal is not None
     assert state.terminal.outcome == "completed"
-    assert all(len(lines) == 1 for lines in site.trace_by_step().values())
-    assert site.left_running() == []
+    assert all(len(lines) == 1 for lines in sandbox.trace_by_step().values())
+    assert sandbox.left_running() == []

@@ -12,7 +12,7 @@ from decimal import Decimal
 from spotrun.offering import CapacityType
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from tests.support.local_runs import Site, final_tensors
+from tests.support.sandbox import Sandbox, final_tensors
 
 MARKET = """
 {when: epoch 2 at 30%, then: interrupt, notice: 120s}
@@ -26,13 +26,13 @@ EPOCHS = 18
 STEPS = EPOCHS * 12
 
 
-def test_a_run_loses_three_machines_and_ends_as_if_nothing_had_happened(site: Site) -> None:
+def test_a_run_loses_three_machines_and_ends_as_if_nothing_had_happened(sandbox: Sandbox) -> None:
     arguments = f"--epochs, '{EPOCHS}', --step-s, '0.1'"
-    site.call("launch", site.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
-    site.trace.rename(site.trace.with_suffix(".calm"))
-    site.call("launch", site.job("stormy", args=arguments, script=MARKET, extra=POLICY), "-y")
+    sandbox.call("launch", sandbox.job("calm", args=f"--epochs, '{EPOCHS}', --step-s, '0'"), "-y")
+    sandbox.trace.rename(sandbox.trace.with_suffix(".calm"))
+    sandbox.call("launch", sandbox.job("stormy", args=arguments, script=MARKET, extra=POLICY), "-y")
 
-    state = site.state("stormy")
+    state = sandbox.state("stormy")
     attempts = list(state.attempts.values())
     capacity = [state.launch_of(attempt).intent.offering.capacity_type for attempt in attempts]
     causes = [attempt.end.cause for attempt in attempts if attempt.end is not None]
@@ -46,27 +46,27 @@ def test_a_run_loses_three_machines_and_ends_as_if_nothing_had_happened(site: Si
     assert capacity[0] is capacity[-1] is CapacityType.SPOT
 
     # The notice was used: the first attempt committed its last step before it left, and nothing was trained twice.
-    drained = [entry.event for entry in site_entries(site) if isinstance(entry.event, ev.AttemptDrained)]
+    drained = [entry.event for entry in entries_of(sandbox) if isinstance(entry.event, ev.AttemptDrained)]
     assert drained
     assert drained[0].final_commit is not None
 
     # Every step has the samples, the loss and the learning rate of the quiet run, also where it was done twice.
-    quiet = dict(line.split(" ", 1) for line in site.trace.with_suffix(".calm").read_text().splitlines())
-    assert {str(step): lines for step, lines in site.trace_by_step().items()} == {
+    quiet = dict(line.split(" ", 1) for line in sandbox.trace.with_suffix(".calm").read_text().splitlines())
+    assert {str(step): lines for step, lines in sandbox.trace_by_step().items()} == {
         step: {f"{step} {rest}"} for step, rest in quiet.items()
     }
-    assert final_tensors(site.run("stormy")) == final_tensors(site.run("calm"))
+    assert final_tensors(sandbox.run("stormy")) == final_tensors(sandbox.run("calm"))
 
     # The bill: every completed epoch has its share, and the parts sum to the whole.
-    bill = site.call_json("report", "stormy")
+    bill = sandbox.call_json("report", "stormy")
     parts = [*bill["epochs"], bill["unfinished"]]
     assert len(bill["epochs"]) == EPOCHS
     assert sum(Decimal(part["cost_usd"]) for part in parts) == Decimal(bill["total"]["cost_usd"]) > 0
     assert bill["total"]["interruptions"] == 3
-    assert site.left_running() == []
+    assert sandbox.left_running() == []
 
 
-def site_entries(site: Site) -> list[ev.Entry]:
-    run = site.run("stormy")
+def entries_of(sandbox: Sandbox) -> list[ev.Entry]:
+    run = sandbox.run("stormy")
     run.ledger.refresh()
     return run.ledger.entries

@@ -20,8 +20,8 @@ from spotrun.report.verification import describe, progress_line
 from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import KillPlan, checkpoint_every, kill_steps
 from tests.support.eventually import eventually
-from tests.support.local_runs import environment_of, processes_now
 from tests.support.repository import JOBS
+from tests.support.sandbox import environment_of, processes_now
 
 NOT_IDENTICAL = 9
 JSON_KEYS = {

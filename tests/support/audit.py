@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from spotrun.run.state import RunState
-from tests.support.local_runs import Site
+from tests.support.sandbox import Sandbox
 
 
 class Harm(NamedTuple):
@@ -63,15 +63,15 @@ def one_attempt_at_a_time(state: RunState) -> bool:
     return all(one.end is not None and one.end.known_at <= next_one.started_at for one, next_one in pairs)
 
 
-def books(site: Site, name: str) -> tuple[Fraction, Fraction]:
+def books(sandbox: Sandbox, name: str) -> tuple[Fraction, Fraction]:
     """The dollars for instances by the report, and by our own arithmetic over the cloud's own log."""
-    total = site.call_json("report", name)["total"]
+    total = sandbox.call_json("report", name)["total"]
     ours = Decimal(total["spot_usd"]) + Decimal(total["on_demand_usd"])
-    return Fraction(ours), sum(_bill(lines) for lines in _cloud_log(site, site.run(name).created.uid).values())
+    return Fraction(ours), sum(_bill(lines) for lines in _cloud_log(sandbox, sandbox.run(name).created.uid).values())
 
 
-def _cloud_log(site: Site, run_uid: str) -> dict[str, list[dict[str, str]]]:
-    lines = {line: json.loads(line) for line in (site.folder / "cloud" / "log.jsonl").read_text().splitlines()}
+def _cloud_log(sandbox: Sandbox, run_uid: str) -> dict[str, list[dict[str, str]]]:
+    lines = {line: json.loads(line) for line in (sandbox.folder / "cloud" / "log.jsonl").read_text().splitlines()}
     instances: dict[str, list[dict[str, str]]] = defaultdict(list)
     ours = {fact["instance_id"] for fact in lines.values() if fact.get("run_uid") == run_uid and "instance_id" in fact}
     for fact in lines.values():

@@ -13,23 +13,23 @@ from spotrun.clouds.local.driver import LocalCloud
 from spotrun.clouds.registry import cloud_named
 from spotrun.instance import InstanceState
 from tests.support.eventually import eventually
-from tests.support.local_runs import Site, environment_of, processes_now
+from tests.support.sandbox import Sandbox, environment_of, processes_now
 
 FOUND_WITHIN_S = 60
 PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py")}
 """Of each victim, words of which its command line has one."""
 
 
-def strike(site: Site, victim: str, number: signal.Signals = signal.SIGKILL) -> None:
+def strike(sandbox: Sandbox, victim: str, number: signal.Signals = signal.SIGKILL) -> None:
     """
-    Signal the trainer or the agent of this site, or have the cloud take the "instance", until it is gone.
+    Signal the trainer or the agent of this sandbox, or have the cloud take the "instance", until it is gone.
 
     Asks nobody but this machine, for it has to hit within an upload.
     """
     if victim == "instance":
         _take_instance()
         return
-    pid = eventually(lambda: next(processes_of(site, victim), None), within_s=FOUND_WITHIN_S)
+    pid = eventually(lambda: next(processes_of(sandbox, victim), None), within_s=FOUND_WITHIN_S)
     with contextlib.suppress(ProcessLookupError):  # one that has just gone by itself will do
         os.kill(pid, number)
 
@@ -47,10 +47,10 @@ def _oldest_running(cloud: LocalCloud) -> str | None:
     return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
 
 
-def processes_of(site: Site, victim: str) -> Iterator[int]:
-    """The "agent" or "trainer" processes on the instances of this site."""
+def processes_of(sandbox: Sandbox, victim: str) -> Iterator[int]:
+    """The "agent" or "trainer" processes on the instances of this sandbox."""
     for pid in processes_now():
-        if str(site.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
+        if str(sandbox.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
             continue
         if any(word.endswith(PROGRAMS[victim]) for word in _command_line(pid)):
             yield pid
@@ -58,14 +58,14 @@ def processes_of(site: Site, victim: str) -> Iterator[int]:
 
 class Uploads:
     """
-    Whether an agent of this site is sending a checkpoint.
+    Whether an agent of this sandbox is sending a checkpoint.
 
     An agent says so in its status file, and one that is killed then says so for ever: `settle` after each kill, and
     what is written there no longer counts.
     """
 
-    def __init__(self, site: Site) -> None:
-        self._folder = site.folder / "cloud" / "instances"
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._folder = sandbox.folder / "cloud" / "instances"
         self._old: dict[Path, int] = {}
 
     def under_way(self) -> bool:

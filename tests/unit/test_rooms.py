@@ -88,6 +88,6 @@ def test_a_unit_test_starts_no_server_and_no_training(path: Path) -> None:
 
 
 def test_the_rules_see_what_they_forbid() -> None:
-    assert {"site", "servers", "bucket", "account"} <= fixtures_of(TESTS / "conftest.py")
+    assert {"sandbox", "servers", "bucket", "account"} <= fixtures_of(TESTS / "conftest.py")
     story = support_of(TESTS / "runs" / "test_story.py")
     assert any(STARTS & imports_of(each) for each in story)

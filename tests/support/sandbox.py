@@ -1,4 +1,4 @@
-"""Runs of real jobs on the local cloud, each test with a store and a cloud of its own."""
+"""Runs of real jobs on the local cloud. Each test has a sandbox: a store, a local cloud and the command line."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.repository import JOBS
 WITHIN_S = 240
 
 
-class Site:
-    """A store (the folder `store`, unless `uri` names a bucket), a local cloud and a shell to call spotrun from."""
+class Sandbox:
+    """A store (the folder `store`, or the bucket that `uri` names), a local cloud, and calls of `spotrun` in processes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, uri: str = "") -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Site:
         scale: float = 30,
         program: str = "quick.py",
     ) -> Path:
-        """A YAML file for `program` of tests/support/jobs. `script` holds the market's steps, a line each."""
+        """Write a job file for `program` of tests/support/jobs. Each line of `script` is a step of the market."""
         steps = "".join(f"\n    - {line}" for line in script.strip().splitlines())
         text = (
             f"name: {name}\nworkdir: {JOBS}\ntrain: {{script: {program}, args: [{args}]}}\n"
@@ -60,7 +60,7 @@ class Site:
         return path
 
     def start(self, *words: object) -> subprocess.Popen[str]:
-        """`spotrun …` in a process of its own."""
+        """Start `spotrun …` in a process of its own."""
         command = [sys.executable, "-m", "spotrun", *map(str, words)]
         pipe = subprocess.PIPE
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True)
@@ -68,7 +68,7 @@ class Site:
         return child
 
     def call(self, *words: object, code: int = 0, within_s: float = WITHIN_S) -> str:
-        """What `spotrun …` printed; it must end with `code`."""
+        """Run `spotrun …`, which must end with `code`. Returns what it printed."""
         child = self.start(*words)
         output, _ = child.communicate(timeout=within_s)
         assert child.returncode == code, f"spotrun {words} gave {child.returncode}:\n{output}"
@@ -84,18 +84,18 @@ class Site:
         return self.run(name).ledger.refresh()
 
     def trace_by_step(self) -> dict[int, set[str]]:
-        """Every line that any trainer wrote, by its step: redone steps have several, which must be equal."""
+        """All lines that trainers wrote, by step. A step that was done twice has one line only if both are equal."""
         lines: dict[int, set[str]] = {}
         for line in self.trace.read_text().splitlines():
             lines.setdefault(int(line.split()[0]), set()).add(line)
         return lines
 
     def last_step(self) -> int:
-        """The newest step any trainer wrote down; -1 before the first, also while its file is there and still empty."""
+        """The newest step that a trainer wrote; -1 before the first."""
         return max(self.trace_by_step(), default=-1) if self.trace.exists() else -1
 
     def left_running(self) -> list[int]:
-        """Processes of this site's instances that are still there."""
+        """Processes of this sandbox's instances that still run."""
         folder = str(self.folder)
         return [
             process for process in processes_now() if folder in environment_of(process).get("SPOTRUN_INSTANCE_DIR", "")
