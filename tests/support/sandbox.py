@@ -24,7 +24,7 @@ WITHIN_S = 240
 
 
 class Sandbox:
-    """A store (the folder `store`, or the bucket that `uri` names), a local cloud, and calls of `spotrun` in processes."""
+    """A store (the folder `store`, or the bucket `uri`), a local cloud, and calls of `spotrun` in processes."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, uri: str = "") -> None:
         self.folder = folder
