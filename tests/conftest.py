@@ -16,7 +16,7 @@ import pytest
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
-    from spotrun.clouds.aws.driver import AwsCloud
+    from spotrun.clouds.aws.driver import AwsDriver
     from tests.support.ec2_server import Ec2Account
     from tests.support.guarded_account import GuardedAccount
     from tests.support.object_stores import RunningServer
@@ -86,10 +86,10 @@ def _guarded_account() -> GuardedAccount:
 
 
 @pytest.fixture
-def cloud(account: Ec2Account) -> AwsCloud:
+def cloud(account: Ec2Account) -> AwsDriver:
     """A driver for it, on a clock that stands still."""
     from spotrun.clock import ManualClock
-    from spotrun.clouds.aws.driver import AwsCloud
+    from spotrun.clouds.aws.driver import AwsDriver
     from tests.support.aws_launches import CONFIG
 
-    return AwsCloud(CONFIG, ManualClock(datetime.now(UTC)))
+    return AwsDriver(CONFIG, ManualClock(datetime.now(UTC)))

@@ -15,7 +15,7 @@ from typing import Self
 
 from spotrun.clock import ScaledClock, system_clock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 
 
 class Sandbox:
@@ -46,11 +46,11 @@ class Sandbox:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def cloud(self, clock: ScaledClock, market: MarketConfig) -> LocalCloud:
-        return LocalCloud(self._root, clock, market)
+    def cloud(self, clock: ScaledClock, market: MarketConfig) -> LocalDriver:
+        return LocalDriver(self._root, clock, market)
 
     def _end_instances(self) -> None:
-        cloud = LocalCloud(self._root, system_clock())
+        cloud = LocalDriver(self._root, system_clock())
         for instance in cloud.instances():
             if instance.alive:
                 cloud.terminate(instance.instance_id)

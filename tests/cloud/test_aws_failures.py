@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
-from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsCloud
+from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsDriver
 from spotrun.clouds.aws.error_codes import BadImage, CredentialsExpired, TokenReused
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown, LaunchTokenSpent, LoginExpired, QuotaExceeded
 from spotrun.instance import EndedBy, InstanceState
@@ -30,9 +30,9 @@ SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 INTERRUPTED = "Server.SpotInstanceTermination"
 
 
-def driver(clock: ManualClock | None = None) -> AwsCloud:
+def driver(clock: ManualClock | None = None) -> AwsDriver:
     """One that has seen nothing yet."""
-    return AwsCloud(aws_launches.CONFIG, clock or ManualClock(datetime.now(UTC)))
+    return AwsDriver(aws_launches.CONFIG, clock or ManualClock(datetime.now(UTC)))
 
 
 # -- asking ----------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def test_p6_every_wait_has_an_end(account: GuardedAccount, action: str) -> None:
     assert CONFIG.connect_timeout + CONFIG.read_timeout < 60
 
 
-def test_p4_p5_a_quota_that_another_market_holds_is_not_waited_for(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p4_p5_a_quota_that_another_market_holds_is_not_waited_for(account: GuardedAccount, cloud: AwsDriver) -> None:
     cloud.terminate(cloud.launch(request(cloud, SPOT)).instance_id)
     account.refuse("RunInstances", "VcpuLimitExceeded", 400)
     with pytest.raises(QuotaExceeded):
@@ -86,9 +86,9 @@ def test_p5_after_five_minutes_a_quota_is_final(account: GuardedAccount) -> None
 
 
 def test_p14_an_instance_profile_that_is_not_there_is_told_once_with_its_words(
-    account: GuardedAccount, cloud: AwsCloud
+    account: GuardedAccount, cloud: AwsDriver
 ) -> None:
-    somebodys = AwsCloud(replace(aws_launches.CONFIG, instance_profile="somebodys"), ManualClock(datetime.now(UTC)))
+    somebodys = AwsDriver(replace(aws_launches.CONFIG, instance_profile="somebodys"), ManualClock(datetime.now(UTC)))
     with (
         account.as_administrator(),
         pytest.raises(IdentityUnknown, match=r"\(somebodys\).*Invalid IAM Instance Profile"),
@@ -97,7 +97,7 @@ def test_p14_an_instance_profile_that_is_not_there_is_told_once_with_its_words(
     assert len(launches(account)) == 1
 
 
-def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: GuardedAccount, cloud: AwsDriver) -> None:
     account.refuse("RunInstances", "InvalidParameterValue", 400)
     with pytest.raises(CloudError, match="InvalidParameterValue: by the test") as raised:
         cloud.launch(request(cloud))
@@ -105,7 +105,7 @@ def test_p14_a_parameter_of_another_kind_is_told_once_with_its_words(account: Gu
     assert len(launches(account)) == 1
 
 
-def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsDriver) -> None:
     old = request(cloud)
     newer = _publish_another_image(account)
     account.refuse("RunInstances", "InvalidAMIID.NotFound", 400)
@@ -140,7 +140,7 @@ def test_p21_a_newest_image_that_never_trains_is_left_for_the_one_that_did(accou
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 
-def test_p9_what_a_crash_left_unrecorded_is_found_by_its_token(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p9_what_a_crash_left_unrecorded_is_found_by_its_token(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     for _ in range(ATTEMPTS_MAX):
         account.lose_answer("RunInstances")
@@ -151,7 +151,7 @@ def test_p9_what_a_crash_left_unrecorded_is_found_by_its_token(account: GuardedA
     assert driver().launch(asked).instance_id == found.instance_id
 
 
-def test_p11_a_token_with_our_own_newer_image_is_still_its_instance(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p11_a_token_with_our_own_newer_image_is_still_its_instance(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     first = cloud.launch(asked)
     newer = replace(asked, offering=replace(asked.offering, image=_publish_another_image(account)))
@@ -159,7 +159,7 @@ def test_p11_a_token_with_our_own_newer_image_is_still_its_instance(account: Gua
     assert len(driver().instances()) == 1
 
 
-def test_p11_p12_nor_does_a_newer_image_raise_the_dead(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p11_p12_nor_does_a_newer_image_raise_the_dead(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     cloud.terminate(cloud.launch(asked).instance_id)
     with pytest.raises(LaunchTokenSpent):
@@ -170,7 +170,7 @@ def test_p11_p12_nor_does_a_newer_image_raise_the_dead(account: GuardedAccount, 
     assert not [each for each in driver().instances() if each.alive]
 
 
-def test_p13_a_token_is_for_one_zone(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p13_a_token_is_for_one_zone(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     other = next(
         each
@@ -188,7 +188,7 @@ def test_p13_a_token_is_for_one_zone(account: GuardedAccount, cloud: AwsCloud) -
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_p7_an_instance_that_is_not_seen_yet_is_unknown_and_not_dead(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p7_an_instance_that_is_not_seen_yet_is_unknown_and_not_dead(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     with account.unseen(instance.instance_id):
         assert driver().describe(instance.instance_id) is None
@@ -200,7 +200,7 @@ def test_p7_an_instance_that_is_not_seen_yet_is_unknown_and_not_dead(account: Gu
     assert not [each for each in driver().instances() if each.alive]
 
 
-def test_p16_throttling_is_not_an_answer(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p16_throttling_is_not_an_answer(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     account.refuse("DescribeInstances", "RequestLimitExceeded", 503, times=ATTEMPTS_MAX)
     with pytest.raises(CloudUnavailable):
@@ -208,7 +208,7 @@ def test_p16_throttling_is_not_an_answer(account: GuardedAccount, cloud: AwsClou
     assert cloud.describe(instance.instance_id) is not None
 
 
-def test_p17_p18_tags_come_with_the_launch_and_others_do_not_matter(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p17_p18_tags_come_with_the_launch_and_others_do_not_matter(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     assert count(account, "CreateTags") == 0
     with account.as_administrator():
@@ -218,14 +218,14 @@ def test_p17_p18_tags_come_with_the_launch_and_others_do_not_matter(account: Gua
     assert (seen.instance_id, seen.token) == (instance.instance_id, instance.token)
 
 
-def test_p19_p20_no_spot_request_outlives_its_launch(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p19_p20_no_spot_request_outlives_its_launch(account: GuardedAccount, cloud: AwsDriver) -> None:
     cloud.launch(request(cloud))
     assert launches(account)[0]["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
     assert count(account, "RequestSpotInstances") == count(account, "CreateFleet") == 0
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "ExpiredTokenException"])
-def test_p26_expired_credentials_are_blindness_that_passes(account: GuardedAccount, cloud: AwsCloud, code: str) -> None:
+def test_p26_expired_credentials_are_a_passing_blindness(account: GuardedAccount, cloud: AwsDriver, code: str) -> None:
     cloud.launch(request(cloud))
     account.refuse("DescribeInstances", code, 400)
     with pytest.raises(CredentialsExpired) as raised:
@@ -304,7 +304,7 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
 # -- what became of an instance ----------------------------------------------------------------------------------------
 
 
-def test_an_instance_that_is_pending_is_not_billed_yet(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_an_instance_that_is_pending_is_not_billed_yet(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     account.row(instance.instance_id)._state.name = "pending"
     seen = driver().describe(instance.instance_id)
@@ -331,7 +331,7 @@ def test_the_meter_runs_from_when_an_instance_was_last_seen_pending(account: Gua
     assert elsewhere.billed_from == launched.launched_at, "who has not seen it counts from the launch"
 
 
-def test_what_ended_during_its_launch_was_never_billed(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_what_ended_during_its_launch_was_never_billed(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     account.end(instance.instance_id, "Server.InsufficientInstanceCapacity")
     seen = driver().describe(instance.instance_id)
@@ -339,7 +339,7 @@ def test_what_ended_during_its_launch_was_never_billed(account: GuardedAccount, 
     assert (seen.state, seen.billed_from, seen.prices) == (InstanceState.TERMINATED, None, ())
 
 
-def test_p27_an_interruption_during_set_up_is_the_clouds(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_p27_an_interruption_during_set_up_is_the_clouds(account: GuardedAccount, cloud: AwsDriver) -> None:
     instance = cloud.launch(request(cloud))
     account.end(instance.instance_id, INTERRUPTED)
     seen = driver().describe(instance.instance_id)

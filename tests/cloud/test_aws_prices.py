@@ -13,7 +13,7 @@ from spotrun.cli.before_launch import with_baseline_price
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.price_list import read_price_list, shipped_tables
 from spotrun.clouds.aws.prices import SpotPool, spot_prices
 from spotrun.offering import CapacityType, Offering
@@ -32,14 +32,14 @@ def region(account: Ec2Account) -> Region:
     return Region(REGION, ManualClock(NOW))
 
 
-def on_demand(cloud: AwsCloud) -> dict[str, Offering]:
+def on_demand(cloud: AwsDriver) -> dict[str, Offering]:
     return {each.instance_type: each for each in cloud.offerings() if each.capacity_type is CapacityType.ON_DEMAND}
 
 
 # -- on demand ---------------------------------------------------------------------------------------------------------
 
 
-def test_on_demand_prices_are_live_and_say_so(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_on_demand_prices_are_live_and_say_so(account: Ec2Account, cloud: AwsDriver) -> None:
     account.prices.on_demand["g5.xlarge"] = "1.111"
     found = on_demand(cloud)["g5.xlarge"]
     assert found.price_usd_per_hour == Decimal("1.111")
@@ -48,7 +48,7 @@ def test_on_demand_prices_are_live_and_say_so(account: Ec2Account, cloud: AwsClo
 
 @pytest.mark.parametrize(("code", "status"), [("AccessDeniedException", 400), ("InternalErrorException", 500)])
 def test_without_the_price_list_the_shipped_table_is_used_and_named(
-    account: Ec2Account, cloud: AwsCloud, code: str, status: int
+    account: Ec2Account, cloud: AwsDriver, code: str, status: int
 ) -> None:
     account.refuse("GetProducts", code, status, times=8)
     offerings = cloud.offerings()
@@ -57,7 +57,7 @@ def test_without_the_price_list_the_shipped_table_is_used_and_named(
     assert on_demand(cloud)["g5.xlarge"].price_usd_per_hour == Decimal("1.006")
 
 
-def test_a_type_that_the_price_list_leaves_out_is_in_the_shipped_table(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_a_type_that_the_price_list_leaves_out_is_in_the_shipped_table(account: Ec2Account, cloud: AwsDriver) -> None:
     del account.prices.on_demand["g5.xlarge"]
     assert on_demand(cloud)["g5.xlarge"].price_list.startswith("table shipped")
     assert on_demand(cloud)["g4dn.xlarge"].price_list.startswith("AWS Price List")
@@ -71,7 +71,7 @@ def test_a_list_price_that_is_none_is_passed_over(account: Ec2Account, region: R
 
 def test_the_live_list_is_asked_again_within_the_hour(account: Ec2Account) -> None:
     clock = ManualClock(datetime.now(UTC))
-    cloud = AwsCloud(CONFIG, clock)
+    cloud = AwsDriver(CONFIG, clock)
     account.refuse("GetProducts", "AccessDeniedException", 400)
     cloud.offerings()
     clock.advance(SHIPPED_FOR_S - 1)
@@ -135,7 +135,7 @@ def test_a_row_that_cannot_be_read_is_told_and_the_others_count(
     assert [segment.usd_per_hour for segment in found.segments[POOL]] == [Decimal("0.1578")]
 
 
-def test_spot_that_costs_as_much_as_on_demand_or_more_is_still_offered(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_spot_that_costs_as_much_as_on_demand_or_more_is_still_offered(account: Ec2Account, cloud: AwsDriver) -> None:
     account.prices.rows.append(SpotRow("g5.xlarge", "us-east-1a", "1.006", datetime.now(UTC) - timedelta(hours=2)))
     account.prices.rows.append(SpotRow("g5.xlarge", "us-east-1b", "9", datetime.now(UTC) - timedelta(hours=2)))
     spot = [each for each in cloud.offerings() if each.capacity_type is CapacityType.SPOT]
@@ -143,7 +143,7 @@ def test_spot_that_costs_as_much_as_on_demand_or_more_is_still_offered(account: 
     assert prices == {"us-east-1a": Decimal("1.006"), "us-east-1b": Decimal(9)}
 
 
-def test_without_any_spot_price_there_is_on_demand(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_without_any_spot_price_there_is_on_demand(account: Ec2Account, cloud: AwsDriver) -> None:
     account.prices.rows = []
     assert {each.capacity_type for each in cloud.offerings()} == {CapacityType.ON_DEMAND}
 

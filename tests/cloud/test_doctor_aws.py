@@ -18,7 +18,7 @@ from spotrun.clock import Clock, ManualClock, system_clock
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.doctor.finding import Finding, Verdict
@@ -85,7 +85,7 @@ def test_an_account_as_the_templates_make_it_passes_with_the_runners_policy(acco
     assert "g4dn.xlarge" in found["launch on spot"].detail
     made_on = boto3.client("ec2").describe_images()["Images"][0]["CreationDate"][:10]
     assert found["image"].detail.endswith(f", the newest behind {IMAGE_PARAMETER}, made on {made_on}")
-    assert AwsCloud(CONFIG, system_clock()).instances() == []
+    assert AwsDriver(CONFIG, system_clock()).instances() == []
 
 
 def test_every_finding_that_is_not_fine_says_what_to_do(account: GuardedAccount) -> None:
@@ -232,7 +232,7 @@ def test_an_end_that_is_not_allowed_is_found_where_there_is_an_instance_to_ask_a
 
 
 def launched() -> str:
-    cloud = AwsCloud(CONFIG, system_clock())
+    cloud = AwsDriver(CONFIG, system_clock())
     return cloud.launch(request(cloud)).instance_id
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from spotrun.cli.app import app
 from spotrun.cli.runs import open_run
 from spotrun.clock import ManualClock
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import LATER, AwsGuards
 from spotrun.clouds.guards import AGAIN_AFTER, Guard
 from spotrun.creation import create_run
@@ -136,7 +136,7 @@ def test_status_says_that_only_its_own_timer_would_end_an_instance(tmp_path: Pat
     assert f"only its own timer would end {recorded.instance_id}: AccessDeniedException" in " ".join(said.split())
 
 
-def test_what_a_guard_does_and_when(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_what_a_guard_does_and_when(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     instance = cloud.launch(asked)
     ends_at = instance.launched_at + asked.time_to_live

@@ -18,7 +18,7 @@ import pytest
 from spotrun.clock import ManualClock, system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.request import RUN
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
@@ -128,7 +128,7 @@ def test_after_the_three_commands_of_the_readme_a_driver_finds_what_it_needs() -
     config = AwsConfig(
         regions=(REGION,), instance_types=tuple(ec2_server.TYPES), image_parameter=ec2_server.IMAGE_PARAMETER
     )
-    assert {each.zone for each in AwsCloud(config, system_clock()).offerings()} >= set(ec2_server.ZONES)
+    assert {each.zone for each in AwsDriver(config, system_clock()).offerings()} >= set(ec2_server.ZONES)
     groups = boto3.client("ec2").describe_security_groups(GroupNames=["spotrun-node"])["SecurityGroups"]
     assert groups[0]["IpPermissions"] == []
     assert groups[0]["Tags"][0] == {"Key": "spotrun:group", "Value": "node"}

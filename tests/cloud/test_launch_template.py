@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.error_codes import BadLaunchTemplate
 from spotrun.errors import AccessDenied
 from spotrun.offering import CapacityType
@@ -32,8 +32,8 @@ def account(account: GuardedAccount) -> GuardedAccount:
 
 
 @pytest.fixture
-def cloud() -> AwsCloud:
-    return AwsCloud(BY_TEMPLATE, ManualClock())
+def cloud() -> AwsDriver:
+    return AwsDriver(BY_TEMPLATE, ManualClock())
 
 
 def publish(account: GuardedAccount, **data: Any) -> int:
@@ -51,7 +51,7 @@ def test_what_spotrun_asks_for_is_in_the_call_with_a_template_as_without(
     account: GuardedAccount, capacity_type: CapacityType
 ) -> None:
     for number, config in enumerate((CONFIG, BY_TEMPLATE)):
-        cloud = AwsCloud(config, ManualClock())
+        cloud = AwsDriver(config, ManualClock())
         cloud.launch(request(cloud, capacity_type, token=f"0123456789-{number}"))
     plain, by_template = launches(account)
     template_id = by_template.pop("LaunchTemplate.LaunchTemplateId")
@@ -61,13 +61,13 @@ def test_what_spotrun_asks_for_is_in_the_call_with_a_template_as_without(
 
 
 def test_an_intent_names_the_version_and_a_newer_one_changes_no_repeated_call(
-    account: GuardedAccount, cloud: AwsCloud
+    account: GuardedAccount, cloud: AwsDriver
 ) -> None:
     asked = request(cloud)
     assert asked.offering.launch_template.endswith(":1")
     first = cloud.launch(asked)
     publish(account, Monitoring={"Enabled": True})
-    again = AwsCloud(BY_TEMPLATE, ManualClock())
+    again = AwsDriver(BY_TEMPLATE, ManualClock())
     assert again.launch(asked).instance_id == first.instance_id
     assert request(again).offering.launch_template == asked.offering.launch_template.replace(":1", ":2")
     assert len(again.instances()) == 1
@@ -75,14 +75,14 @@ def test_an_intent_names_the_version_and_a_newer_one_changes_no_repeated_call(
 
 def test_a_newer_version_is_seen_after_a_while_by_who_looks_already(account: GuardedAccount) -> None:
     clock = ManualClock()
-    cloud = AwsCloud(BY_TEMPLATE, clock)
+    cloud = AwsDriver(BY_TEMPLATE, clock)
     cloud.offerings()
     version = publish(account, Monitoring={"Enabled": True})
     clock.advance(SURROUNDINGS_FOR_S)
     assert {each.launch_template.partition(":")[2] for each in cloud.offerings()} == {str(version)}
 
 
-def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud: AwsDriver) -> None:
     asked = request(cloud)
     version = publish(account, Monitoring={"Enabled": True})
     account.refuse("RunInstances", "InvalidLaunchTemplateId.VersionNotFound", 400)
@@ -94,7 +94,7 @@ def test_a_version_that_is_gone_is_looked_up_anew(account: GuardedAccount, cloud
 
 
 def test_a_template_that_is_not_there_is_told_by_its_name(account: GuardedAccount) -> None:
-    cloud = AwsCloud(replace(CONFIG, launch_template="ours"), ManualClock())
+    cloud = AwsDriver(replace(CONFIG, launch_template="ours"), ManualClock())
     with pytest.raises(BadLaunchTemplate, match="ours"):
         cloud.offerings()
     assert launches(account) == []
@@ -115,14 +115,14 @@ def test_a_template_that_is_not_there_is_told_by_its_name(account: GuardedAccoun
     ids=str,
 )
 def test_a_template_that_breaks_a_promise_is_refused(
-    account: GuardedAccount, cloud: AwsCloud, data: dict[str, Any], words: str
+    account: GuardedAccount, cloud: AwsDriver, data: dict[str, Any], words: str
 ) -> None:
     publish(account, **data)
     with pytest.raises(BadLaunchTemplate, match=words):
         cloud.offerings()
 
 
-def test_what_breaks_none_is_taken(account: GuardedAccount, cloud: AwsCloud) -> None:
+def test_what_breaks_none_is_taken(account: GuardedAccount, cloud: AwsDriver) -> None:
     scratch = {"DeviceName": "/dev/sdb", "Ebs": {"Encrypted": True, "DeleteOnTermination": True, "VolumeSize": 8}}
     publish(
         account,
@@ -136,7 +136,7 @@ def test_what_breaks_none_is_taken(account: GuardedAccount, cloud: AwsCloud) -> 
 def test_the_runners_policy_allows_no_template_without_our_tag(account: GuardedAccount) -> None:
     with account.as_administrator():
         boto3.client("ec2").create_launch_template(LaunchTemplateName="ours", LaunchTemplateData={"EbsOptimized": True})
-    cloud = AwsCloud(replace(CONFIG, launch_template="ours"), ManualClock())
+    cloud = AwsDriver(replace(CONFIG, launch_template="ours"), ManualClock())
     asked = replace(request(cloud), time_to_live=timedelta(hours=1))
     with pytest.raises(AccessDenied, match="launch-template/lt-"):
         cloud.launch(asked)

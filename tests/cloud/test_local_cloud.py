@@ -20,7 +20,7 @@ import pytest
 
 from spotrun.clock import ManualClock
 from spotrun.clouds.local import processes
-from spotrun.clouds.local.driver import LocalCloud, instance_id_of
+from spotrun.clouds.local.driver import LocalDriver, instance_id_of
 from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.processes import ProcessMark
 from spotrun.clouds.local.records import Places
@@ -47,11 +47,11 @@ from datetime import datetime
 from pathlib import Path
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.instance import LaunchRequest
 root, epoch, scale, request = sys.argv[1:]
 clock = ScaledClock(datetime.fromisoformat(epoch), float(scale))
-cloud = LocalCloud(Path(root), clock, MarketConfig(boot_s=3), init=["sleep", "1000"])
+cloud = LocalDriver(Path(root), clock, MarketConfig(boot_s=3), init=["sleep", "1000"])
 print(cloud.launch(msgspec.json.decode(request, type=LaunchRequest)).instance_id, flush=True)
 sys.stdin.read()
 """
@@ -79,7 +79,7 @@ def log(bench: Bench) -> list[dict[str, object]]:
     return [json.loads(line) for line in Places(bench.root).log.read_text().splitlines()]
 
 
-def record_of(cloud: LocalCloud, instance: Instance) -> tuple[ProcessMark, ProcessMark, str]:
+def record_of(cloud: LocalDriver, instance: Instance) -> tuple[ProcessMark, ProcessMark, str]:
     record = cloud.record(instance.instance_id)
     assert record is not None
     assert record.supervisor is not None
@@ -88,7 +88,7 @@ def record_of(cloud: LocalCloud, instance: Instance) -> tuple[ProcessMark, Proce
     return record.supervisor, record.guardian, record.metadata_endpoint
 
 
-def escaping(bench: Bench) -> tuple[LocalCloud, Instance, ProcessMark]:
+def escaping(bench: Bench) -> tuple[LocalDriver, Instance, ProcessMark]:
     """An instance whose processes do all they can to survive; one of them has no environment and no parent."""
     cloud = bench.cloud(init=[sys.executable, "-c", ESCAPE])
     instance = bench.running(cloud)
@@ -190,7 +190,7 @@ def test_an_empty_folder_left_by_a_crash_is_no_instance_and_is_completed_by_a_re
 
 
 @pytest.fixture
-def cut_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalCloud, object]:
+def cut_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalDriver, object]:
     """A launch that was written down, and then its launcher died."""
     cloud = bench.cloud()
     request = bench.request(cloud, time_to_live=timedelta(seconds=30))
@@ -206,7 +206,7 @@ def _die(*_: object, **__: object) -> None:
 
 
 def test_a_launch_cut_short_before_its_supervisor_is_completed_by_a_repeat(
-    cut_short: tuple[LocalCloud, object],
+    cut_short: tuple[LocalDriver, object],
 ) -> None:
     cloud, request = cut_short
     assert cloud.instances() == [], "or a runner would wait for it instead of repeating the launch"
@@ -214,7 +214,7 @@ def test_a_launch_cut_short_before_its_supervisor_is_completed_by_a_repeat(
 
 
 def test_a_launch_cut_short_and_never_repeated_is_over_with_its_time_to_live(
-    cut_short: tuple[LocalCloud, object],
+    cut_short: tuple[LocalDriver, object],
 ) -> None:
     cloud, request = cut_short
     (ended,) = eventually(cloud.instances)
@@ -433,7 +433,7 @@ class Metadata:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, LocalCloud, Instance, Metadata]]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, LocalDriver, Instance, Metadata]]:
     with pytest.MonkeyPatch.context() as patch:
         bench = Bench(tmp_path_factory.mktemp("served"), patch)
         cloud = bench.cloud()
@@ -442,7 +442,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bench, Lo
         bench.close()
 
 
-def test_metadata_tells_an_instance_what_it_is(served: tuple[Bench, LocalCloud, Instance, Metadata]) -> None:
+def test_metadata_tells_an_instance_what_it_is(served: tuple[Bench, LocalDriver, Instance, Metadata]) -> None:
     _, _, instance, metadata = served
     offering = instance.offering
     assert metadata.get("instance-id")[:2] == (200, instance.instance_id)
@@ -475,18 +475,18 @@ def test_metadata_tells_an_instance_what_it_is(served: tuple[Bench, LocalCloud, 
     ],
 )
 def test_metadata_is_as_strict_as_the_real_service(
-    served: tuple[Bench, LocalCloud, Instance, Metadata], method: str, path: str, headers: dict[str, str], code: int
+    served: tuple[Bench, LocalDriver, Instance, Metadata], method: str, path: str, headers: dict[str, str], code: int
 ) -> None:
     assert served[3].request(method, path, headers)[0] == code
 
 
-def test_metadata_tells_run_time(served: tuple[Bench, LocalCloud, Instance, Metadata]) -> None:
+def test_metadata_tells_run_time(served: tuple[Bench, LocalDriver, Instance, Metadata]) -> None:
     bench, _, _, metadata = served
     date = parsedate_to_datetime(metadata.get("instance-id")[2]["Date"])
     assert abs(date - bench.clock.now()) < timedelta(seconds=60 * 2)
 
 
-def test_unmodified_botocore_reads_the_metadata(served: tuple[Bench, LocalCloud, Instance, Metadata]) -> None:
+def test_unmodified_botocore_reads_the_metadata(served: tuple[Bench, LocalDriver, Instance, Metadata]) -> None:
     _, cloud, instance, _ = served
     endpoint = record_of(cloud, instance)[2]
     options = {"timeout": 60, "num_attempts": 3, "base_url": endpoint, "env": {}}
@@ -555,7 +555,7 @@ def test_a_cloud_where_nothing_was_ever_launched_is_empty_and_makes_no_folder(be
     assert not bench.root.exists()
 
 
-def _notice(cloud: LocalCloud, instance: Instance) -> datetime | None:
+def _notice(cloud: LocalDriver, instance: Instance) -> datetime | None:
     seen = cloud.describe(instance.instance_id)
     return seen and seen.notice_deadline
 

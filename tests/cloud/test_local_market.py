@@ -12,7 +12,7 @@ import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.records import Places
 from spotrun.clouds.local.script import Script
@@ -25,7 +25,7 @@ from tests.support.local_clouds import RUN, SLEEP, Bench, until
 from tests.support.local_markets import SPOT, step
 
 
-def offering_of(cloud: LocalCloud, pool: Pool) -> Offering:
+def offering_of(cloud: LocalDriver, pool: Pool) -> Offering:
     return next(each for each in cloud.offerings() if each.pool == pool)
 
 
@@ -121,7 +121,7 @@ time.sleep(1000)
 """
 
 
-def trains(cloud: LocalCloud, instance: Instance, **status: Any) -> None:
+def trains(cloud: LocalDriver, instance: Instance, **status: Any) -> None:
     told = {"phase": "train", "epoch": 0, "batch": 0, "batches": 10, "step": 0, "upload": None, **status}
     disk = cloud.folder(instance.instance_id)
     (disk / "new").write_text(json.dumps(told))
@@ -207,5 +207,5 @@ def test_another_run_on_the_same_cloud_has_a_market_of_its_own(bench: Bench) -> 
     scripted = bench.cloud(script=(step("epoch 1 at 0%", Action.NO_SPOT),))
     trains(scripted, bench.running(scripted))
     eventually(lambda: Places(bench.root).market(RUN).exists())
-    calm = LocalCloud(bench.root, ScaledClock(bench.clock.epoch, 60), MarketConfig(boot_s=1), init=SLEEP)
+    calm = LocalDriver(bench.root, ScaledClock(bench.clock.epoch, 60), MarketConfig(boot_s=1), init=SLEEP)
     assert calm.launch(msgspec.structs.replace(bench.request(calm), run_uid="fedcba9876")).alive

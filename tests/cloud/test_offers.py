@@ -22,8 +22,8 @@ from spotrun.cli.app import app
 from spotrun.cli.before_launch import quotes_of
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
-from spotrun.clouds.aws.driver import AwsCloud
-from spotrun.clouds.aws.quota_headroom import Room
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.aws.quota_headroom import Headroom
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
@@ -107,7 +107,7 @@ def test_compute_is_the_peak_of_all_accelerators(accelerators: str, tflops: floa
     assert peak_tflops(accelerators) == tflops
 
 
-def test_a_forecast_is_given_the_history_of_what_suits_its_job(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_a_forecast_is_given_the_history_of_what_suits_its_job(account: Ec2Account, cloud: AwsDriver) -> None:
     dear = SpotRow("g5.xlarge", "us-east-1a", "0.5", datetime.now(UTC) - timedelta(days=45))
     account.prices.rows.append(dear)
     wanted = {"resources": {"cloud": "aws", "accelerators": "A10G:1"}, "checkpoint": {"uri": "s3://bucket/runs"}}
@@ -137,7 +137,7 @@ def test_room_is_what_is_left_of_the_quota_in_whole_instances() -> None:
     assert spot is not None
     assert on_demand is not None
     assert unknown is not None
-    room = Room({spot: 11, on_demand: 4, unknown: None}, {spot: 4, on_demand: 8})
+    room = Headroom({spot: 11, on_demand: 4, unknown: None}, {spot: 4, on_demand: 8})
     assert room.for_more("g5.xlarge", 4, SPOT) == 1
     assert room.for_more("g5.xlarge", 4, ON_DEMAND) == 0
     assert room.for_more("p5.48xlarge", 192, SPOT) is None
@@ -233,7 +233,7 @@ def test_an_advisor_far_away_is_asked_once_a_day(tmp_path: Path) -> None:
     assert len(asked) == 3
 
 
-def test_a_running_instance_takes_room(account: Ec2Account, cloud: AwsCloud) -> None:
+def test_a_running_instance_takes_room(account: Ec2Account, cloud: AwsDriver) -> None:
     account.quotas = {"L-3819A6DF": 9.0, "L-DB2E81BA": 9.0}
     assert _rooms() == {"spot": 2, "on_demand": 2}
     cloud.launch(request(cloud))

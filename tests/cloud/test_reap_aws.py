@@ -19,7 +19,7 @@ from spotrun.cli.runs import OpenRun, open_run
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.request import RUN as RUN_TAG
 from spotrun.clouds.aws.run_role import RunRoles
@@ -40,7 +40,7 @@ def reap(store: str) -> str:
 
 
 def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
-    account: GuardedAccount, cloud: AwsCloud, tmp_path: Path
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path
 ) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
@@ -59,7 +59,7 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
 
     assert orphan.instance_id in said
     assert strangers.instance_id not in said
-    assert {each.instance_id: each.alive for each in AwsCloud(CONFIG, ManualClock()).instances()} == {
+    assert {each.instance_id: each.alive for each in AwsDriver(CONFIG, ManualClock()).instances()} == {
         orphan.instance_id: False,
         strangers.instance_id: True,
     }

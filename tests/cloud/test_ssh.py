@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from spotrun.cli.runs import OpenRun
 from spotrun.cli.ssh import become, chosen
 from spotrun.clouds.aws.cloud import PLUGIN
-from spotrun.clouds.aws.driver import AwsCloud
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError
 from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
@@ -35,7 +35,7 @@ def made(folder: Path) -> AgentRun:
     return AgentRun(folder, scale=1.0, resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
 
 
-def launched(cloud: AwsCloud, launch: int) -> Instance:
+def launched(cloud: AwsDriver, launch: int) -> Instance:
     return cloud.launch(replace(request(cloud), token=f"{UID}-{launch}", run_uid=UID, launch=launch))
 
 
@@ -56,7 +56,7 @@ def train_on(run: OpenRun, instance: Instance) -> None:
     run.ledger.append(lambda _: started)
 
 
-def test_a_session_is_opened_where_the_run_trains(cloud: AwsCloud, run: OpenRun) -> None:
+def test_a_session_is_opened_where_the_run_trains(cloud: AwsDriver, run: OpenRun) -> None:
     first, newest = launched(cloud, 1), launched(cloud, 2)
     assert chosen(run, None).instance_id == newest.instance_id
     train_on(run, first)
@@ -72,7 +72,7 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsCloud, run: OpenRun)
     assert newest.instance_id in str(refused.value.hint)
 
 
-def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: AwsCloud, run: OpenRun) -> None:
+def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: AwsDriver, run: OpenRun) -> None:
     account.identify("another")
     cloud.launch(replace(request(cloud), run_uid="another"))
     with pytest.raises(CloudError, match="no instance of demo-0123456789 lives") as refused:
@@ -80,7 +80,7 @@ def test_no_instance_is_told_with_what_comes_next(account: Ec2Account, cloud: Aw
     assert "spotrun why" in str(refused.value.hint)
 
 
-def test_the_session_takes_the_place_of_the_command(cloud: AwsCloud, tmp_path: Path) -> None:
+def test_the_session_takes_the_place_of_the_command(cloud: AwsDriver, tmp_path: Path) -> None:
     folder = made(tmp_path).store.uri
     instance = launched(cloud, 1)
     programs = tmp_path / "bin"
@@ -130,7 +130,7 @@ def test_on_the_local_cloud_it_is_a_shell_in_the_work_folder(tmp_path: Path, mon
     program(tmp_path / "shell", "pwd")
     monkeypatch.setenv("SHELL", str(tmp_path / "shell"))
     run = OpenRun(AgentRun(tmp_path).store.uri, "test")
-    assert isinstance(run.driver, LocalCloud)
+    assert isinstance(run.driver, LocalDriver)
     work = run.driver.folder(an_instance().instance_id) / "work"
     work.mkdir(parents=True)
     shell = run.cloud.shell(an_instance())

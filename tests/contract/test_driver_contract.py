@@ -14,10 +14,10 @@ import pytest
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -48,7 +48,7 @@ class LocalAccount:
 
     def driver(self) -> CloudDriver:
         market = MarketConfig(boot_s=3.0)
-        return LocalCloud(self._bench.root, self._bench.clock, market, init=local_clouds.SLEEP)
+        return LocalDriver(self._bench.root, self._bench.clock, market, init=local_clouds.SLEEP)
 
     def close(self) -> None:
         self._bench.close()
@@ -84,7 +84,7 @@ class AwsAccount:
         config = AwsConfig(
             regions=(ec2_server.REGION,), instance_types=types, image_parameter=ec2_server.IMAGE_PARAMETER
         )
-        return AwsCloud(config, self._clock)
+        return AwsDriver(config, self._clock)
 
     def close(self) -> None:
         self._server.__exit__()

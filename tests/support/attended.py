@@ -9,7 +9,7 @@ import boto3
 
 from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreError
@@ -51,7 +51,7 @@ class Attended:
         of its store is refused with `store_says`.
         """
         store = Watched(self._store, self._answer, lambda _: None)
-        cloud = Watched(AwsCloud(CONFIG, self.clock), before, lambda _: None)
+        cloud = Watched(AwsDriver(CONFIG, self.clock), before, lambda _: None)
         guards = Watched(AwsGuards([REGION], self.clock), before, lambda _: None)
         roles = Watched(RunRoles(Region(REGION, self.clock), self.clock), before, lambda _: None)
         wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
@@ -85,7 +85,7 @@ class Attended:
     def instances(self) -> list[str]:
         """Those that live, by their ids."""
         with self._account.as_administrator():
-            return [each.instance_id for each in AwsCloud(CONFIG, self.clock).instances(UID) if each.alive]
+            return [each.instance_id for each in AwsDriver(CONFIG, self.clock).instances(UID) if each.alive]
 
     def schedules(self) -> list[str]:
         with self._account.as_administrator():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.driver import AwsCloud
+from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType
 from tests.support import ec2_server
@@ -35,7 +35,7 @@ class Login:
 
 
 def request(
-    cloud: AwsCloud,
+    cloud: AwsDriver,
     capacity_type: CapacityType = CapacityType.SPOT,
     uri: str = "s3://b/r",
     token: str = "0123456789-7",

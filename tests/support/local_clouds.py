@@ -12,7 +12,7 @@ import pytest
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.local.processes import ProcessMark
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
@@ -33,12 +33,12 @@ class Bench:
         monkeypatch.setenv(MARK_VARIABLE, self.mark)
         self._tokens = 0
 
-    def cloud(self, *, init: Sequence[str] = SLEEP, boot_s: float = 3.0, **market: object) -> LocalCloud:
-        return LocalCloud(self.root, self.clock, MarketConfig(boot_s=boot_s, **market), init=init)
+    def cloud(self, *, init: Sequence[str] = SLEEP, boot_s: float = 3.0, **market: object) -> LocalDriver:
+        return LocalDriver(self.root, self.clock, MarketConfig(boot_s=boot_s, **market), init=init)
 
     def request(
         self,
-        cloud: LocalCloud,
+        cloud: LocalDriver,
         capacity_type: CapacityType = CapacityType.SPOT,
         time_to_live: timedelta = timedelta(hours=5),
         token: str | None = None,
@@ -55,7 +55,7 @@ class Bench:
         )
 
     def running(
-        self, cloud: LocalCloud, capacity_type: CapacityType = CapacityType.SPOT, **request: object
+        self, cloud: LocalDriver, capacity_type: CapacityType = CapacityType.SPOT, **request: object
     ) -> Instance:
         """A launched instance whose init process has been started."""
         instance = cloud.launch(self.request(cloud, capacity_type, **request))
@@ -71,7 +71,7 @@ class Bench:
         eventually(lambda: not self.processes())
 
 
-def until(cloud: LocalCloud, instance: Instance, state: InstanceState, within_s: float = 15.0) -> Instance:
+def until(cloud: LocalDriver, instance: Instance, state: InstanceState, within_s: float = 15.0) -> Instance:
     def reached() -> Instance | None:
         seen = cloud.describe(instance.instance_id)
         return seen if seen is not None and seen.state is state else None

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.registry import cloud_named
 from spotrun.instance import InstanceState
 from tests.support.eventually import eventually
@@ -42,7 +42,7 @@ def _take_instance() -> None:
     eventually(lambda: cloud.describe(instance_id).state is InstanceState.TERMINATED, within_s=FOUND_WITHIN_S)
 
 
-def _oldest_running(cloud: LocalCloud) -> str | None:
+def _oldest_running(cloud: LocalDriver) -> str | None:
     running = [instance for instance in cloud.instances() if instance.state is InstanceState.RUNNING]
     return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
 

@@ -21,7 +21,7 @@ from spotrun.clouds.driver import WrappedDriver
 from spotrun.clouds.guards import Guard
 from spotrun.clouds.local.catalog import InstanceType, Zone
 from spotrun.clouds.local.config import MarketConfig, market_config
-from spotrun.clouds.local.driver import LocalCloud
+from spotrun.clouds.local.driver import LocalDriver
 from spotrun.clouds.notices import Blind, Notice
 from spotrun.doctor.finding import Finding, ok
 from spotrun.instance import Instance
@@ -60,7 +60,7 @@ class ToyDriver(WrappedDriver):
     """The local cloud under another name, with other machines at other prices."""
 
     def __init__(self, clock: ScaledClock, market: MarketConfig, **options: object) -> None:
-        self._local = LocalCloud(root(), clock, replace(market, zones=ZONES, instance_types=TYPES), **options)
+        self._local = LocalDriver(root(), clock, replace(market, zones=ZONES, instance_types=TYPES), **options)
         super().__init__(self._local)
         self.name = NAME
 

@@ -184,8 +184,8 @@ def _sdk() -> Iterator[None]:
 
 def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
     with _sdk():
-        from spotrun.clouds.aws.driver import AwsCloud
-    return AwsCloud(config, clock)
+        from spotrun.clouds.aws.driver import AwsDriver
+    return AwsDriver(config, clock)
 
 
 def _guards(regions: Sequence[str], clock: Clock) -> Guards:

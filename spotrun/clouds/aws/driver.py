@@ -17,7 +17,7 @@ from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.request import run_instances
-from spotrun.clouds.aws.termination_times import Endings
+from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -29,7 +29,7 @@ QUOTA_HELD_FOR = timedelta(minutes=5)
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 
 
-class AwsCloud:
+class AwsDriver:
     """
     Rents out EC2 instances in the regions of its configuration. See CloudDriver for what its five verbs promise.
 
@@ -43,7 +43,7 @@ class AwsCloud:
         self._clock = clock
         self._regions = {name: Region(name, clock) for name in config.regions}
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
-        self._endings = {name: Endings(region) for name, region in self._regions.items()}
+        self._termination_times = {name: TerminationTimes(region) for name, region in self._regions.items()}
         self._snapshots: dict[str, tuple[float, list[Instance]]] = {}
         self._pending_at: dict[str, datetime] = {}
 
@@ -158,7 +158,7 @@ class AwsCloud:
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
         history = self._catalogs[region.name].spot_history(min(spot)) if spot else {}
         now = self._clock.now()
-        ends = self._endings[region.name].of(rows, now)
+        ends = self._termination_times[region.name].of(rows, now)
         self._pending_at |= {row["InstanceId"]: now for row in rows if row["State"]["Name"] == "pending"}
         return [
             instance_of(

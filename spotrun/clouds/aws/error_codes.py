@@ -67,7 +67,7 @@ _IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """EC2 has no code of its own for a profile that it does not know, or that has no role as far as it knows."""
 
-REFUSALS: dict[str, tuple[type[CloudError], str | None]] = {
+ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
         (
             *("InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity"),
@@ -137,25 +137,25 @@ def translated(action: str) -> Iterator[None]:
     What boto3 raises inside, as the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
     Raises:
-        CloudError: of the class that REFUSALS has for the code; an unknown code is passing if its status is 5xx.
+        CloudError: of the class that ERRORS_BY_CODE has for the code; an unknown code is passing if its status is 5xx.
     """
     try:
         yield
     except sdk.ClientError as error:
-        raise of_answer(action, error) from error
+        raise error_of(action, error) from error
     except _NO_CREDENTIALS as error:
         raise AccessDenied(f"cannot {action}: {error}", hint=_CREDENTIALS) from error
     except _PASSING as error:
         raise CloudUnavailable(f"AWS cannot be reached to {action}: {error}") from error
 
 
-def of_answer(action: str, error: sdk.ClientError) -> CloudError:
+def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """The error for one answer of AWS's, with its code and its own words, which may name zones that have capacity."""
     code = str(error.response.get("Error", {}).get("Code", "unknown"))
     words = error.response.get("Error", {}).get("Message", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     unlisted = (CloudUnavailable, None) if status >= 500 else (CloudError, None)
-    kind, hint = REFUSALS.get(code, unlisted)
+    kind, hint = ERRORS_BY_CODE.get(code, unlisted)
     if code == _INVALID and _PROFILE in words.lower():
         kind, hint = IdentityUnknown, _IDENTITY
     return kind(f"AWS refused to {action}: {code}: {words}", hint=hint)

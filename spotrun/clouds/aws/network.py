@@ -73,12 +73,12 @@ def find_network(region: Region, config: AwsConfig) -> Network:
         )
     inside = [{"Name": "vpc-id", "Values": [groups[0]["VpcId"]]}]
     subnets = region.pages(region.ec2, "describe_subnets", "Subnets", Filters=inside)
-    roomiest = sorted(subnets, key=_room)
+    roomiest = sorted(subnets, key=_free_addresses)
     return Network(
         group=groups[0]["GroupId"],
         subnets={subnet["AvailabilityZone"]: subnet["SubnetId"] for subnet in roomiest},
     )
 
 
-def _room(subnet: dict[str, Any]) -> tuple[int, str]:
+def _free_addresses(subnet: dict[str, Any]) -> tuple[int, str]:
     return subnet["AvailableIpAddressCount"], subnet["SubnetId"]

@@ -14,7 +14,7 @@ from spotrun.offering import CapacityType
 _COUNTED = ("pending", "running", "shutting-down", "stopping")
 
 
-class Room:
+class Headroom:
     """`limits` are the vCPUs of each quota, `used` what instances hold of them."""
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
@@ -28,7 +28,7 @@ class Room:
         return None if limit is None or not cpus else max(0, limit - self._used.get(quota, 0)) // cpus
 
 
-def read_room(region: Region, cpus: Mapping[str, int]) -> Room:
+def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
     Of the types in `cpus`, which holds the CPUs of each, for instances too that EC2 tells none of.
 
@@ -40,7 +40,7 @@ def read_room(region: Region, cpus: Mapping[str, int]) -> Room:
     alive = [{"Name": "instance-state-name", "Values": list(_COUNTED)}]
     reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=alive)
     rows = (row for reservation in reservations for row in reservation["Instances"])
-    return Room(limits, _used(rows, cpus))
+    return Headroom(limits, _used(rows, cpus))
 
 
 def _used(rows: Iterable[Mapping[str, Any]], cpus: Mapping[str, int]) -> Counter[Quota | None]:

@@ -13,7 +13,7 @@ from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.price_list import PriceList
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
-from spotrun.clouds.aws.quota_headroom import Room, read_room
+from spotrun.clouds.aws.quota_headroom import Headroom, read_headroom
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
@@ -50,7 +50,7 @@ def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: st
     return Quotes(at=now, quotes=quotes, notes=tuple(_notes(region.name, quotes, spot, catalog.price_list, refused)))
 
 
-def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Room | None) -> Quote:
+def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headroom | None) -> Quote:
     listed = prices.prices.get(offering.instance_type)
     left = None if room is None else room.for_more(offering.instance_type, offering.cpus, offering.capacity_type)
     return Quote(
@@ -68,9 +68,9 @@ def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) ->
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))
 
 
-def _room(region: Region, cpus: Mapping[str, int]) -> tuple[Room | None, str | None]:
+def _room(region: Region, cpus: Mapping[str, int]) -> tuple[Headroom | None, str | None]:
     try:
-        return read_room(region, cpus), None
+        return read_headroom(region, cpus), None
     except CloudError as error:
         return None, error.message
 

@@ -49,7 +49,7 @@ class RunRoles:
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         name = f"{OWN_PROFILE}{run_uid}"
         tags = {RUN: run_uid, FOLDER: _folder(run_uri)}
-        with self._letters(name):
+        with self._with_advice(name):
             made_at = self._have_role(name, tags)
             self._ask("give a role its policy", "attach_role_policy", RoleName=name, PolicyArn=self._policy_arn)
             news = [self._have_profile(name, tags), self._have_role_in_profile(name)]
@@ -58,7 +58,7 @@ class RunRoles:
     def remove(self, run_uid: str) -> None:
         name = f"{OWN_PROFILE}{run_uid}"
         both, role, profile = _both(name), {"RoleName": name}, {"InstanceProfileName": name}
-        with self._letters(name):
+        with self._with_advice(name):
             with contextlib.suppress(NotThere):
                 self._known_role(name, {RUN: run_uid})
             self._undo("take a role from its instance profile", "remove_role_from_instance_profile", **both)
@@ -143,7 +143,7 @@ class RunRoles:
         return self._policy
 
     @contextlib.contextmanager
-    def _letters(self, name: str) -> Iterator[None]:
+    def _with_advice(self, name: str) -> Iterator[None]:
         """What IAM refuses, with what to do about it."""
         try:
             yield

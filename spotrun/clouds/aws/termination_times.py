@@ -15,7 +15,7 @@ OVER = "instance-terminated-"
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 
-class Endings:
+class TerminationTimes:
     """
     The end of an interrupted spot instance is when its request changed for the last time; of any other, when it was
     first seen to be over. What was told once does not change: a bill rests on it.

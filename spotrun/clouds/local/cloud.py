@@ -22,7 +22,7 @@ from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
 if TYPE_CHECKING:
-    from spotrun.clouds.local.driver import LocalCloud
+    from spotrun.clouds.local.driver import LocalDriver
 
 
 class Local(Cloud):
@@ -48,11 +48,11 @@ class Local(Cloud):
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
-    def driver(self, spec: RunSpec, clock: ScaledClock) -> LocalCloud:
+    def driver(self, spec: RunSpec, clock: ScaledClock) -> LocalDriver:
         from spotrun.clouds.local.config import market_config
-        from spotrun.clouds.local.driver import LocalCloud, default_root
+        from spotrun.clouds.local.driver import LocalDriver, default_root
 
-        return LocalCloud(default_root(), clock, market_config(spec.local))
+        return LocalDriver(default_root(), clock, market_config(spec.local))
 
     def clock(self, spec: RunSpec) -> ScaledClock:
         return ScaledClock(datetime.now(UTC), spec.local.time_scale)
@@ -101,11 +101,11 @@ class Local(Cloud):
             "local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor"
         )
 
-    def _everything(self) -> LocalCloud:
+    def _everything(self) -> LocalDriver:
         """All instances of this user, whichever run they belong to."""
-        from spotrun.clouds.local.driver import LocalCloud, default_root
+        from spotrun.clouds.local.driver import LocalDriver, default_root
 
-        return LocalCloud(default_root(), system_clock())
+        return LocalDriver(default_root(), system_clock())
 
 
 CLOUD = Local()

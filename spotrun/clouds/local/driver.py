@@ -56,11 +56,11 @@ def instance_id_of(token: str) -> str:
     return "i-" + hashlib.sha256(token.encode()).hexdigest()[:17]
 
 
-class LocalCloud:
+class LocalDriver:
     """
     Rents out process trees on this machine. See CloudDriver for what its five verbs promise.
 
-    All that is known lies under `root`: any LocalCloud over the same root sees, and may terminate, the same
+    All that is known lies under `root`: any LocalDriver over the same root sees, and may terminate, the same
     instances. `market` and `init` count for what this object launches. Whoever looks at an instance whose
     supervisor has died ends its remaining processes and records the end.
     """
