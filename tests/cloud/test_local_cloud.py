@@ -195,7 +195,7 @@ def cut_short(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[LocalDrive
     cloud = bench.cloud()
     request = bench.request(cloud, time_to_live=timedelta(seconds=30))
     with monkeypatch.context() as patch:
-        patch.setattr("spotrun.clouds.local.driver.subprocess.Popen", _die)
+        patch.setattr("spotrun.clouds.local.launching.subprocess.Popen", _die)
         with pytest.raises(CloudUnavailable):
             cloud.launch(request)
     return cloud, request
@@ -231,7 +231,7 @@ def test_a_supervisor_that_cannot_start_is_an_error_that_names_its_log(
     cloud = bench.cloud()
     request = bench.request(cloud)
     with monkeypatch.context() as patch:
-        patch.setattr("spotrun.clouds.local.driver._supervisor_command", lambda *_: ["false"])
+        patch.setattr("spotrun.clouds.local.launching._supervisor_command", lambda *_: ["false"])
         with pytest.raises(CloudUnavailable, match="did not start") as caught:
             cloud.launch(request)
     assert "supervisor.log" in str(caught.value)
@@ -307,7 +307,7 @@ def test_when_supervisor_and_guardian_are_killed_whoever_looks_next_ends_the_ins
 
 
 def test_an_instance_whose_supervisor_hangs_is_ended_by_force(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spotrun.clouds.local.driver.END_WITHIN_S", 0.2)
+    monkeypatch.setattr("spotrun.clouds.local.settling.END_WITHIN_S", 0.2)
     cloud = bench.cloud()
     instance = bench.running(cloud)
     supervisor, guardian, _ = record_of(cloud, instance)

@@ -33,6 +33,8 @@ from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.processes import ProcessMark
 from spotrun.instance import EndedBy, Instance, InstanceState
 
+RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
+"""In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{17}")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

@@ -29,14 +29,13 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.market import Loss, Market
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
+from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Places, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
+from spotrun.clouds.local.settling import bury, bury_dead
 from spotrun.instance import EndedBy, InstanceState, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.spec.market_script import Action
 
-RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
-"""In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
 TICK_S = 0.02
 FAST_TICK_S = 0.003
 """System time. An upload is half sent for tens of milliseconds only."""
@@ -266,36 +265,6 @@ class Supervisor:
 
     def _tell(self, event: str, **facts: object) -> None:
         self._log.write(event, self._clock.now(), instance_id=self._folder.instance_id, **facts)
-
-
-def bury(
-    folder: RecordFolder,
-    log: CloudLog,
-    record: Record,
-    at: datetime,
-    by: EndedBy,
-    init_exit_code: int | None = None,
-) -> Record:
-    """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
-    if record.instance.ended_at is None:
-        record = record.end(at, by, init_exit_code)
-        folder.write(record)  # first of all, so that whoever has to repeat this tells the log the same
-    log.ended(record.instance)
-    record = record.with_instance(state=InstanceState.TERMINATED)
-    folder.write(record)
-    return record
-
-
-def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
-    """
-    Write down the end of an instance whose supervisor has died, `at` being when it last lived.
-
-    The supervisor may have died between the record and the log, so what the bill depends on is told again.
-    """
-    processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
-    log.metered(record.instance)
-    log.prices(record.instance)
-    return bury(folder, log, record, at, EndedBy.USER if "terminate" in folder.orders() else by)
 
 
 def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at: float) -> None:

@@ -1,0 +1,119 @@
+"""
+What has become of an instance. Whoever looks at one whose supervisor has died ends its remaining processes and records
+the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timedelta
+from functools import partial
+
+from spotrun.clouds.local import processes
+from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Record, RecordFolder
+from spotrun.errors import CloudUnavailable
+from spotrun.instance import EndedBy, Instance, InstanceState
+
+END_WITHIN_S = 5.0
+"""System time for a supervisor to obey; then it is ended by force."""
+POLL_S = 0.01
+
+
+def was_cut_short(record: Record) -> bool:
+    """Whether its launcher died before there was a supervisor."""
+    return record.supervisor is None and not record.ended
+
+
+def as_seen(folder: RecordFolder, record: Record) -> Instance:
+    stopping = not record.ended and "terminate" in folder.orders()
+    return record.with_instance(state=InstanceState.STOPPING).instance if stopping else record.instance
+
+
+def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
+    """
+    The record, unless its launch was cut short before anything ran: as long as that could be repeated there is no
+    instance, and nobody may wait for one.
+    """
+    record = settled(folder, log)
+    if record is None or not was_cut_short(record) or (lock := folder.try_lock()) is None:
+        return record
+    os.close(lock)
+    return None
+
+
+def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
+    """The record; the instance's end is recorded first where its supervisor has died."""
+    record = folder.read()
+    if record is None or record.ended:
+        return record
+    if (lock := folder.try_lock()) is None:
+        return record
+    try:
+        record = folder.read()
+        return record if record is None or record.ended else _buried(folder, log, record)
+    finally:
+        os.close(lock)
+
+
+def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
+    """For the holder of the lock: nobody looks after this instance any more."""
+    if not was_cut_short(record):
+        return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
+    now = record.clock.now()
+    dies_at = record.instance.launched_at + timedelta(seconds=record.time_to_live_s)
+    if "terminate" in folder.orders():
+        return bury(folder, log, record, now, EndedBy.USER)
+    if now >= dies_at:
+        return bury(folder, log, record, dies_at, EndedBy.TIME_TO_LIVE)
+    return record  # a repeated launch may still complete it
+
+
+def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
+    give_up_at = time.monotonic() + within_s
+    while (record := settled(folder, log)) is not None and not record.ended:
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
+    """The supervisor hangs: without it, its guardian ends the instance; without both, we do."""
+    record = folder.read()
+    for process in (record.supervisor, record.guardian) if record is not None else ():
+        if process is not None:
+            processes.kill(process)
+        if ends(folder, log, within_s=END_WITHIN_S):
+            return
+    raise CloudUnavailable(f"{folder.instance_id} does not end", hint=f"look at {folder.log_path}")
+
+
+def bury(
+    folder: RecordFolder,
+    log: CloudLog,
+    record: Record,
+    at: datetime,
+    by: EndedBy,
+    init_exit_code: int | None = None,
+) -> Record:
+    """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
+    if record.instance.ended_at is None:
+        record = record.end(at, by, init_exit_code)
+        folder.write(record)  # first of all, so that whoever has to repeat this tells the log the same
+    log.ended(record.instance)
+    record = record.with_instance(state=InstanceState.TERMINATED)
+    folder.write(record)
+    return record
+
+
+def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
+    """
+    Write down the end of an instance whose supervisor has died, `at` being when it last lived.
+
+    The supervisor may have died between the record and the log, so what the bill depends on is told again.
+    """
+    processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
+    log.metered(record.instance)
+    log.prices(record.instance)
+    return bury(folder, log, record, at, EndedBy.USER if "terminate" in folder.orders() else by)
