@@ -81,13 +81,14 @@ reference: .venv/.installed-dev
 	.venv/bin/python -m docs.tools.reference
 
 docs: .venv/.installed-dev
-	.venv/bin/python -m mkdocs --quiet build
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs --quiet build
 
-# Trains the demo's job in a store of its own (five minutes), and takes the picture of its report.
+# Trains the demo's job in a store of its own (five minutes), and takes the pictures of its terminal and of its report.
 picture: .venv/.installed-dev .browser/.installed
 	rm -rf build/picture
-	.venv/bin/spotrun launch examples/resnet50.yaml -y --store build/picture
-	.venv/bin/python -m tests.support.report_picture build/picture docs
+	mkdir -p build/picture
+	FORCE_COLOR=1 COLUMNS=124 .venv/bin/spotrun launch examples/resnet50.yaml -y --store build/picture/runs > build/picture/output
+	.venv/bin/python -m tests.support.demo_pictures build/picture/output build/picture/runs docs
 
 # Peers go into a folder of their own: s3fs holds back boto3.
 .peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev

@@ -1,8 +1,9 @@
-"""The pages: the generated ones are what they are generated from, and each fragment of a job is one."""
+"""The pages: generated ones are fresh, job fragments valid, links lead somewhere, commands are run or say why not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from docs.tools import reference
 from spotrun.spec.file import load_spec
 from spotrun.spec.schema import json_schema
+from tests.support.doc_pages import COMMANDS, Block, blocks, pages, prints
 from tests.support.repository import ROOT
 
 NEEDED = {
@@ -29,6 +31,13 @@ NEEDED = {
 }
 """What a key needs beside it to make a job."""
 LISTS = ("notify", "local.script")
+EXECUTED = {"quickstart.md", "cost.md", "deadlines.md", "plan.md", "checkpoints.md", "troubleshooting.md"}
+"""The pages that tests/runs/test_docs.py does."""
+BLOCKS = [(page, block) for page in pages() for block in blocks(page)]
+
+
+def _where(found: tuple[Path, Block]) -> str:
+    return f"{found[0].relative_to(ROOT)}:{found[1].line}"
 
 
 @pytest.mark.parametrize("name", reference.pages())
@@ -59,6 +68,67 @@ def test_an_example_of_the_reference_is_part_of_a_valid_job(path: str, tmp_path:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     load_spec(tmp_path / "job.yaml")
+
+
+def test_the_readme_is_short() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 6144
+
+
+@pytest.mark.parametrize("found", [each for each in BLOCKS if each[1].kind in COMMANDS], ids=_where)
+def test_a_block_of_commands_is_run_by_a_test_or_says_why_not(found: tuple[Path, Block]) -> None:
+    page, block = found
+    executed = page.name in EXECUTED and block.kind == "console" and block.commands()
+    assert executed or block.not_run, "write <!-- not run: REASON --> before it, or have it executed"
+
+
+def test_no_block_hides_what_kind_it_is() -> None:
+    assert not [f"{page}:{number}" for page in pages() if page.parent.name == "docs" for number in _bare(page)]
+
+
+@pytest.mark.parametrize(
+    "found", [each for each in BLOCKS if each[1].kind == "yaml" and each[1].file != "wrong.yaml"], ids=_where
+)
+def test_a_fragment_of_a_job_is_part_of_a_valid_one(found: tuple[Path, Block], tmp_path: Path) -> None:
+    whole = re.search("^(train|run):", found[1].text, re.M)
+    (tmp_path / "job.yaml").write_text(found[1].text + ("" if whole else "train: {script: train.py}\n"))
+    (tmp_path / "train.py").write_text("")
+    load_spec(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_each_link_to_a_section_leads_to_one(page: Path) -> None:
+    lost = []
+    for target, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text()):
+        if anchor not in _anchors(page if not target else page.parent / target):
+            lost.append(f"{target}#{anchor}")
+    assert lost == []
+
+
+@pytest.mark.parametrize(
+    ("page", "printed", "same"),
+    [
+        ("wrote a: step 12\n", "wrote a: step 1,600\n", True),
+        ("$1.05 of  $2\n", "$0.0123 of $1\n", True),
+        ("first\n...\nlast\n", "first\nsomething\nelse\nlast\n", True),
+        ("a run is completed\n", "a run is stopped\n", False),
+        ("first\n", "first\nand more\n", False),
+    ],
+)
+def test_a_page_shows_what_was_printed_if_only_figures_differ(page: str, printed: str, same: bool) -> None:
+    assert prints(page, printed) is same
+
+
+def _bare(page: Path) -> Iterator[int]:
+    fences = [(number, line) for number, line in enumerate(page.read_text().splitlines(), 1) if line.startswith("```")]
+    return (number for number, line in fences[::2] if line == "```")
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {
+        re.sub(r"[^\w -]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading)).lower().replace(" ", "-")
+        for heading in headings
+    }
 
 
 def _nested(path: str, value: Any) -> dict[str, Any]:

@@ -1,0 +1,66 @@
+"""
+The README's pictures of the demo: its terminal, and its report, light and dark.
+
+    python -m tests.support.demo_pictures OUTPUT STORE FOLDER
+
+OUTPUT is what `spotrun launch` printed with FORCE_COLOR=1 and COLUMNS=124. This writes FOLDER/terminal.svg, and from
+the newest run in STORE FOLDER/report-light.png and FOLDER/report-dark.png.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tests.support import pages
+
+NAME = "resnet50"
+SIZE, MARGIN = (1160, 1000), 16
+SCHEMES: tuple[pages.Scheme, ...] = ("light", "dark")
+COLUMNS = 124
+COMMAND = "spotrun launch examples/resnet50.yaml -y"
+_LEFT_OUT = re.compile(
+    r"^\s+local/"  # offerings that are not taken
+    r"|  \.\.  "  # where training is at the moment
+    r"|\d  checkpoint durable: (?!.*\((final|interruption))"
+    r"|^\d\d-\d\d .*(instance \S+ is running|attempt started|training: first new step|training begins)"
+)
+
+
+def main(output: Path, store: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "terminal.svg").write_text(terminal(output.read_text()))
+    with tempfile.TemporaryDirectory() as scratch, pages.chromium() as browser:
+        html = Path(scratch) / "report.html"
+        command = [sys.executable, "-m", "spotrun", "report", NAME, "--store", store, "--html", str(html)]
+        subprocess.run(command, check=True)
+        for scheme in SCHEMES:
+            with pages.visit(browser, html, SIZE, scheme) as seen:
+                above = seen.page.locator("section").first.bounding_box()  # what it came to, its course, its attempts
+                assert above is not None
+                clip = {"x": 0.0, "y": 0.0, "width": SIZE[0], "height": above["y"] + above["height"] + MARGIN}
+                seen.page.screenshot(path=folder / f"report-{scheme}.png", full_page=True, clip=clip)
+
+
+def terminal(printed: str) -> str:
+    """An SVG of the terminal, without lines of progress between the events, and without fonts to load."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text.assemble(("$ ", "bold green"), (COMMAND, "bold")))
+    lines = [Text.from_ansi(line) for line in printed.splitlines()]
+    end = next(number for number, line in enumerate(lines) if line.plain.startswith("Where the time went"))
+    saved = [line for line in lines if " all on demand: " in line.plain and line.plain.startswith("$")]
+    for line in [*lines[:end], *saved]:
+        if not _LEFT_OUT.search(line.plain):
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="spotrun", unique_id="demo"), flags=re.S)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
