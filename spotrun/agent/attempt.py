@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from spotrun.agent import decisions
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import Precedence
 from spotrun.agent.drain import Drain, Stage
-from spotrun.agent.figures import figures
-from spotrun.agent.idle import await_the_cloud
+from spotrun.agent.ending import Ending, Final
 from spotrun.agent.inbox import (
     CommonPartSent,
     Exited,
@@ -36,23 +36,13 @@ from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import DETAIL_MAX, Saver
-from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import ABORT_GRACE_S, Trainer, start_trainer
+from spotrun.agent.trainer import ABORT_GRACE_S, Trainer
 from spotrun.agent.trainer_process import TrainerProcess
+from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import Cause, ResumedFrom
 from spotrun.run.state import RunState
-from spotrun.trainer_link import (
-    ArenasWanted,
-    EpochEnded,
-    Finished,
-    Hello,
-    Progress,
-    Refused,
-    RoomWanted,
-    SnapshotTaken,
-)
 
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
@@ -68,7 +58,7 @@ class AttemptLoop:
 
     def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
         self._node = node
-        self._spare = spare
+        self._trainers = Trainers(node, spare)
         self._saver = Saver(
             node.store,
             node.recorder,
@@ -76,8 +66,8 @@ class AttemptLoop:
             node.status,
             node.inbox,
             node.spec.checkpoint,
-            self._release,
-            self._spend,
+            self._trainers.release,
+            self._trainers.spend,
             Precedence(),
         )
         self._drain = Drain(node.clock)
@@ -85,7 +75,7 @@ class AttemptLoop:
         self._journal = AttemptJournal(
             node.recorder, assignment.launch, assignment.instance_id, node.booted_at, node.setup
         )
-        self._current: Trainer | None = None
+        self._ending = Ending(node, self._journal, self._drain, self._trainers)
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
 
@@ -99,7 +89,9 @@ class AttemptLoop:
         attempt = self._journal.take_over()
         self._node.status.change(phase="restore", attempt=attempt.number)
         hazard = observed_hazard(self._state, self._node.clock.now())
-        self._pace = Pace(self._node.spec.checkpoint.every, self._committed_s(), hazard, self._now_s)
+        commit = self._state.latest_commit()
+        committed_s = None if commit is None else self._now_s - (self._node.clock.now() - commit.at).total_seconds()
+        self._pace = Pace(self._node.spec.checkpoint.every, committed_s, hazard, self._now_s)
         self._drain.read(self._state, attempt.number)
         self._begin(len(attempt.trainers), lambda: ready)
         while True:
@@ -108,22 +100,21 @@ class AttemptLoop:
     def fail_setup(self, detail: str) -> NoReturn:
         """Take over only to say why there will be no training."""
         self._journal.take_over()
-        self._end_with_error(Cause.USER_ERROR, detail)
+        self._ending.failed(Cause.USER_ERROR, detail)
 
-    def _committed_s(self) -> float | None:
-        commit = self._state.latest_commit()
-        if commit is None:
-            return None
-        return self._now_s - (self._node.clock.now() - commit.at).total_seconds()
+    def close(self) -> None:
+        """End the trainers, with all that they started."""
+        self._trainers.close()
 
     def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
-        self._current = Trainer(self._node, self._taken_spare(incarnation) or start_trainer(self._node, incarnation))
+        trainer = self._trainers.start(incarnation)
+        self._conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
         self._pace.new_trainer()
         try:
-            found = newest_checkpoint(self._node, ready(), self._trainer)
+            found = newest_checkpoint(self._node, ready(), trainer)
         except NothingToResumeFrom as reason:
-            self._end_with_error(reason.cause, reason.detail)
+            self._ending.failed(reason.cause, reason.detail)
         image = None if found is None else found.image
         commit = None if image is None else image.commit
         resumed = ResumedFrom(
@@ -137,14 +128,7 @@ class AttemptLoop:
         self._journal.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
         self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
-        self._trainer.begin_at(told_to_trainer(self._node, image), image)
-
-    def _taken_spare(self, incarnation: int) -> TrainerProcess | None:
-        spare, self._spare = self._spare, None
-        if spare is not None and spare.incarnation != incarnation:
-            spare.kill()
-            return None
-        return spare
+        trainer.begin_at(told_to_trainer(self._node, image), image)
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -152,13 +136,17 @@ class AttemptLoop:
         for letter in self._letters():
             self._take(letter)
         if self._trainer.final is not None and not self._trainer.finished and self._drain.draining_s is not None:
-            self._end_drained(*self._trainer.final)
+            self._end_drained(self._trainer.final)
         self._settle_exit()
         self._follow_drain()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
-        self._ask_for_snapshot()
-        last_chance = self._trainer.exited is not None or self._drain.draining_s is not None
-        self._saver.turn(hold=not last_chance and self._pace.too_soon(self._now_s))
+        self._conversation.ask_for_snapshot(self._now_s)
+        self._saver.turn(hold=not self._is_last_chance and self._pace.too_soon(self._now_s))
+
+    @property
+    def _is_last_chance(self) -> bool:
+        """No newer snapshot can follow the one that is there."""
+        return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _letters(self) -> Iterator[Letter]:
         """What has come; the first is waited for a little."""
@@ -173,7 +161,7 @@ class AttemptLoop:
     def _take(self, letter: Letter) -> None:
         match letter:
             case Said() if letter.incarnation == self._trainer.number:
-                self._hear(letter)
+                self._conversation.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.exited = letter
                 self._saver.turn(hold=False)
@@ -202,76 +190,6 @@ class AttemptLoop:
             raise PowerOff("the run goes on elsewhere, or has ended")
         self._drain.read(state, self._journal.attempt)
 
-    # -- what the trainer says -----------------------------------------------------------------------------------
-
-    def _hear(self, said: Said) -> None:
-        match said.message:
-            case Hello() as hello:
-                self._trainer.hello(hello, said.at_s)
-            case ArenasWanted(size_bytes=size_bytes):
-                self._trainer.grant(size_bytes)
-            case Progress() as progress:
-                self._progressed(progress, said.at_s)
-            case SnapshotTaken() as taken:
-                self._snapshot(taken, said)
-            case RoomWanted():
-                self._make_room()
-            case EpochEnded() as ended:
-                self._pace.epoch_ended(ended.step)
-                self._journal.epoch_completed(ended, said)
-                self._tell_figures(ended.epoch + 1)
-            case Refused() as refused:
-                self._trainer.refuse(refused)
-            case Finished() as finished:
-                self._trainer.finish(finished, said.at_s)
-            case _:
-                pass
-
-    def _progressed(self, progress: Progress, at_s: float) -> None:
-        if self._trainer.progress is None:
-            self._journal.training_started(self._trainer.number, progress.step)
-            self._node.status.change(phase="train")
-            self._tell_figures()
-        self._trainer.progressed(progress, at_s)
-        self._pace.progressed(progress, at_s)
-        self._node.status.facts["step_s"] = self._pace.step_s
-        self._node.status.progress(progress)
-
-    def _snapshot(self, taken: SnapshotTaken, said: Said) -> None:
-        arena = self._trainer.filled(taken)
-        if arena is None:
-            return
-        self._pace.snapshot(taken.step, taken.stall_s * self._node.clock.scale, said.at_s)
-        self._node.status.facts["stall_s"] = self._pace.stall_s
-        why = self._why(taken)
-        self._saver.offer(self._trainer.snapshot(self._journal.attempt, arena, said, taken, why))
-        if taken.final and self._drain.deadline_s is not None:
-            self._saver.abandon()
-
-    def _why(self, taken: SnapshotTaken) -> str:
-        if taken.final:
-            return self._drain.reason or "end of training"
-        return self._trainer.asked or "steps"
-
-    def _make_room(self) -> None:
-        """For the last snapshot: nothing older is worth as much, but for what will be durable before it."""
-        self._trainer.wants_room()
-        self._saver.drop_waiting()
-        if self._drain.deadline_s is not None:
-            self._saver.abandon()
-
-    def _spend(self, snapshot: Snapshot) -> None:
-        """The saver is done with what an arena has in common with the other one."""
-        if snapshot.incarnation == self._trainer.number:
-            self._trainer.spend(snapshot)
-
-    def _release(self, snapshot: Snapshot) -> None:
-        """The saver is done with an arena."""
-        if snapshot.incarnation == self._trainer.number:
-            self._trainer.release(snapshot)
-        else:
-            snapshot.arena.close()
-
     # -- saving --------------------------------------------------------------------------------------------------
 
     def _saved(self, letter: Saved) -> None:
@@ -280,32 +198,13 @@ class AttemptLoop:
         self._trainer.committed(snapshot, letter.commit, letter.digest)
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
-        self._tell_figures()
-
-    def _tell_figures(self, epochs_ended: int = 0) -> None:
-        """For the script's loggers; nothing that is worth a moment of the time after a notice."""
-        if self._drain.deadline_s is not None:
-            return
-        known = self._state.epochs[-1].event.epoch + 1 if self._state.epochs else 0
-        ended = max(known, epochs_ended)
-        self._trainer.tell(figures(self._state, self._node.clock.now(), self._journal.attempt, ended))
+        self._conversation.tell_figures()
 
     def _save_failed(self, letter: SaveFailed) -> None:
-        last_chance = self._trainer.exited is not None or self._drain.draining_s is not None
-        self._saver.settled(failed=True, retry=last_chance)
+        self._saver.settled(failed=True, retry=self._is_last_chance)
         self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
-            self._end_with_error(Cause.SAVES_FAILED, letter.detail)
-
-    def _ask_for_snapshot(self) -> None:
-        trainer = self._trainer
-        if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
-            return
-        if self._drain.draining_s is not None or not trainer.makes_snapshots:
-            return
-        why = self._pace.snapshot_due(self._now_s)
-        if why is not None:
-            trainer.ask(why)
+            self._ending.failed(Cause.SAVES_FAILED, letter.detail)
 
     # -- draining ------------------------------------------------------------------------------------------------
 
@@ -323,7 +222,12 @@ class AttemptLoop:
         if stage is Stage.DRAINING and self._drain.draining_s is None:
             self._begin_drain()
         if stage is Stage.TOO_LATE:
-            self._end_undrained()
+            if self._trainer.final is not None:  # only the script's end after fit() is missing
+                self._end_drained(self._trainer.final)
+            self._ending.drained_short("the final snapshot was not durable in time")
+
+    def _end_drained(self, final: Final) -> NoReturn:
+        self._ending.drained(final, final[0].taken_at)
 
     def _begin_drain(self) -> None:
         """No step is wanted any more. A trainer that has done none, or makes no snapshots, is ended as it is."""
@@ -343,26 +247,7 @@ class AttemptLoop:
         if not trainer.makes_snapshots:
             trainer.terminate(ABORT_GRACE_S if self._drain.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
-        self._journal.drained(self._newest_commit(), stopped_at, self._drain.reason)
-        self._go("drained")
-
-    def _end_drained(self, final: Snapshot, commit: int) -> NoReturn:
-        final_commit = commit if final.taken.finite else self._newest_commit()
-        self._journal.drained(final_commit, final.taken_at, self._drain.reason)
-        self._go("drained")
-
-    def _end_undrained(self) -> NoReturn:
-        """Time is up. What was done since the newest commit is lost, and the ledger says so."""
-        if self._trainer.final is not None:  # only the script's end after fit() is missing
-            self._end_drained(*self._trainer.final)
-        self._end_short("the final snapshot was not durable in time")
-
-    def _end_short(self, why: str) -> NoReturn:
-        self._end_with_error(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
-
-    def _newest_commit(self) -> int | None:
-        newest = self._state.latest_commit()
-        return None if newest is None else newest.number
+        self._ending.drained(None, stopped_at)
 
     # -- the end of a trainer ------------------------------------------------------------------------------------
 
@@ -372,11 +257,12 @@ class AttemptLoop:
         if trainer.exited is None or not self._saver.idle:
             return
         if trainer.refused is not None:
-            self._end_with_error(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
+            self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
         if self._is_done(trainer.exited):
-            self._complete()
+            step = trainer.last_step if trainer.finished is None else trainer.finished.step
+            self._ending.completed(trainer.final, step)
         if self._drain.draining_s is not None:
-            self._end_short("the trainer ended before its final snapshot")
+            self._ending.drained_short("the trainer ended before its final snapshot")
         self._restart_or_give_up(trainer.exited)
 
     def _is_done(self, exited: Exited) -> bool:
@@ -391,12 +277,6 @@ class AttemptLoop:
         never_trained = trainer.progress is None and not self._state.commits
         return never_trained and exited.exit_code == 0 and not trainer.hung
 
-    def _complete(self) -> NoReturn:
-        final, finished = self._trainer.final, self._trainer.finished
-        commit = final[1] if final is not None and final[0].taken.finite else self._newest_commit()
-        self._journal.completed(commit, self._trainer.last_step if finished is None else finished.step)
-        self._power_off("completed")
-
     def _restart_or_give_up(self, exited: Exited) -> None:
         trainer = self._trainer
         cause = decisions.exit_cause(exited.exit_code, hung=trainer.hung)
@@ -406,45 +286,18 @@ class AttemptLoop:
         event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, detail)
         reason = decisions.why_give_up(self._state, event, self._node.spec.retry.max_restarts)
         if reason is not None:
-            self._end_with_error(cause, f"{words}; {reason}\n{tail[-DETAIL_MAX:]}")
+            self._ending.failed(cause, f"{words}; {reason}\n{tail[-DETAIL_MAX:]}")
         self._node.note(f"the trainer ended ({words}); it is started again")
         newest = trainer.take_newest()
         trainer.close()
         self._node.status.change(phase="restore")
         self._begin(trainer.number + 1, lambda: None if newest is None else still_here(self._node, newest))
 
-    # -- ends ----------------------------------------------------------------------------------------------------
-
-    def _end_with_error(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
-        """`lossy`: steps were lost, and the ledger adds which one survives."""
-        self.close()
-        last_step = 0 if self._current is None else self._current.last_step
-        self._journal.ended(cause, last_step, self._node.console.clean(detail), lossy=lossy)
-        self._go(f"ended: {cause.value}")
-
-    def _go(self, reason: str) -> NoReturn:
-        """Power off, once it is no cheaper to be taken."""
-        self.close()
-        await_the_cloud(self._node, self._journal.attempt)
-        self._power_off(reason)
-
-    def _power_off(self, reason: str) -> NoReturn:
-        self.close()
-        raise PowerOff(reason)
-
-    def close(self) -> None:
-        """End the trainers, with all that they started."""
-        if self._current is not None:
-            self._current.kill()
-        if self._spare is not None:
-            self._spare.kill()
-
     # -- small things --------------------------------------------------------------------------------------------
 
     @property
     def _trainer(self) -> Trainer:
-        assert self._current is not None
-        return self._current
+        return self._trainers.current
 
     @property
     def _state(self) -> RunState:

@@ -22,8 +22,7 @@ from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Assignment, Node
 from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
-from spotrun.agent.trainer import start_trainer
-from spotrun.agent.trainer_process import TrainerProcess
+from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.errors import SpotrunError
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"

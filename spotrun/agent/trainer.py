@@ -17,7 +17,7 @@ from spotrun.agent.inbox import Exited, Said, forget
 from spotrun.agent.liveness import Liveness, Signs
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer_process import TrainerProcess, training_command, user_environment
+from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.checkpoint.restore import Image
 from spotrun.trainer_link import (
     ArenaFree,
@@ -309,18 +309,3 @@ class Trainer:
         self._drop_image()
         self._forget_newest()
         self._arenas.close()
-
-
-def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
-    process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
-    output = node.console.open()
-    try:
-        environment = user_environment(
-            node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
-        )
-        environment |= node.secrets.values
-        command = training_command(node.spec, node.assignment.folder)
-        process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
-    finally:
-        os.close(output)
-    return process

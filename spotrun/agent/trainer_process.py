@@ -18,6 +18,7 @@ from pathlib import Path
 from spotrun import trainer_link
 from spotrun.agent import environment, groups
 from spotrun.agent.inbox import Exited, Inbox, Said
+from spotrun.agent.node import Node
 from spotrun.agent.secret_values import kept_from_setup
 from spotrun.clock import Clock
 from spotrun.folder import start_file
@@ -190,3 +191,18 @@ class TrainerProcess:
         if self._link is not None:
             self._link.close()
         self._inbox.put(Exited(self.incarnation, exit_code))
+
+
+def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
+    process = TrainerProcess(incarnation, node.inbox, node.clock, node.console.size_bytes())
+    output = node.console.open()
+    try:
+        environment = user_environment(
+            node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
+        )
+        environment |= node.secrets.values
+        command = training_command(node.spec, node.assignment.folder)
+        process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
+    finally:
+        os.close(output)
+    return process

@@ -1,0 +1,111 @@
+"""What one trainer says, what follows from it, and what it is told."""
+
+from __future__ import annotations
+
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.drain import Drain
+from spotrun.agent.figures import figures
+from spotrun.agent.inbox import Said
+from spotrun.agent.node import Node
+from spotrun.agent.pace import Pace
+from spotrun.agent.saver import Saver
+from spotrun.agent.trainer import Trainer
+from spotrun.trainer_link import (
+    ArenasWanted,
+    EpochEnded,
+    Finished,
+    Hello,
+    Progress,
+    Refused,
+    RoomWanted,
+    SnapshotTaken,
+)
+
+
+class Conversation:
+    """Of an attempt with its current trainer."""
+
+    def __init__(
+        self, node: Node, trainer: Trainer, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
+    ) -> None:
+        self._node = node
+        self._trainer = trainer
+        self._journal = journal
+        self._pace = pace
+        self._saver = saver
+        self._drain = drain
+
+    def hear(self, said: Said) -> None:
+        match said.message:
+            case Hello() as hello:
+                self._trainer.hello(hello, said.at_s)
+            case ArenasWanted(size_bytes=size_bytes):
+                self._trainer.grant(size_bytes)
+            case Progress() as progress:
+                self._progressed(progress, said.at_s)
+            case SnapshotTaken() as taken:
+                self._snapshot(taken, said)
+            case RoomWanted():
+                self._make_room()
+            case EpochEnded() as ended:
+                self._pace.epoch_ended(ended.step)
+                self._journal.epoch_completed(ended, said)
+                self.tell_figures(ended.epoch + 1)
+            case Refused() as refused:
+                self._trainer.refuse(refused)
+            case Finished() as finished:
+                self._trainer.finish(finished, said.at_s)
+            case _:
+                pass
+
+    def _progressed(self, progress: Progress, at_s: float) -> None:
+        if self._trainer.progress is None:
+            self._journal.training_started(self._trainer.number, progress.step)
+            self._node.status.change(phase="train")
+            self.tell_figures()
+        self._trainer.progressed(progress, at_s)
+        self._pace.progressed(progress, at_s)
+        self._node.status.facts["step_s"] = self._pace.step_s
+        self._node.status.progress(progress)
+
+    def _snapshot(self, taken: SnapshotTaken, said: Said) -> None:
+        arena = self._trainer.filled(taken)
+        if arena is None:
+            return
+        self._pace.snapshot(taken.step, taken.stall_s * self._node.clock.scale, said.at_s)
+        self._node.status.facts["stall_s"] = self._pace.stall_s
+        self._saver.offer(self._trainer.snapshot(self._journal.attempt, arena, said, taken, self._why(taken)))
+        if taken.final and self._drain.deadline_s is not None:
+            self._saver.abandon()
+
+    def _why(self, taken: SnapshotTaken) -> str:
+        if taken.final:
+            return self._drain.reason or "end of training"
+        return self._trainer.asked or "steps"
+
+    def _make_room(self) -> None:
+        """For the last snapshot: nothing older is worth as much, except what will be durable before it."""
+        self._trainer.wants_room()
+        self._saver.drop_waiting()
+        if self._drain.deadline_s is not None:
+            self._saver.abandon()
+
+    def ask_for_snapshot(self, now_s: float) -> None:
+        """If one is due, and the trainer and the saver are free for it."""
+        trainer = self._trainer
+        if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
+            return
+        if self._drain.draining_s is not None or not trainer.makes_snapshots:
+            return
+        why = self._pace.snapshot_due(now_s)
+        if why is not None:
+            trainer.ask(why)
+
+    def tell_figures(self, epochs_ended: int = 0) -> None:
+        """For the script's loggers. After a notice no time is spent on them."""
+        if self._drain.deadline_s is not None:
+            return
+        state = self._node.recorder.state
+        known = state.epochs[-1].event.epoch + 1 if state.epochs else 0
+        ended = max(known, epochs_ended)
+        self._trainer.tell(figures(state, self._node.clock.now(), self._journal.attempt, ended))
