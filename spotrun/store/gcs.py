@@ -8,10 +8,9 @@ object of the name, and it compares CRC32C both ways.
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -21,22 +20,10 @@ from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
-from spotrun.address import BucketAddress
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.http import (
-    CONNECT_S,
-    NO_STORE,
-    READ_S,
-    BeyondTheEnd,
-    BucketStore,
-    Exists,
-    crc32c,
-    folders_named,
-    listed,
-    passes,
-)
+from spotrun.store.http import ANSWERS, CONNECT_S, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
-from spotrun.store.port import StoredObject, StoreFacts, Unsaid, checked_key
+from spotrun.store.port import StoreFacts, Unsaid
 
 _TIMEOUT = (CONNECT_S, READ_S)
 _SEND_TIMEOUT = (READ_S, READ_S)
@@ -55,102 +42,73 @@ _HINTS = {
 
 
 class GcsStore(BucketStore):
-    """
-    Keys are the names of objects below the prefix.
+    """Google's library compares the CRC32C of each object too, both ways."""
 
-    CRC32C is compared on each write, with what GCS says of the object that it stored.
-    """
+    _VERBS = Verbs("upload", "download", "list", "delete")
 
-    def __init__(self, address: BucketAddress) -> None:
-        self.uri = str(address)
-        self._root = address.root
-        with self._translated("open", ""):
-            self._client = _client(os.getpid(), _settings())
-            self._bucket = self._client.bucket(address.bucket)
+    def _open(self) -> None:
+        names = ("GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCE_METADATA_")
+        self._client = _client(os.getpid(), settings(*names))
+        self._bucket = self._client.bucket(self._address.bucket)
 
-    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        blob, data = self._blob(key), bytes(data)
+    def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
+        blob = self._bucket.blob(name)
         blob.cache_control = NO_STORE
-        with self._translated("upload", key):
-            blob.upload_from_string(
-                data,
-                content_type="application/octet-stream",
-                checksum="crc32c",
-                timeout=_SEND_TIMEOUT,
-                retry=None,
-                if_generation_match=_ABSENT if if_absent else None,
-            )
-        if blob.crc32c is None:
-            return False
-        if blob.crc32c != crc32c(data):
-            raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
-        return True
+        blob.upload_from_string(
+            bytes(data),
+            content_type="application/octet-stream",
+            checksum="crc32c",
+            timeout=_SEND_TIMEOUT,
+            retry=None,
+            if_generation_match=_ABSENT if if_absent else None,
+        )
+        computed: str | None = blob.crc32c
+        return computed
 
-    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        blob = self._blob(key)
-        end = None if size is None else start + max(size, 1) - 1
-        try:
-            with self._translated("download", key):
-                data: bytes = blob.download_as_bytes(
-                    start=start or None, end=end, timeout=_TIMEOUT, retry=None, single_shot_download=True
-                )
-                return data[:size]
-        except BeyondTheEnd:
-            return b""
+    def _read(self, name: str, first: int, last: int | None) -> bytes:
+        data: bytes = self._bucket.blob(name).download_as_bytes(
+            start=first or None, end=last, timeout=_TIMEOUT, retry=None, single_shot_download=True
+        )
+        return data
 
-    def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        start = {"start_offset": self._root + after} if after else {}
-        with self._translated("list", prefix):
-            found = [self._stored(blob) for blob in self._blobs(prefix=self._root + prefix, **start)]
-        return listed(found, after)
+    def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
+        for blob in self._blobs(prefix=prefix, **({"start_offset": after} if after else {})):
+            yield blob.name, blob.size, blob.updated
 
-    def folders(self) -> tuple[str, ...]:
-        with self._translated("list", ""):
-            pages = self._blobs(prefix=self._root, delimiter="/").pages
-            names = [name for page in pages for name in page.prefixes]
-        return folders_named(names, self._root)
+    def _folders(self) -> Iterator[str]:
+        for page in self._blobs(prefix=self._root, delimiter="/").pages:
+            yield from page.prefixes
 
-    def delete(self, key: str) -> None:
-        blob = self._blob(key)
-        with contextlib.suppress(ObjectMissing), self._translated("delete", key):
-            blob.delete(timeout=_TIMEOUT, retry=None)
+    def _blobs(self, **query: str) -> Any:
+        return self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query)
 
-    def inspect(self) -> StoreFacts:
+    def _remove(self, name: str) -> None:
+        self._bucket.blob(name).delete(timeout=_TIMEOUT, retry=None)
+
+    def _facts(self) -> StoreFacts:
         """Needs storage.buckets.get, which the roles for objects do not have."""
-        with self._translated("inspection", ""):
-            try:
-                self._bucket.reload(timeout=_TIMEOUT, retry=None)
-            except api.Forbidden:
-                unsaid = Unsaid("storage.buckets.get is not allowed")
-                return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
+        try:
+            self._bucket.reload(timeout=_TIMEOUT, retry=None)
+        except api.Forbidden:
+            unsaid = Unsaid("storage.buckets.get is not allowed")
+            return StoreFacts(region=unsaid, versioned=unsaid, expiries=unsaid)
         return StoreFacts(
             region=str(self._bucket.location).lower(),
             versioned=bool(self._bucket.versioning_enabled),
             expiries=gcs_expiries(self._bucket.lifecycle_rules, self._root),
         )
 
-    def _blob(self, key: str) -> Any:
-        return self._bucket.blob(self._root + checked_key(key))
-
-    def _blobs(self, **query: str) -> Any:
-        return self._client.list_blobs(self._bucket, timeout=_TIMEOUT, retry=None, **query)
-
-    def _stored(self, blob: Any) -> StoredObject:
-        return StoredObject(key=blob.name.removeprefix(self._root), size_bytes=blob.size, modified_at=blob.updated)
-
-    @contextlib.contextmanager
-    def _translated(self, operation: str, key: str) -> Iterator[None]:
-        what = f"{operation} of {self.uri}/{key}"
-        try:
-            yield
-        except api.GoogleAPICallError as error:
-            raise _from_answer(error, what) from error
-        except auth.GoogleAuthError as error:
-            if isinstance(error, auth.TransportError) or error.retryable:
-                raise StoreUnavailable(f"{what}: no credentials now: {error}") from error
-            raise StoreError(f"{what}: {error}", hint=_LOG_IN) from error
-        except _PASSING as error:
-            raise StoreUnavailable(f"{what}: {error}", hint="check the network") from error
+    def _translate(self, error: Exception, what: str) -> StoreError | None:
+        match error:
+            case api.GoogleAPICallError():
+                return _from_answer(error, what)
+            case auth.GoogleAuthError() if isinstance(error, auth.TransportError) or error.retryable:
+                return StoreUnavailable(f"{what}: no credentials now: {error}")
+            case auth.GoogleAuthError():
+                return StoreError(f"{what}: {error}", hint=_LOG_IN)
+            case _ if isinstance(error, _PASSING):
+                return StoreUnavailable(f"{what}: {error}", hint="check the network")
+        return None
 
 
 def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
@@ -159,18 +117,11 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
     of_an_object = what.startswith(("download", "delete")) and "bucket does not exist" not in error.message
     if isinstance(error, api.NotFound) and of_an_object:
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
-    if isinstance(error, api.PreconditionFailed):
-        return Exists(text)
-    if isinstance(error, api.RequestRangeNotSatisfiable):
-        return BeyondTheEnd(text)
+    if status in ANSWERS:
+        return ANSWERS[status](text)
     if passes(status):
         return StoreUnavailable(text)
     return StoreError(text, hint=_HINTS.get(status, "check checkpoint.uri"))
-
-
-def _settings() -> frozenset[tuple[str, str]]:
-    names = ("GOOGLE_", "CLOUDSDK_", "STORAGE_EMULATOR_HOST", "GCE_METADATA_")
-    return frozenset((name, value) for name, value in os.environ.items() if name.startswith(names))
 
 
 @lru_cache(maxsize=8)

@@ -10,10 +10,10 @@ tools.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -24,25 +24,13 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
-from spotrun.address import BucketAddress
 from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.http import (
-    CONNECT_S,
-    NO_STORE,
-    READ_S,
-    BeyondTheEnd,
-    BucketStore,
-    Exists,
-    crc32c,
-    folders_named,
-    listed,
-    passes,
-)
-from spotrun.store.port import StoredObject, StoreFacts, Unsaid, checked_key
+from spotrun.store.http import ANSWERS, CONNECT_S, NO_STORE, READ_S, BeyondTheEnd, BucketStore, Verbs, passes, settings
+from spotrun.store.port import StoreFacts, Unsaid
 from spotrun.store.s3_facts import facts_of, region_of
 
 _CONNECTIONS = 32
-_BAD_REQUEST, _NOT_FOUND, _PRECONDITION_FAILED, _BEYOND, _INTERNAL = 400, 404, 412, 416, 500
+_BAD_REQUEST, _NOT_FOUND, _INTERNAL = 400, 404, 500
 _PAYLOAD_BYTES = 1 << 20
 """
 From here on a body is sent piece by piece, each with a time-out of its own, after S3 has said that it wants it. One
@@ -106,118 +94,84 @@ _PASSING = (
 
 
 class S3Store(BucketStore):
-    """
-    Keys are the names of objects below the prefix.
+    """S3 itself refuses an object whose CRC32C is not the one that was sent with it."""
 
-    S3 computes and compares the CRC32C of each object that is written.
-    """
+    _VERBS = Verbs("PutObject", "GetObject", "ListObjectsV2", "DeleteObject")
 
-    def __init__(self, address: BucketAddress) -> None:
-        self.uri = str(address)
-        self._address = address
-        self._bucket = address.bucket
-        self._root = address.root
-        with self._translated("open", ""):
-            self._client = _client(os.getpid(), _settings())
-
-    def _put(self, key: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        name = self._name(key)
-        checksum = crc32c(data)
-        with self._translated("PutObject", key):
-            answer = self._client.put_object(
-                Bucket=self._bucket,
-                Key=name,
-                Body=bytes(data) if len(data) < _PAYLOAD_BYTES else _Body(data),
-                CacheControl=NO_STORE,
-                ChecksumCRC32C=checksum,
-                **({"IfNoneMatch": "*"} if if_absent else {}),
-            )
-        computed = answer.get("ChecksumCRC32C")
-        if computed not in (None, checksum):
-            raise StoreUnavailable(f"{self.uri}/{key} was stored with another checksum than it was sent with")
-        return computed is not None
-
-    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
-        name = self._name(key)
-        try:
-            with self._translated("GetObject", key):
-                answer = self._client.get_object(Bucket=self._bucket, Key=name, **_range(start, size))
-                data: bytes = answer["Body"].read()
-                return data[:size]
-        except BeyondTheEnd:
-            return b""
+    def _open(self) -> None:
+        self._client = _client(os.getpid(), settings("AWS_"))
 
     def pieces(self, key: str, size_bytes: int) -> Iterator[bytes]:
         name = self._name(key)
-        with contextlib.suppress(BeyondTheEnd), self._translated("GetObject", key):
-            body = self._client.get_object(Bucket=self._bucket, Key=name, **_range(0, size_bytes))["Body"]
-            with contextlib.closing(body):
-                while piece := body.read(_PIECE_BYTES):
-                    yield piece
-
-    def list(self, prefix: str, after: str = "") -> builtins.list[StoredObject]:
-        start = {"StartAfter": self._root + after} if after else {}
-        with self._translated("ListObjectsV2", prefix):
-            pages = self._pages(Prefix=self._root + prefix, **start)
-            found = [self._stored(item) for page in pages for item in page.get("Contents", ())]
-        return listed(found, after)
-
-    def folders(self) -> tuple[str, ...]:
-        with self._translated("ListObjectsV2", ""):
-            pages = self._pages(Prefix=self._root, Delimiter="/")
-            names = [found["Prefix"] for page in pages for found in page.get("CommonPrefixes", ())]
-        return folders_named(names, self._root)
-
-    def delete(self, key: str) -> None:
-        name = self._name(key)
-        with self._translated("DeleteObject", key), contextlib.suppress(ObjectMissing):
-            self._client.delete_object(Bucket=self._bucket, Key=name)
+        with (
+            contextlib.suppress(BeyondTheEnd),
+            self._translated(self._VERBS.get, key),
+            contextlib.closing(self._body(name, 0, max(size_bytes, 1) - 1)) as body,
+        ):
+            while piece := body.read(_PIECE_BYTES):
+                yield piece
 
     def region(self) -> str | Unsaid:
         with self._translated("HeadBucket", ""):
-            return region_of(self._client, self._bucket)
+            return region_of(self._client, self._address.bucket)
 
-    def inspect(self) -> StoreFacts:
-        with self._translated("inspection", ""):
-            return facts_of(self._client, self._address)
+    def _send(self, name: str, data: bytes | memoryview, checksum: str, *, if_absent: bool) -> str | None:
+        answer = self._client.put_object(
+            Bucket=self._address.bucket,
+            Key=name,
+            Body=bytes(data) if len(data) < _PAYLOAD_BYTES else _Body(data),
+            CacheControl=NO_STORE,
+            ChecksumCRC32C=checksum,
+            **({"IfNoneMatch": "*"} if if_absent else {}),
+        )
+        computed: str | None = answer.get("ChecksumCRC32C")
+        return computed
+
+    def _read(self, name: str, first: int, last: int | None) -> bytes:
+        data: bytes = self._body(name, first, last).read()
+        return data
+
+    def _body(self, name: str, first: int, last: int | None) -> Any:
+        wanted = {} if (first, last) == (0, None) else {"Range": f"bytes={first}-{'' if last is None else last}"}
+        return self._client.get_object(Bucket=self._address.bucket, Key=name, **wanted)["Body"]
+
+    def _objects(self, prefix: str, after: str) -> Iterator[tuple[str, int, datetime]]:
+        for page in self._pages(Prefix=prefix, **({"StartAfter": after} if after else {})):
+            for item in page.get("Contents", ()):
+                yield item["Key"], item["Size"], item["LastModified"]
+
+    def _folders(self) -> Iterator[str]:
+        for page in self._pages(Prefix=self._root, Delimiter="/"):
+            yield from (found["Prefix"] for found in page.get("CommonPrefixes", ()))
 
     def _pages(self, **query: str) -> Any:
-        return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **query)
+        return self._client.get_paginator("list_objects_v2").paginate(Bucket=self._address.bucket, **query)
 
-    def _name(self, key: str) -> str:
-        return self._root + checked_key(key)
+    def _remove(self, name: str) -> None:
+        self._client.delete_object(Bucket=self._address.bucket, Key=name)
 
-    def _stored(self, item: dict[str, Any]) -> StoredObject:
-        return StoredObject(
-            key=item["Key"].removeprefix(self._root), size_bytes=item["Size"], modified_at=item["LastModified"]
-        )
+    def _facts(self) -> StoreFacts:
+        return facts_of(self._client, self._address)
 
-    def _log_in_anew(self) -> None:
-        """A client keeps the credentials that it was made with, whatever its user has logged in with since."""
-        _client.cache_clear()
-        self._client = _client(os.getpid(), _settings())
-
-    @contextlib.contextmanager
-    def _translated(self, operation: str, key: str) -> Iterator[None]:
-        what = f"{operation} of {self.uri}/{key}"
-        try:
-            yield
-        except sdk.ClientError as error:
-            found = _from_answer(error, what)
-            if isinstance(found, LoginExpired):
-                self._log_in_anew()
-            raise found from error
-        except (sdk.SSOError, sdk.TokenRetrievalError) as error:
-            raise LoginExpired(f"{what}: {error}", hint=_EXPIRED) from error
-        except _PASSING as error:
-            hint = "check the network, and AWS_ENDPOINT_URL where it is set"
-            raise StoreUnavailable(f"{what}: {error}", hint=hint) from error
-        except RuntimeError as error:
-            if "credentials are still expired" not in str(error):  # botocore's only word for it
-                raise
-            raise StoreUnavailable(f"{what}: {error}", hint=_EXPIRED) from error
-        except (sdk.BotoCoreError, Boto3Error) as error:
-            raise StoreError(f"{what}: {error}", hint=_CREDENTIALS) from error
+    def _translate(self, error: Exception, what: str) -> StoreError | None:
+        match error:
+            case sdk.ClientError():
+                found = _from_answer(error, what)
+                if isinstance(found, LoginExpired):  # a client keeps the credentials that it was made with
+                    _client.cache_clear()
+                    self._open()
+                return found
+            case sdk.SSOError() | sdk.TokenRetrievalError():
+                return LoginExpired(f"{what}: {error}", hint=_EXPIRED)
+            case RuntimeError() if "credentials are still expired" in str(error):  # botocore's only word for it
+                return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)
+            case _ if isinstance(error, _PASSING):
+                return StoreUnavailable(
+                    f"{what}: {error}", hint="check the network, and AWS_ENDPOINT_URL where it is set"
+                )
+            case sdk.BotoCoreError() | Boto3Error():
+                return StoreError(f"{what}: {error}", hint=_CREDENTIALS)
+        return None
 
 
 class _Body:
@@ -253,10 +207,8 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     text = f"S3 answered {status} {code} to {what}"
     if code == "NoSuchKey":
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
-    if status == _PRECONDITION_FAILED:
-        return Exists(text)
-    if status == _BEYOND:
-        return BeyondTheEnd(text)
+    if status in ANSWERS:
+        return ANSWERS[status](text)
     if code not in _HINTS and (code in _PASSING_CODES or passes(status)):
         return StoreUnavailable(text, hint=_FULL_TOO if status == _INTERNAL else None)
     if code in _EXPIRED_CODES:
@@ -272,17 +224,6 @@ def _is_vague(status: int, code: str) -> bool:
     too slow? To be mistaken would be worse than to ask again. Without a code in the body botocore takes the status.
     """
     return (status == _NOT_FOUND and code not in _HINTS) or (status == _BAD_REQUEST and code == str(status))
-
-
-def _range(start: int, size: int | None) -> dict[str, str]:
-    """A range cannot be empty: at least one byte is asked for."""
-    if start == 0 and size is None:
-        return {}
-    return {"Range": f"bytes={start}-" + ("" if size is None else str(start + max(size, 1) - 1))}
-
-
-def _settings() -> frozenset[tuple[str, str]]:
-    return frozenset((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
 
 
 @lru_cache(maxsize=8)
