@@ -28,10 +28,10 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.optimum import optimum
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows, read_json, read_windows
-from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
 
 HOUR_S = 3600.0
@@ -144,7 +144,7 @@ def _by_each(
 ) -> Iterator[Trial]:
     bill = on_demand_bill(job)
     for strategy in strategies:
-        outcome = simulate(STRATEGIES[strategy], job, market, first)
+        outcome = simulate(COMPARED[strategy], job, market, first)
         yield Trial(key, strategy, window, case, outcome.cost_usd / bill, outcome.missed(job))
 
 
@@ -156,7 +156,7 @@ def table_3(traces: Path) -> dict[str, tuple[float, float]]:
         job = job_of(record, 48, 60, 720)
         market = record.ticks(0, (0,))
         for first, strategy in product(offsets(record, 60, count=40), TABLE_3):
-            hours[strategy].append(simulate(STRATEGIES[strategy], job, market, first))
+            hours[strategy].append(simulate(COMPARED[strategy], job, market, first))
     return {
         strategy: (
             fmean(outcome.on_demand_progress_s for outcome in outcomes) / HOUR_S,

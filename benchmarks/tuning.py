@@ -26,9 +26,9 @@ from statistics import fmean, stdev
 from types import ModuleType
 
 from benchmarks.policy import SUITES, TRACKS, job_of, offsets, windows_of
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.ticks import Ticks, on_demand_bill, simulate
 from spotrun.strategies import history, reserve
-from spotrun.strategies.catalogue import STRATEGIES
 
 WINDOWS = range(50)
 FEW = WINDOWS[::5]
@@ -135,7 +135,7 @@ def cost(traces: Path, name: str, window: int, constants: Constants) -> float:
         for changeover_s, first in product(suite.changeovers_s, offsets(windows, max(suite.deadlines_h))):
             for hours in suite.deadlines_h:
                 job = job_of(windows, suite.work_h, hours, changeover_s)
-                outcome = simulate(STRATEGIES["ours"], job, market, first)
+                outcome = simulate(COMPARED["ours"], job, market, first)
                 assert not outcome.missed(job), (name, window, constants)
                 shares.append(outcome.cost_usd / on_demand_bill(job))
     return fmean(shares)

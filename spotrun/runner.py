@@ -7,7 +7,7 @@ any other: what was intended is in the ledger before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -40,6 +40,8 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.port import Strategy
 
 TICKS_MAX = 20
 """A decision may follow from the one before (intend, then execute); more ticks without a pause would be a fault."""
@@ -79,17 +81,19 @@ class Runner:
         market: MarketRecord | None = None,
         guards: Guards | None = None,
         identities: Identities | None = None,
+        strategies: Mapping[str, Strategy] = STRATEGIES,
     ) -> None:
         """
         `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own.
+        its own. `strategies` are those that the run may name.
         """
         self._ledger = ledger
         self._identified = IdentifiedDriver(driver, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock
         self._spec = spec
+        self._strategies = strategies
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
         self._statuses = AgentStatuses(store)
@@ -129,7 +133,7 @@ class Runner:
         try:
             world = self._observe()
             read = self._ledger.state.next_number
-            actions = decide(self._ledger.state, self._spec, world, self._clock.now())
+            actions = decide(self._ledger.state, self._spec, world, self._clock.now(), self._strategies)
             self._act(actions)
             self._arm_missing_guards()
         except (CloudUnavailable, StoreUnavailable) as error:

@@ -23,8 +23,8 @@ from spotrun.cli.plan import planned
 from spotrun.cli.simulate import seconds_of
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.report.forecast import figures_of
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.study import Options, records_in
-from spotrun.strategies.catalogue import STRATEGIES
 
 app = typer.Typer(help="How far the tick model is from the runner itself, in the same markets.", add_completion=False)
 
@@ -42,8 +42,8 @@ def study(
     as_json: JsonOption = False,
 ) -> None:
     """Run jobs of each record and case of a study by the ticks and by the runner."""
-    if strategy not in STRATEGIES:
-        raise SpecInvalid(f"--strategy {strategy!r} is not known", hint=f"one of {', '.join(STRATEGIES)}")
+    if strategy not in COMPARED:
+        raise SpecInvalid(f"--strategy {strategy!r} is not known", hint=f"one of {', '.join(COMPARED)}")
     options = Options(
         strategies=(strategy,),
         works_s=seconds_of("--work", work),

@@ -17,13 +17,13 @@ import numpy as np
 from benchmarks.fidelity.job import world_of
 from spotrun.errors import SpotrunError
 from spotrun.offering import CapacityType, Offering
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.forecast import HORIZON
 from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
 from spotrun.simulation.world import RunResult, SimulatedWorld, TickMarket
 from spotrun.simulation.world.market import usd
 from spotrun.spec.model import RunSpec
-from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
 
 
@@ -127,13 +127,13 @@ def _twin(path: Path, window: int, job: Job, first: int, options: Options, seed:
 def twins(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> tuple[Outcome, RunResult]:
     """What a job comes to by the ticks, and by the runner in a world of that seed."""
     world = _world(market, zones, job, strategy, seed)
-    return simulate(STRATEGIES[strategy], job, market), world.run(HORIZON * job.deadline_s)
+    return simulate(COMPARED[strategy], job, market), world.run(HORIZON * job.deadline_s)
 
 
 def _world(market: Ticks, zones: Sequence[str], job: Job, strategy: str, seed: int) -> SimulatedWorld:
     """The job as a run that is told how much work it is."""
     on_demand = usd(job.on_demand_usd_per_hour)
-    spec = RunSpec.model_validate(
+    spec = RunSpec.from_dict(
         {
             "name": "simulated",
             "workdir": "/",

@@ -89,10 +89,10 @@ def simulate(
 
 
 def _strategies() -> list[str]:
+    from spotrun.simulation.baselines import COMPARED
     from spotrun.simulation.study import OPTIMUM
-    from spotrun.strategies.catalogue import STRATEGIES
 
-    return [*STRATEGIES, OPTIMUM]
+    return [*COMPARED, OPTIMUM]
 
 
 def known_word(flag: str, word: str, words: list[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.facts import Facts, choice_of, name_of, situation
@@ -19,8 +20,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
-from spotrun.strategies.baselines import OnDemandOnly
-from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.fixed import OnDemandOnly
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.reserve import return_to
 from spotrun.units import to_the_second
@@ -37,7 +37,7 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
     running = _kept(state, now)
     spot = _spot_to_ask(facts, running)
     moment = situation(facts, running, spot)
-    place = _strategy(spec).choose(moment)
+    place = _strategy(facts).choose(moment)
     if running is not None and place in (None, choice_of(running)):
         return
     offering = _offering(place, spot, on_demand_now(facts))
@@ -55,7 +55,7 @@ def too_late_for(pending: Launch, facts: Facts) -> bool:
     running = _kept(facts.state, facts.now) or pending
     if choice_of(running) == ON_DEMAND:
         return False
-    return _strategy(facts.spec).choose(situation(facts, running, [])) == ON_DEMAND
+    return _strategy(facts).choose(situation(facts, running, [])) == ON_DEMAND
 
 
 def leaves_time_to_move(facts: Facts) -> bool:
@@ -64,7 +64,7 @@ def leaves_time_to_move(facts: Facts) -> bool:
     if running is None:
         return False
     later = Facts(facts.state, facts.spec, facts.world, facts.now + HANDOVER)
-    return _strategy(facts.spec).choose(situation(later, running, [])) == choice_of(running)
+    return _strategy(facts).choose(situation(later, running, [])) == choice_of(running)
 
 
 def give_up(pending: Launch) -> ev.LaunchClosed:
@@ -103,8 +103,18 @@ def _kept(state: RunState, now: datetime) -> Launch | None:
     return state.launch_of(current)
 
 
-def _strategy(spec: RunSpec) -> Strategy:
-    return OnDemandOnly() if spec.resources.spot_policy == "on-demand" else STRATEGIES[spec.policy.strategy]
+def _strategy(facts: Facts) -> Strategy:
+    """
+    Raises:
+        SpecInvalid: the run is of a spotrun that still ran jobs by a strategy which is now only compared with.
+    """
+    name = facts.spec.policy.strategy
+    if facts.spec.resources.spot_policy == "on-demand":
+        return OnDemandOnly()
+    if name not in facts.strategies:
+        hint = "stop this run (`spotrun stop`), and launch it anew with policy.strategy: ours"
+        raise SpecInvalid(f"no job is run by strategy {name} any more", hint=hint)
+    return facts.strategies[name]
 
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:

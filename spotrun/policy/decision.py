@@ -7,6 +7,7 @@ when it is folded, so two runners that decide the same do no harm.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from spotrun.market.world import World
@@ -19,17 +20,26 @@ from spotrun.policy.housekeeping import clean_up, record
 from spotrun.policy.money import nearly_spent
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.port import Strategy
 
 
-def decide(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
-    """Everything to be done now, in order. An event that changes what follows is the last of its list."""
+def decide(
+    state: RunState, spec: RunSpec, world: World, now: datetime, strategies: Mapping[str, Strategy] = STRATEGIES
+) -> list[Action]:
+    """
+    Everything to be done now, in order. An event that changes what follows is the last of its list.
+
+    `strategies` are those that the run may name.
+    """
     housekeeping = [*record(state, world), *clean_up(state, spec, world, now)]
     if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
-    return housekeeping + _next_step(state, spec, world, now)
+    return housekeeping + _next_step(Facts(state, spec, world, now, strategies))
 
 
-def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> list[Action]:
+def _next_step(facts: Facts) -> list[Action]:
+    state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
     if state.terminal is not None:
         return []
     if state.stop_requested:
@@ -38,7 +48,6 @@ def _next_step(state: RunState, spec: RunSpec, world: World, now: datetime) -> l
         return list(leave(state, "max_duration is over"))
     if state.current is None and (failure := hopeless(state)) is not None:
         return [Append(event=failure)]
-    facts = Facts(state, spec, world, now)
     told = (out_of_reach(facts), nearly_spent(state, spec, world, now))
     news: list[Action] = [Append(event=event) for event in told if event is not None]
     return news + list(keep_going(facts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 
@@ -16,8 +16,9 @@ from spotrun.policy.patience import tick
 from spotrun.policy.workload import Workload, commit_interval_s, pace, workload
 from spotrun.run.state import Launch, RunState
 from spotrun.spec.model import RunSpec
+from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.history import MarketHistory, Past
-from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
+from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation, Strategy
 
 TROUBLE_LASTS = timedelta(minutes=10)
 """For so long a pool that took an instance back, or had none, is believed to have none: it is up then with p = 0.23."""
@@ -32,8 +33,15 @@ class Facts:
     An observation is as of `now`, and a ledger of weeks has thousands of commits to measure the pace by.
     """
 
-    def __init__(self, state: RunState, spec: RunSpec, world: World, now: datetime) -> None:
-        self.state, self.spec, self.world, self.now = state, spec, world, now
+    def __init__(
+        self,
+        state: RunState,
+        spec: RunSpec,
+        world: World,
+        now: datetime,
+        strategies: Mapping[str, Strategy] = STRATEGIES,
+    ) -> None:
+        self.state, self.spec, self.world, self.now, self.strategies = state, spec, world, now, strategies
 
     @property
     def now_s(self) -> float:

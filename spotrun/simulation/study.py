@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from spotrun.errors import SpotrunError
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.optimum import optimum
 from spotrun.simulation.ticks import Ticks, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows, read_any
-from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.port import Job
 
 OPTIMUM = "optimum"
@@ -171,7 +171,7 @@ def _trial(case: Case, strategy: str, job: Job, market: Ticks, first: int) -> Tr
     if strategy == OPTIMUM:
         (least,) = optimum(job, market, [job.deadline_s], first)
         return Trial(case, strategy, least / bill, isinf(least), None)
-    outcome = simulate(STRATEGIES[strategy], job, market, first)
+    outcome = simulate(COMPARED[strategy], job, market, first)
     return Trial(case, strategy, outcome.cost_usd / bill, outcome.missed(job), outcome.losses)
 
 

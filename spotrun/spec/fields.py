@@ -192,7 +192,7 @@ SpotPolicy = Annotated[
     _choice("spot", "on-demand", "auto"),
 ]
 Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max")), _choice("min", "max")]
-StrategyName = Annotated[str, PlainValidator(one_of(*values.STRATEGY_NAMES)), _choice(*values.STRATEGY_NAMES)]
+StrategyName = Annotated[str, PlainValidator(values.read_strategy), _choice(*values.STRATEGY_NAMES)]
 NewsKind = Annotated[str, PlainValidator(one_of(*values.NEWS_KINDS)), _choice(*values.NEWS_KINDS)]
 RetryEvent = Annotated[Literal["error"], PlainValidator(one_of("error")), _choice("error")]
 MarketKind = Annotated[

@@ -27,7 +27,7 @@ from spotrun.spec.clouds import CloudRules, KnownCloud, find_cloud
 from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
-from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, is_instance_type
+from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
 from spotrun.units import Unreadable
 
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
@@ -142,7 +142,9 @@ class PolicySpec(Model):
         "machine's clock shows it. spotrun then keeps the deadline at the least cost, by `strategy`.",
     )
     strategy: fields.StrategyName = Field(
-        default="ours", description="How spotrun keeps a deadline. The other strategies are there for comparison."
+        default="ours",
+        description="How spotrun keeps a deadline: ours uses spot while the deadline leaves time for it, "
+        "on_demand_only never does, and spot_only always does, even if the run is late.",
     )
     expected_work: fields.PositiveDuration | None = Field(
         default=None,
@@ -449,7 +451,7 @@ class RunSpec(Model):
             SpecInvalid: it was written by hand or by a newer spotrun; every problem is listed.
         """
         try:
-            return cls.model_validate(dict(data))
+            return cls.model_validate(dict(data), context=STORED)
         except ValidationError as error:
             raise SpecInvalid("\n".join(str(problem) for problem in problems_of(error, cls))) from error
 

@@ -17,6 +17,8 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from pydantic import ValidationInfo
+
 from spotrun import address
 from spotrun.errors import StoreError
 from spotrun.secrets import reference as secret_reference
@@ -31,10 +33,14 @@ IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"
 SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
 TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
-STRATEGY_NAMES = (
-    *("ours", "on_demand_only", "spot_only", "sticky_fallback", "eager_fallback"),
+COMPARED_NAMES = (
+    *("sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
 )
+"""Strategies that only simulations know (`spotrun.simulation.baselines`). Old ledgers have runs by them."""
+STORED = "stored"
+"""The context in which a spec that a ledger holds is read."""
+STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
 """The strategies of `spotrun.strategies.catalogue`, which this package may not import."""
 
 
@@ -103,6 +109,15 @@ def one_of(*allowed: str, unbuilt: tuple[str, ...] = ()) -> Callable[[object], A
         raise Unreadable(f"must be {listed}, not {shown(value)!r}", f"write {close[0] if close else allowed[0]}")
 
     return read
+
+
+def read_strategy(value: object, info: ValidationInfo) -> str:
+    if isinstance(value, str) and value in COMPARED_NAMES:
+        if info.context == STORED:
+            return value
+        raise Unreadable(f"{value} is there for `spotrun simulate` to compare with", "write ours, or remove the key")
+    name: str = one_of(*STRATEGY_NAMES)(value)
+    return name
 
 
 def read_name(value: object) -> str:

@@ -70,7 +70,7 @@ class DeadlineWorld(SimulatedWorld):
         }
         at_once = (0.0, 0.0)
         super().__init__(
-            RunSpec.model_validate(wanted),
+            RunSpec.from_dict(wanted),
             Training(steps=steps, epochs=4, stall_s=0.0, upload_s=0.0),
             market,
             timings=Timings(

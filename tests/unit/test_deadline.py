@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.creation import deadline_at
+from spotrun.errors import SpecInvalid
 from spotrun.instance import EndedBy
 from spotrun.market.world import StepSeen, World
 from spotrun.offering import CapacityType
@@ -20,7 +21,9 @@ from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.spec.values import STRATEGY_NAMES
+from spotrun.simulation.baselines import COMPARED
+from spotrun.spec.model import RunSpec
+from spotrun.spec.values import COMPARED_NAMES, STRATEGY_NAMES
 from spotrun.strategies.catalogue import STRATEGIES
 from tests.support.decisions import MARKET, asked, decided, events_of, instance, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
@@ -263,6 +266,18 @@ def test_a_time_of_day_is_the_next_one_after_the_launch() -> None:
 
 def test_a_spec_knows_the_strategies_of_the_catalogue() -> None:
     assert set(STRATEGY_NAMES) == set(STRATEGIES)
+    assert set(COMPARED_NAMES) == set(COMPARED) - set(STRATEGIES)
+
+
+def test_a_run_of_before_by_a_strategy_that_is_only_compared_with_is_read_and_not_gone_on_with() -> None:
+    history = History(deadline_at=START + timedelta(hours=9))
+    written = {"name": "old", "workdir": "/", "train": {"run": "true"}}
+    stored = RunSpec.from_dict({**written, "policy": {"deadline": "32400s", "strategy": "greedy"}})
+    assert RunSpec.from_dict(stored.to_dict()) == stored
+    with pytest.raises(SpecInvalid, match="no job is run by strategy greedy any more"):
+        decided(history, stored)
+    history.write(ev.StopRequested(by="a test"))
+    assert decided(history, stored)
 
 
 def test_without_a_deadline_nothing_of_this_decides() -> None:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.optimum import optimum
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
-from spotrun.strategies.catalogue import STRATEGIES
 from spotrun.strategies.history import MarketHistory, region_of
 from spotrun.strategies.port import ON_DEMAND, Choice, Job, Situation
 from spotrun.strategies.safety_net import SafetyNet
 
 TICK_S = 300.0
 JOB = Job(work_s=6000.0, deadline_s=9000.0, changeover_s=300.0, tick_s=TICK_S, on_demand_usd_per_hour=3.0)
-NEVER_LATE = [name for name in STRATEGIES if name != "spot_only"]
+NEVER_LATE = [name for name in COMPARED if name != "spot_only"]
 
 
 def market(pattern: str, **more: str) -> Ticks:
@@ -28,7 +28,7 @@ def market(pattern: str, **more: str) -> Ticks:
 
 
 def run(name: str, pattern: str, job: Job = JOB, **more: str) -> Outcome:
-    return simulate(STRATEGIES[name], job, market(pattern, **more), keep_places=True)
+    return simulate(COMPARED[name], job, market(pattern, **more), keep_places=True)
 
 
 # -- never late ------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def worlds(draw: st.DrawFn) -> tuple[Job, Ticks]:
 @given(world=worlds())
 def test_no_strategy_is_late_whatever_the_market_does(name: str, world: tuple[Job, Ticks]) -> None:
     job, ticks = world
-    assert not simulate(STRATEGIES[name], job, ticks).missed(job)
+    assert not simulate(COMPARED[name], job, ticks).missed(job)
 
 
 @pytest.mark.exhaustive
@@ -96,7 +96,7 @@ def test_on_demand_only_pays_exactly_the_bill_that_all_are_compared_with() -> No
     assert (outcome.starts, outcome.finished_s) == (1, 6300.0)
 
 
-@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "on_demand_only"])
+@pytest.mark.parametrize("name", [name for name in COMPARED if name != "on_demand_only"])
 def test_where_spot_never_goes_away_all_others_just_stay_on_it(name: str) -> None:
     outcome = run(name, "#")
     assert outcome.starts == 1
@@ -150,7 +150,7 @@ def test_the_reserve_shrinks_with_the_work_left() -> None:
 
     def asked(work_left_s: float) -> Choice:
         elapsed_s = JOB.deadline_s - work_left_s - 1200.0
-        return STRATEGIES["ours"].choose(Situation(JOB, elapsed_s, work_left_s, None, True, {}, history))
+        return COMPARED["ours"].choose(Situation(JOB, elapsed_s, work_left_s, None, True, {}, history))
 
     assert asked(6000.0) == ON_DEMAND
     assert asked(1200.0) is None
@@ -159,8 +159,8 @@ def test_the_reserve_shrinks_with_the_work_left() -> None:
 def test_the_market_just_lost_is_not_asked_first() -> None:
     history = MarketHistory().observed({"a", "b"}, 0.0).observed({"b"}, 3000.0).observed({"a", "b"}, 3300.0)
     back = Situation(JOB, 3300.0, 3300.0, None, True, {"a": 1.0, "b": 1.0}, history)
-    assert STRATEGIES["ours"].choose(back) == "b"
-    assert STRATEGIES["greedy"].choose(back) == "a"
+    assert COMPARED["ours"].choose(back) == "b"
+    assert COMPARED["greedy"].choose(back) == "a"
 
 
 def test_a_cheaper_zone_is_taken_when_it_pays_for_the_changeover() -> None:
@@ -168,7 +168,7 @@ def test_a_cheaper_zone_is_taken_when_it_pays_for_the_changeover() -> None:
     job = Job(20000.0, 40000.0, 300.0, TICK_S, 3.0)
 
     def asked(price_b: float) -> Choice:
-        return STRATEGIES["ours"].choose(Situation(job, 3000.0, 17000.0, "a", True, {"a": 1.0, "b": price_b}, history))
+        return COMPARED["ours"].choose(Situation(job, 3000.0, 17000.0, "a", True, {"a": 1.0, "b": price_b}, history))
 
     assert asked(0.97) == "a"
     assert asked(0.5) == "b"
@@ -179,7 +179,7 @@ def test_a_move_that_pays_with_slack_to_spare_does_not_pay_for_the_last_of_it() 
 
     def asked(slack_s: float) -> Choice:
         job = Job(20000.0, 20000.0 + slack_s, 300.0, TICK_S, 3.0)
-        return STRATEGIES["ours"].choose(Situation(job, 3000.0, 17000.0, "a", True, {"a": 1.0, "b": 0.8}, history))
+        return COMPARED["ours"].choose(Situation(job, 3000.0, 17000.0, "a", True, {"a": 1.0, "b": 0.8}, history))
 
     assert asked(20000.0) == "b"
     assert asked(1000.0) == "a"
@@ -200,14 +200,14 @@ def test_spot_that_saves_next_to_nothing_is_not_worth_a_changeover() -> None:
     history = MarketHistory().observed({"a"}, 0.0)
     job = Job(6000.0, 12000.0, 1800.0, TICK_S, 3.0)
     asked = Situation(job, 300.0, 5700.0, ON_DEMAND, True, {"a": 2.9}, history)
-    assert STRATEGIES["ours"].choose(asked) == ON_DEMAND
+    assert COMPARED["ours"].choose(asked) == ON_DEMAND
 
 
 @given(slack_s=st.floats(0.0, 9000.0), dearer=st.floats(1.0, 2.0))
 def test_nobody_returns_to_spot_that_is_dearer_than_on_demand(slack_s: float, dearer: float) -> None:
     job = Job(6000.0, 6000.0 + slack_s, 60.0, TICK_S, 3.0)
     asked = Situation(job, 0.0, 6000.0, ON_DEMAND, True, {"a": 3.0 * dearer}, MarketHistory().observed({"a"}, 0.0))
-    assert STRATEGIES["ours"].choose(asked) == ON_DEMAND
+    assert COMPARED["ours"].choose(asked) == ON_DEMAND
 
 
 def test_what_has_lasted_is_expected_to_last_and_what_was_lost_often_is_not() -> None:
@@ -313,7 +313,7 @@ def test_the_optimum_equals_brute_force(ticks: Ticks, changeover_s: float, work_
 def test_no_strategy_beats_the_optimum(a: str, b: str) -> None:
     ticks = market(a, b=b)
     least = optimum(JOB, ticks, [JOB.deadline_s])[0]
-    assert all(least <= simulate(STRATEGIES[name], JOB, ticks).cost_usd + 1e-9 for name in NEVER_LATE)
+    assert all(least <= simulate(COMPARED[name], JOB, ticks).cost_usd + 1e-9 for name in NEVER_LATE)
 
 
 def test_brute_force_and_optimum_agree_that_a_hopeless_deadline_costs_the_world() -> None:

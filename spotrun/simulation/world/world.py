@@ -18,6 +18,7 @@ from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
+from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.world.agent import SimulatedAgent
 from spotrun.simulation.world.cloud import SimulatedCloud
 from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
@@ -103,7 +104,7 @@ class SimulatedWorld:
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
         ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1, first=self._first)
-        return Runner(ledger, store, cloud, self.clock, self.spec, self.store.uri)
+        return Runner(ledger, store, cloud, self.clock, self.spec, self.store.uri, strategies=COMPARED)
 
     # -- what others see -----------------------------------------------------------------------------------------------
 

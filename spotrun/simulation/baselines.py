@@ -1,32 +1,17 @@
-"""The rules that others use, to compare with. All but SpotOnly are meant to be kept in a SafetyNet."""
+"""
+The rules of other tools and of the literature. Simulations compare ours with them; no job can be run by them.
+
+Each is kept in a SafetyNet, as ours is, so that what is compared is the rule and not who is late.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from spotrun.strategies.port import ON_DEMAND, Choice, Situation
-from spotrun.strategies.safety_net import ROUNDING_S
-
-
-def listed_first(situation: Situation) -> Choice:
-    """Spot where it runs already, else in the first zone that has some, as tools do that walk a list."""
-    if situation.running in situation.spot:
-        return situation.running
-    return next(iter(situation.spot), None)
-
-
-class OnDemandOnly(msgspec.Struct, frozen=True):
-    """The bill that everything is compared with."""
-
-    def choose(self, situation: Situation) -> Choice:
-        return ON_DEMAND
-
-
-class SpotOnly(msgspec.Struct, frozen=True):
-    """Spot or nothing; late when the market says so."""
-
-    def choose(self, situation: Situation) -> Choice:
-        return listed_first(situation)
+from spotrun.strategies.catalogue import STRATEGIES
+from spotrun.strategies.fixed import listed_first
+from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
+from spotrun.strategies.safety_net import ROUNDING_S, SafetyNet
 
 
 class StickyFallback(msgspec.Struct, frozen=True):
@@ -82,3 +67,13 @@ class UniformProgress(msgspec.Struct, frozen=True):
         job = situation.job
         line = (situation.elapsed_s + ahead_s) * job.work_s / job.deadline_s
         return job.work_s - situation.work_left_s < line - ROUNDING_S
+
+
+COMPARED: dict[str, Strategy] = STRATEGIES | {
+    "sticky_fallback": SafetyNet(StickyFallback()),
+    "eager_fallback": SafetyNet(EagerFallback()),
+    "greedy": SafetyNet(Greedy()),
+    "uniform_progress": SafetyNet(UniformProgress()),
+    "uniform_progress_no_hysteresis": SafetyNet(UniformProgress(ahead=0.0)),
+}
+"""All that a study may compare, and a simulated world may run: what a job may name first."""
