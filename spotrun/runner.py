@@ -7,7 +7,7 @@ any other: what was intended is in the ledger before it is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -40,8 +40,6 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
-from spotrun.strategies.catalogue import STRATEGIES
-from spotrun.strategies.port import Strategy
 
 TICKS_MAX = 20
 """A decision may follow from the one before (intend, then execute); more ticks without a pause would be a fault."""
@@ -67,6 +65,9 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
         return self.blind or next((action.reason for action in self.actions if isinstance(action, Wait)), None)
 
 
+Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
+
+
 class Runner:
     """Attends to one run, on one cloud."""
 
@@ -81,19 +82,19 @@ class Runner:
         market: MarketRecord | None = None,
         guards: Guards | None = None,
         identities: Identities | None = None,
-        strategies: Mapping[str, Strategy] = STRATEGIES,
+        decide: Decision = decide,
     ) -> None:
         """
         `market` is what runs tell one another about the market; without it a run knows only what it saw itself.
         `guards` end instances of clouds that do not do so themselves. `identities` are for clouds where each run has
-        its own. `strategies` are those that the run may name.
+        its own. `decide` says what to do next.
         """
         self._ledger = ledger
         self._identified = IdentifiedDriver(driver, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock
         self._spec = spec
-        self._strategies = strategies
+        self._decide = decide
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
         self._statuses = AgentStatuses(store)
@@ -133,7 +134,7 @@ class Runner:
         try:
             world = self._observe()
             read = self._ledger.state.next_number
-            actions = decide(self._ledger.state, self._spec, world, self._clock.now(), self._strategies)
+            actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
             self._arm_missing_guards()
         except (CloudUnavailable, StoreUnavailable) as error:

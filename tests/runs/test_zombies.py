@@ -6,6 +6,7 @@ Simulated here: the real saver and ledger, asleep at a random call of the store.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import verify
 from spotrun.checkpoint.upload import UploadControl
 from spotrun.clock import system_clock
+from spotrun.errors import CheckpointDamaged
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry
@@ -221,7 +223,10 @@ def test_stopped_agents_and_trainers_that_wake_up_commit_nothing(
         for _ in range(ZOMBIES_IN_A_ROW):
             node = succeeded(run, node, rng.choice(MOMENTS), rng.choice(ASLEEP))
         for commit in run.state.restore_candidates():
-            verify(run.store, commit)
+            try:
+                verify(run.store, commit)
+            except CheckpointDamaged:  # the last agent goes on meanwhile, and retires what it has better ones of
+                assert run.state.is_retired(commit.number)
     finally:
         run.close()
 
@@ -240,7 +245,8 @@ def succeeded(run: AgentRun, node: Node, moment: str, asleep: tuple[str, ...]) -
     eventually(lambda: run.state.current_attempt != attempt and commits_of(run, run.state.current_attempt))
     taken_over = run.state.current_attempt
     for pid in sleepers:
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # its agent, awake again, may have ended a trainer already
+            os.kill(pid, signal.SIGCONT)
     node.powers_off()
     assert [number for number in commits_of(run, attempt) if number > taken_over] == [], "a zombie committed"
     return successor

@@ -8,12 +8,14 @@ the cloud, then the agents, then the runner. So the same seed gives the same tra
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, inf
 
 from spotrun.clock import ManualClock, ScaledClock
 from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import InstanceState
+from spotrun.policy import decide
 from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
@@ -104,7 +106,9 @@ class SimulatedWorld:
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
         ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1, first=self._first)
-        return Runner(ledger, store, cloud, self.clock, self.spec, self.store.uri, strategies=COMPARED)
+        return Runner(
+            ledger, store, cloud, self.clock, self.spec, self.store.uri, decide=partial(decide, strategies=COMPARED)
+        )
 
     # -- what others see -----------------------------------------------------------------------------------------------
 
