@@ -1,7 +1,7 @@
 """
-ResNet-50 on handwritten digits: an ordinary Lightning script, which knows nothing of spotrun.
+ResNet-50 on handwritten digits: an ordinary Lightning script, which does not know spotrun.
 
-    python examples/resnet50.py                     # alone, on whatever this machine has
+    python examples/resnet50.py                     # alone, on this machine
     spotrun launch examples/resnet50.yaml           # the same script, unchanged, through interruptions
 
 The network is that of He et al. 2015 (https://arxiv.org/abs/1512.03385) in full: 50 layers with weights, 23.5 million
@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Bottleneck(nn.Module):
-    """Squeeze (1×1), look around (3×3), widen (1×1), and add what came in."""
+    """Squeeze (1×1), look around (3×3), widen (1×1), and add the input."""
 
     expansion = 4
 
@@ -58,7 +58,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """x_BCHW, three channels of any size from 32 pixels, to logits_BK."""
+    """Maps x_BCHW, three channels of at least 32×32 pixels, to logits_BK."""
 
     stages = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))  # blocks, width, stride of the first block
 
@@ -101,7 +101,7 @@ def load_images(size: int) -> tuple[Tensor, Tensor]:
 
 
 def augment(image_CHW: Tensor) -> Tensor:
-    """The same digit as another hand might have written it: turned by up to 15°, moved, and with a patch missing."""
+    """The same digit as if written by another hand: turned by up to 15°, moved, and with a patch missing."""
     turn, right, down = (torch.rand(3) * 2 - 1).tolist()
     angle = math.radians(15) * turn
     cos, sin = math.cos(angle), math.sin(angle)
@@ -136,12 +136,12 @@ class Digits(Dataset[tuple[Tensor, Tensor]]):
 
 
 def make_loaders(image_size: int, batch_size: int, workers: int) -> tuple[DataLoader, DataLoader]:
-    """1,497 images to learn from, shuffled, and 300 others to be judged by; the split is the same for every seed."""
+    """1,497 shuffled images for training, and 300 others for validation; the split is the same for every seed."""
     images_NCHW, label_N = load_images(image_size)
     order_N = torch.randperm(len(label_N), generator=torch.Generator().manual_seed(0))
-    judged, learned = order_N[:300], order_N[300:]
+    validated, learned = order_N[:300], order_N[300:]
     train_set = Digits(images_NCHW[learned], label_N[learned], training=True)
-    val_set = Digits(images_NCHW[judged], label_N[judged], training=False)
+    val_set = Digits(images_NCHW[validated], label_N[validated], training=False)
     return (
         DataLoader(train_set, batch_size, shuffle=True, num_workers=workers, persistent_workers=workers > 0),
         DataLoader(val_set, batch_size=100, num_workers=workers, persistent_workers=workers > 0),

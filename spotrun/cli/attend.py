@@ -1,4 +1,4 @@
-"""What launch and resume share: showing the plan, and attending to a run in the foreground."""
+"""What launch and resume share: they show the plan, and attend to a run in the foreground."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from spotrun.spec.model import RunSpec
 
 def show_plan(spec: RunSpec) -> None:
     """
-    The offerings that suit the run, the one asked for first ticked.
+    Print the offerings that suit the run, and tick the one that it will ask for first.
 
     Raises:
-        CloudError: none suits, or none within max_price.
+        CloudError: no offering suits, or none is within max_price.
         SpecInvalid: the run would never be done.
     """
     unborn, world = first_look(spec)
@@ -63,7 +63,7 @@ def show_plan(spec: RunSpec) -> None:
 def refuse_hopeless(spec: RunSpec, world: World) -> None:
     """
     Raises:
-        SpecInvalid: on spot the run would never be done, by what an earlier one of its name measured.
+        SpecInvalid: an earlier run of this name showed that on spot the run would never be done.
     """
     before = earlier_run(spec)
     known = None if before is None else earlier(before, clock_of(spec).scale)
@@ -73,19 +73,19 @@ def refuse_hopeless(spec: RunSpec, world: World) -> None:
 
 
 def _who_bills(spec: RunSpec) -> str:
-    """Instances are simulated here; a bucket may be a real one."""
+    """Who charges money: the instances are simulated, but a bucket may be real."""
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return "Nobody is billed."
-    return f"Nobody bills the instances; what is kept in {place} may be."
+    return f"Nobody bills the instances; the objects in {place} may cost money."
 
 
 def show_deadline(spec: RunSpec) -> None:
     """
-    When the run is to be done, and how that is seen to.
+    Print the deadline of the run, and the strategy that keeps it.
 
     Raises:
-        SpecInvalid: not even on-demand could do it.
+        SpecInvalid: not even on-demand could meet it.
     """
     if spec.policy.deadline is None:
         return
@@ -93,27 +93,31 @@ def show_deadline(spec: RunSpec) -> None:
     at = deadline_at(spec.policy.deadline, now)
     if (reason := unreachable(spec, at - now)) is not None:
         raise SpecInvalid(reason, hint="give a later policy.deadline, or a truer policy.expected_work")
-    known = "" if spec.policy.expected_work else "; on demand until its work is measured, for want of expected_work"
+    known = (
+        ""
+        if spec.policy.expected_work
+        else "; on demand until its work is measured, because expected_work is not given"
+    )
     clock = " of run time" if clock_of(spec).scale != 1 else ""
     print(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
 
 
 def show_start(path: Path) -> None:
     """
-    Which checkpoint a run will begin from.
+    Print which checkpoint a run will begin from.
 
     Raises:
-        SpecInvalid: the file is no Lightning checkpoint, or could run code.
+        SpecInvalid: the file is not a Lightning checkpoint, or could run code.
     """
     from spotrun.lightning.checkpoint_file import read_facts
 
     facts = read_facts(path)
-    rest = "" if facts.has_optimizer else "; it holds no optimizer, which Lightning will refuse"
+    rest = "" if facts.has_optimizer else "; it has no optimizer state, so Lightning will refuse it"
     print(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
 def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
-    """What the run's first decision will ask for."""
+    """The offering that the run's first decision will ask for."""
     for action in decide(unborn, spec, world, unborn.created_at):
         if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
             return action.event.offering
@@ -126,12 +130,12 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
 def _refuse_a_far_bucket(unborn: RunState, world: World) -> None:
     """
     Raises:
-        SpecInvalid: a budget could not be kept anywhere.
+        SpecInvalid: no offering could keep the budget.
     """
     if world.offerings and not any(reservable(found, unborn) for found in world.offerings):
         raise SpecInvalid(
             f"budget.max_usd cannot be kept: the bucket is in {unborn.created.storage.region}, every offering is "
-            "elsewhere, and what checkpoints will cost on their way is not known before the first one",
+            "elsewhere, and the transfer cost of checkpoints is not known before the first one",
             hint="add that region to aws.regions, use a bucket in one of them, or leave budget.max_usd out",
         )
 
@@ -148,22 +152,22 @@ def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
 
 
 def confirm(yes: bool, question: str = "Launch?") -> None:
-    """Ask, unless the answer was given as a flag. Who says no ends the command with 1, and nothing is done."""
+    """Ask, unless a flag gave the answer. The answer no ends the command with exit code 1."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise SpecInvalid("there is no terminal to ask for a yes", hint="add -y")
+        raise SpecInvalid("cannot ask for confirmation: there is no terminal", hint="add -y")
     if not typer.confirm(question, default=True):
         raise typer.Exit(1)
 
 
 def attend(run: OpenRun, *, nightly: bool = False) -> None:
     """
-    Be the run's runner until it ends, then show its bill; of a night, send its summary.
+    Be the run's runner until it ends, then show its bill. After a nightly run, send its summary.
 
     Raises:
-        RunEnded: it failed, or was stopped.
-        LimitExceeded: it is complete, and is what `report.fail_if` says that it must not be.
+        RunEnded: the run failed, or was stopped.
+        LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
     """
     with notifying(run) as notifier:
         last = _until_the_end(run, notifier)
@@ -198,7 +202,7 @@ def _until_the_end(run: OpenRun, notifier: Notifier) -> Tick | None:
 def check_limits(spec: RunSpec, summary: RunSummary) -> None:
     """
     Raises:
-        LimitExceeded: the run is what `report.fail_if` says that it must not be.
+        LimitExceeded: the condition of `report.fail_if` holds.
     """
     if spec.report.fail_if is not None:
         limits.check(limits.parse(spec.report.fail_if), summary)
@@ -209,28 +213,28 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
         return
-    hint = f"see `spotrun logs {run.id}`; carry on by `spotrun resume {run.id}`"
+    hint = f"see `spotrun logs {run.id}`; continue with `spotrun resume {run.id}`"
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {terminal_state.detail}", hint=hint)
 
 
 def _stop_or_detach(run: OpenRun) -> bool:
-    """After Ctrl-C: True to attend until the run has stopped, False when it was left to a background runner."""
+    """After Ctrl-C: True to attend until the run has stopped, False if a background runner took over."""
     answer = _ask() if sys.stdin.isatty() and sys.stdout.isatty() else "stop"
     if answer == "detach":
         leave_behind(run)
         return False
     try:
         _undisturbed(lambda: request_stop(run))
-        news = "stopping: the last checkpoint is being made; nothing will be left running"
+        news = "stopping: spotrun saves a last checkpoint, and leaves nothing running"
     except StoreError as error:
-        news = f"the stop could not be written ({error}); the run is attended to as before: try Ctrl-C again"
+        news = f"the stop could not be written ({error}); the run goes on: try Ctrl-C again"
     with contextlib.suppress(BrokenPipeError):
         print(news, flush=True)
     return True
 
 
 def _undisturbed(act: Callable[[], object]) -> None:
-    """A second Ctrl-C must not keep the stop from being written."""
+    """Run `act` so that a second Ctrl-C cannot prevent it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         act()
@@ -239,7 +243,7 @@ def _undisturbed(act: Callable[[], object]) -> None:
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """A reader of our output that has left (`| head`) is no reason to leave the run."""
+    """Show ticks, and keep attending even if the reader of our output has left (`| head`)."""
 
     def show(tick: Tick) -> None:
         say_that_it_attends()
@@ -259,7 +263,7 @@ def _ask() -> str:
 
 
 def request_stop(run: OpenRun) -> bool:
-    """Ask a run to stop; False where it has ended or was asked before."""
+    """Ask a run to stop; False if it has ended or was asked before."""
     event = StopRequested(by=who())
     try:
         entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)

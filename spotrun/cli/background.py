@@ -1,4 +1,4 @@
-"""A runner in the background: starting one, and its word to whoever started it that it attends."""
+"""Starts a runner in the background, which reports to its starter once it attends to the run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from spotrun.cli.runs import OpenRun
 from spotrun.errors import SpotrunError
 
 LOGS = Path("~/.spotrun/runners")
-"""What background runners print whose runs are in a bucket."""
+"""The output of background runners whose runs are in a bucket."""
 STARTER_FD = "SPOTRUN_STARTER_FD"
-"""Names the pipe on which the background runner says that it attends."""
+"""The variable with the pipe on which the background runner reports that it attends."""
 ATTENDS_WITHIN_S = 60.0
-"""System time; a runner reads the ledger and asks the cloud before it says so."""
+"""System time. A runner first reads the ledger and asks the cloud."""
 LOG_TAIL_BYTES = 500
 
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run, and wait for its first look at it.
+    Start a detached runner for a run, and wait until it attends.
 
     Raises:
-        SpotrunError: it ended before, or gave no sign of life for a minute.
+        SpotrunError: the runner ended, or gave no sign of life for a minute.
     """
     log = _log_of(run)
     before = log.stat().st_size if log.exists() else 0
@@ -51,7 +51,7 @@ def leave_behind(run: OpenRun) -> None:
 
 
 def say_that_it_attends() -> None:
-    """To whoever started this process as a background runner, once; in any other process nothing happens."""
+    """Report once to the starter of this background runner; does nothing in any other process."""
     writing = os.environ.pop(STARTER_FD, None)
     if writing is None:
         return
@@ -66,12 +66,12 @@ def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunErr
         last = written.read().decode(errors="replace").strip()
     said = f"; it said: {last}" if last else ""
     return SpotrunError(
-        f"the background runner of {run.id} {what}{said}", hint=f"see {log}, and attend by `spotrun resume {run.id}`"
+        f"the background runner of {run.id} {what}{said}", hint=f"see {log}, and attend with `spotrun resume {run.id}`"
     )
 
 
 def _log_of(run: OpenRun) -> Path:
-    """In the run's folder where that is on this machine."""
+    """The log: in the run's folder if that is on this machine."""
     place = address.parse(run.uri)
     if isinstance(place, str):
         return Path(place) / "runner.log"

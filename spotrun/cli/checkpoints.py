@@ -61,7 +61,7 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
     if damaged:
         raise CheckpointDamaged(
             f"{len(damaged)} of the usable checkpoints cannot be read back",
-            hint="nothing is lost while one is whole: a resume walks back to it",
+            hint="nothing is lost while one is intact: a resume falls back to it",
         )
 
 
@@ -85,7 +85,7 @@ def export_checkpoint(
     from spotrun.lightning.checkpoint_file import export
 
     if out.exists() and not force:
-        raise SpecInvalid(f"{out} is there already", hint="name another file, or add --force")
+        raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():
         raise SpecInvalid(f"there is no folder {out.parent}", hint="make it, or name another file")
     opened = open_run(run, store)
@@ -96,7 +96,7 @@ def export_checkpoint(
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
-    """The newest checkpoint of a step. One that is suspect or cut off may be asked for by its step."""
+    """The newest checkpoint of a step. A step may name one that is suspect or cut off."""
     from spotrun.errors import RunNotFound
 
     held = [commit for commit in state.commits if commit.retired_at is None]
@@ -105,7 +105,7 @@ def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
         return chosen[0]
     known = ", ".join(str(each) for each in sorted({commit.event.step for commit in held})) or "none"
     wanted = "" if step is None else f" of step {step}"
-    raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=f"it has those of the steps: {known}")
+    raise RunNotFound(f"{run_id} has no checkpoint{wanted}", hint=f"it has checkpoints of these steps: {known}")
 
 
 def import_checkpoint(
@@ -162,7 +162,7 @@ def prune(
     gone = pruning.plan(state, opened.store, rule) if dry_run else pruning.prune(opened.ledger, opened.store, rule)
     for commit in gone.commits:
         print(f"{commit.number:6}  step {commit.event.step:>8,}  {gigabytes(commit.event.size_bytes):>10}")
-    verb = "would go" if dry_run else "are gone"
+    verb = "would be deleted" if dry_run else "deleted"
     print(f"{len(gone.commits)} checkpoints, {len(gone.objects)} objects, {gigabytes(gone.size_bytes)} {verb}")
 
 
@@ -183,7 +183,7 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
         print(f"{opened.id} goes on: its agent would delete {count} checkpoints after the next one")
         return
     opened.ledger.append(lambda _: event)
-    print(f"{opened.id} goes on: its agent was asked to keep {keep} of these checkpoints, and will after the next one")
+    print(f"{opened.id} goes on: its agent will keep {keep} of these checkpoints after it has saved the next one")
 
 
 app = typer.Typer(

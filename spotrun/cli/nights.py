@@ -1,9 +1,9 @@
 """
-`spotrun launch JOB.yaml --nightly`: one line for cron that is right whether the last night has finished or not.
+`spotrun launch JOB.yaml --nightly`: one line for cron that works whether the last night has finished or not.
 
-    a night of that name is under way     nothing is begun, exit 11
-    the last one was not finished         it is carried on: what is paid for is not thrown away
-    else                                  what is left of the last one is put in order, and a new night begins
+    the last night is still in progress   start nothing, exit 11
+    the last night did not finish         continue it, because its work is paid for
+    else                                  clean up after the last night, and start a new one
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spotrun.notify.news import night
 from spotrun.spec.model import RunSpec
 
 LOCKS = Path("~/.spotrun/locks")
-"""Of nights whose runs are in a bucket."""
+"""The locks of nights whose runs are in a bucket."""
 
 
 def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[], OpenRun]) -> None:
     """
-    Attend to the night that is due, the last one or a new one from `create`, until it ends. `check` comes before a new
-    one: what it refuses is not begun.
+    Attend to the last night if it is unfinished, else to a new one from `create`, until it ends. `check` may refuse a
+    new one by raising.
 
     Raises:
-        NightUnderWay: somebody attends to one already.
+        NightUnderWay: another process already attends to a night.
         RunEnded, LimitExceeded: as `attend`.
     """
     with one_at_a_time(spec):
@@ -43,7 +43,7 @@ def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[]
             attend.attend(last, nightly=True)
             return
         if last is not None:
-            put_in_order(last)
+            clean_up(last)
         check()
         attend.attend(create(), nightly=True)
 
@@ -71,7 +71,7 @@ def one_at_a_time(spec: RunSpec) -> Iterator[None]:
 
 
 def _lock_path(spec: RunSpec) -> Path:
-    """In the store itself where that is a folder, so that whoever shares it shares the lock."""
+    """In the store itself if it is a folder, so that everybody who shares it shares the lock."""
     place = address.parse(spec.checkpoint.uri)
     if isinstance(place, str):
         return Path(address.absolute(place)) / f".night-{spec.name}.lock"
@@ -88,6 +88,8 @@ def _last_night(spec: RunSpec) -> OpenRun | None:
 
 def _unfinished(run: OpenRun) -> bool:
     """
+    Whether the night can be continued.
+
     Raises:
         NightUnderWay: a runner elsewhere attends to it.
     """
@@ -98,19 +100,19 @@ def _unfinished(run: OpenRun) -> bool:
 
 
 def _under_way(what: str) -> NightUnderWay:
-    hint = "see `spotrun status`; the next call begins a night once this one is over"
-    return NightUnderWay(f"a night of {what} is under way", hint=hint)
+    hint = "see `spotrun status`; the next call starts a new night once this one is over"
+    return NightUnderWay(f"a nightly run of {what} is under way", hint=hint)
 
 
 def _if_late(run: OpenRun) -> str:
     deadline_at = run.created.deadline_at
     if deadline_at is None or run.clock.now() < deadline_at:
         return ""
-    return f"; its deadline has passed, so on demand within its budget (`spotrun down {run.id}` ends it)"
+    return f"; its deadline has passed, so it goes on demand within its budget (`spotrun down {run.id}` ends it)"
 
 
-def put_in_order(run: OpenRun) -> None:
-    """See to it that a run that has ended, or was asked to, left nothing running and nothing untold."""
+def clean_up(run: OpenRun) -> None:
+    """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
     with notifying(run) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

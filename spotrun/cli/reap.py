@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spotrun.instance import Instance
 
     Runs = Callable[[], Mapping[str, OpenRun]]
-    """Those of the store by their uids; it is read when they are asked for first."""
+    """The runs of the store by uid; the first call reads the store."""
 
 
 def reap(
@@ -78,12 +78,13 @@ def _disarm(guards: Guards, instance: Instance) -> None:
     try:
         guards.disarm(instance.token, instance.offering.region)
     except CloudError as error:
-        print(f"the guard of {instance.instance_id} stays until its time-to-live is over: {error.message}")
+        print(f"the guard of {instance.instance_id} stays until its time-to-live ends: {error.message}")
 
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     """
-    Whether its run still has a use for it. A run that cannot be found or read keeps its instances: unknown is not dead.
+    Whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because unknown
+    does not mean dead.
     """
     from spotrun.errors import LedgerDamaged
 
@@ -105,7 +106,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
     over = [run for run in _identified(identities, runs) if _is_over(run)]
     for run in over:
-        print(f"the role of {run.id}, which is over")
+        print(f"the role of {run.id}, which has ended")
     if not over:
         return
     attend.confirm(yes, f"Remove {len(over)}?")
@@ -113,7 +114,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
 
 def _is_removed(identities: Identities, run: OpenRun) -> bool:
-    """The others go, whatever is wrong with one."""
+    """Remove a run's role. A failure is printed, so that the others are still removed."""
     from spotrun.errors import CloudError
 
     try:
@@ -125,20 +126,20 @@ def _is_removed(identities: Identities, run: OpenRun) -> bool:
 
 
 def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
-    """Those of this store that have an identity. Who brings a role for all runs may not be allowed to ask."""
+    """The runs of this store that have a role. An account with one role for all runs may not allow the question."""
     from spotrun.errors import AccessDenied
 
     try:
         uids = identities.runs()
     except AccessDenied as error:
-        print(f"nobody tells whether there are roles of runs: {error.message}")
+        print(f"cannot look for roles of runs: {error.message}")
         return []
     return [runs()[uid] for uid in uids if uid in runs()]
 
 
 def _is_over(run: OpenRun) -> bool:
     """
-    Whether it has ended, and nothing of it lives in any of its regions. What just ends it may still be.
+    Whether the run has ended and has no living instance in any of its regions; an instance may still be ending.
 
     A run that is not in this store, or cannot be read, keeps its role. So does one that is being created.
     """

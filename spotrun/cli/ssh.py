@@ -39,10 +39,10 @@ def ssh(
 
 def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     """
-    Of the run's instances that live, the one where it trains, or the newest.
+    The living instance where the run trains; if there is none, the newest living one.
 
     Raises:
-        CloudError: none lives, or that one does not.
+        CloudError: no instance of the run lives, or `instance_id` does not.
     """
     from spotrun.errors import CloudError
 
@@ -54,19 +54,23 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     found = [each for each in living if each.instance_id == wanted]
     if found or (living and instance_id is None):
         return (found or living)[-1]
-    what = f"no instance of {run.id} lives" if instance_id is None else f"{instance_id} is no living one of {run.id}"
+    what = (
+        f"no instance of {run.id} lives"
+        if instance_id is None
+        else f"{instance_id} is not a living instance of {run.id}"
+    )
     others = ", ".join(each.instance_id for each in living)
     raise CloudError(
-        what, hint=f"those that live: {others}" if others else f"`spotrun why {run.id}` tells what comes next"
+        what, hint=f"living instances: {others}" if others else f"`spotrun why {run.id}` says what comes next"
     )
 
 
 def become(shell: Shell) -> None:
     """
-    Does not return: the shell takes the place of this process.
+    Replace this process by the shell. Does not return.
 
     Raises:
-        CloudError: a program that it needs is not installed here.
+        CloudError: a program that the shell needs is not installed here.
     """
     import os
     import shutil

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 LOOK_AGAIN_S = 2.0
-"""System time between two looks of `-w`."""
+"""System time between two refreshes of `-w`."""
 
 
 def status(
@@ -32,7 +32,7 @@ def status(
     from spotrun.errors import SpecInvalid
 
     if watch and as_json:
-        raise SpecInvalid("--watch is for people", hint="leave out --watch or --json")
+        raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
     newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
     damaged = [_unreadable_row(each) for each in unreadable]
@@ -40,14 +40,14 @@ def status(
     if as_json:
         print_json(rows)
     elif not rows:
-        print(f"no runs in {store or DEFAULT_STORE}; start one by `spotrun launch examples/resnet50.yaml`")
+        print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch examples/resnet50.yaml`")
     elif not watch:
         _print_table(rows)
     _refuse_damage(rows)
 
 
 def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Show the runs there are until each has ended; the last rows. Ctrl-C ends only the watching."""
+    """Show the runs until all have ended, and return the last rows. Ctrl-C ends only the watching."""
     from spotrun.report.overview import watching
 
     with watching() as view:
@@ -60,7 +60,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """A program that only looks at the exit code has to hear of it too."""
+    """Raise for damaged runs, so that the exit code shows them too."""
     from spotrun.errors import LedgerDamaged
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -115,7 +115,7 @@ def _epochs_total(run: OpenRun) -> int | None:
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
-    """Epochs count from 1 where a person reads them."""
+    """The forecast of the budget under the keys of `--json`. Epochs count from 1."""
     if budget is None:
         return {"budget_usd": None, "budget_passed_at": None, "budget_passed_in_epoch": None}
     return {
@@ -126,7 +126,7 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 
 def _next(run: OpenRun, state: RunState) -> str | None:
-    """What is decided next; None once it has ended, and where a later spotrun wrote what it wants."""
+    """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
     from spotrun.errors import SpecInvalid
     from spotrun.report.next_decision import next_decision
     from spotrun.report.tables import plain
@@ -159,7 +159,7 @@ def _unreadable_row(run: Unreadable) -> dict[str, Any]:
 
 
 def _attended(run: OpenRun) -> bool | None:
-    """Whether a runner looks after the run; None where none needs to."""
+    """Whether a runner attends to the run; None if it has ended."""
     from spotrun.cli.runs import attended
 
     return None if run.ledger.state.terminal is not None else attended(run)

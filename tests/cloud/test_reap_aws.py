@@ -111,7 +111,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
 
     said = reap(store)
 
-    assert f"the role of {runs['over'].id}, which is over" in said
+    assert f"the role of {runs['over'].id}, which has ended" in said
     clock = ManualClock()
     left = RunRoles(Region(REGION, clock), clock).runs()
     assert {*left} == {RUN, *(runs[name].created.uid for name in names if name != "over")}, "one is in no store"
@@ -139,4 +139,4 @@ def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAcco
     account.refuse("ListRoles", "AccessDenied", 403)
     said = reap(f"{tmp_path}/runs")
     assert "no instance is unwanted" in said
-    assert "nobody tells whether there are roles of runs" in said
+    assert "cannot look for roles of runs" in said

@@ -67,7 +67,7 @@ def test_a_session_is_opened_where_the_run_trains(cloud: AwsDriver, run: OpenRun
     cloud.terminate(first.instance_id)
     run.driver._snapshots.clear()  # type: ignore[attr-defined]
     assert chosen(run, None).instance_id == newest.instance_id
-    with pytest.raises(CloudError, match="no living one") as refused:
+    with pytest.raises(CloudError, match="not a living instance") as refused:
         chosen(run, first.instance_id)
     assert newest.instance_id in str(refused.value.hint)
 

@@ -88,7 +88,7 @@ def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
     CLOUD.account(()).identities.make(run.created.uid, run.uri)
     said = sandbox.call("reap", "--cloud", NAME, "-y")
     assert left.instance_id in said
-    assert f"the role of {run.id}, which is over" in said
+    assert f"the role of {run.id}, which has ended" in said
     assert not any(each.alive for each in driver.instances())
     assert "has no regions" in sandbox.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
 

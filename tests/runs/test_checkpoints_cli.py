@@ -83,7 +83,7 @@ def test_an_exported_checkpoint_is_lightnings_and_a_run_that_begins_from_it_goes
     assert saved["global_step"] == middle
     assert "spotrun" not in saved
     run_by_lightning(out)
-    assert "is there already" in sandbox.call("checkpoints", "export", "first", out, code=2)
+    assert "exists already" in sandbox.call("checkpoints", "export", "first", out, code=2)
     sandbox.call("checkpoints", "export", "first", out, "--force")
     assert torch.load(out, weights_only=True)["global_step"] == STEPS, "without a step, the newest"
     assert f", {STEPS}" in sandbox.call("checkpoints", "export", "first", "--step", 9999, out, "--force", code=3)
@@ -207,11 +207,11 @@ def test_an_ended_run_is_pruned_to_what_is_wanted_for_the_price_of_the_entries(s
 
     told = sandbox.call("checkpoints", "prune", "full", "--keep", 1, "--dry-run")
     assert f"{len(steps) - 1} checkpoints" in told
-    assert "would go" in told
+    assert "would be deleted" in told
     assert objects(sandbox, "full") == before
     assert usable_steps(sandbox, "full") == steps
 
-    assert "are gone" in sandbox.call("checkpoints", "prune", "full", "--keep", 1)
+    assert "deleted" in sandbox.call("checkpoints", "prune", "full", "--keep", 1)
     assert usable_steps(sandbox, "full") == [STEPS]
     final = sandbox.state("full").restore_candidates()[0]
     assert {key.rpartition("/")[0] for key in objects(sandbox, "full")} == {final.event.prefix}
@@ -226,7 +226,7 @@ def test_a_run_that_goes_on_is_pruned_by_its_own_agent(sandbox: Sandbox) -> None
     sandbox.call("launch", job(sandbox, "busy", epochs=500), "-y", "-d")
     eventually(lambda: sandbox.store.exists() and len(usable_steps(sandbox, "busy")) >= 4, within_s=90)
     assert "would delete" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1, "--dry-run")
-    assert "its agent was asked to keep 1" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1)
+    assert "its agent will keep 1" in sandbox.call("checkpoints", "prune", "busy", "--keep", 1)
     asked = sandbox.state("busy").prune
     assert asked is not None
 

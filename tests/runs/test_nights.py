@@ -89,7 +89,7 @@ def test_three_nights_by_the_same_line_of_which_the_second_was_cut_off(sandbox: 
     gate.touch()  # holds the training up in its third epoch
     cut_off = sandbox.start(*line)
     eventually(lambda: nights(sandbox) == 2 and len(sandbox.state("nightly").epochs) == 2, within_s=90)
-    assert "a night of nightly is under way" in sandbox.call(*line, code=11)
+    assert "a nightly run of nightly is under way" in sandbox.call(*line, code=11)
     cut_off.send_signal(signal.SIGKILL)
     cut_off.communicate()
     sandbox.call("chaos", "nightly", "--no-notice")

@@ -1,4 +1,4 @@
-"""Style and script of the page, and the policy that lets these two in and nothing else."""
+"""The page's style and script, and a policy that allows these two and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a drawing: what each instant was, and which instance was there, in which zone."""
+"""A run as a drawing: what each moment was spent on, and which instance was there, in which zone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stretch = tuple[datetime, datetime]
 
 @dataclass(frozen=True)
 class Scale:
-    """From moments to units of the drawing."""
+    """Converts times to units of the drawing."""
 
     start: datetime
     end: datetime
@@ -29,7 +29,7 @@ class Scale:
 
 
 def chart(state: RunState, now: datetime) -> Markup:
-    """One row for the run, one for commits and notices, one for overlap, and one per zone and capacity type."""
+    """One row for the run, one for commits and notices, one for overlap, and one for each zone and capacity type."""
     scale = Scale(state.created_at, account_end(state, now))
     lanes = _lanes(state, scale.end)
     drawn = list(lanes.items())[:LANES_MAX]
@@ -51,7 +51,7 @@ def chart(state: RunState, now: datetime) -> Markup:
 
 
 def overlaps(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """When more than one instance was there."""
+    """The times with more than one instance."""
     found: list[Stretch] = []
     latest: datetime | None = None
     for start, end in sorted(stretches):
@@ -72,14 +72,14 @@ def _lanes(state: RunState, end: datetime) -> dict[tuple[str, str], list[Stretch
 
 
 def _there(launch: Launch, end: datetime) -> Stretch | None:
-    """From when to when the instance was billed."""
+    """The time for which the instance was billed; None before the meter runs."""
     if launch.billed_from is None:
         return None
     return launch.billed_from, launch.gone.ended_at if launch.gone is not None else end
 
 
 def _bars(scale: Scale, row: int, stretches: Iterable[tuple[datetime, datetime, str]]) -> Markup:
-    """What is too narrow to be seen is drawn once per unit and kind, so that the file stays small."""
+    """Bars too narrow to see are drawn once for each unit and kind, so that the file stays small."""
     drawn: list[Markup] = []
     seen: set[tuple[int, str]] = set()
     for start, end, class_ in stretches:
@@ -99,7 +99,7 @@ def _marks(state: RunState, scale: Scale) -> Markup:
 
 
 def _axis(scale: Scale, y: float) -> Markup:
-    """Time since the run's creation, at each quarter; the text of each ends there, so that the last one is whole."""
+    """Time since the run's creation, at each quarter. Each text ends there, so that the last one is not cut off."""
     whole = scale.end - scale.start
     quarters = (label(LEFT + WIDTH * n / 4, y, short_duration(whole * n / 4), "end") for n in range(1, 5))
     return join(label(LEFT, y, "0"), *quarters)

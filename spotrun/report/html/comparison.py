@@ -22,8 +22,8 @@ NAME_MAX = 32
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
     """
-    The runs in the order given, the last `RUNS_MAX` of them; ratios are to the first that was given. `with_trend`:
-    they are of one name, the oldest first.
+    The last `RUNS_MAX` runs in the given order; ratios are to the first of all. `with_trend`: the runs have one name,
+    oldest first.
     """
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
@@ -47,7 +47,7 @@ def _trend(summaries: Sequence[RunSummary]) -> Markup:
 
 
 def _costs(runs: Sequence[Compared]) -> Markup:
-    """Two bars a run: what was paid, by kind of capacity, and what all on demand would have cost."""
+    """Two bars for each run: what was paid, by capacity type, and what all on demand would have cost."""
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []
@@ -74,7 +74,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
 
 
 def _times(runs: Sequence[Compared]) -> Markup:
-    """A bar a run: training, and downtime by its causes."""
+    """A bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
     for number, run in enumerate(runs):
@@ -99,7 +99,7 @@ def _name(run: Compared, y: float) -> Markup:
 
 
 def _table(runs: Sequence[Compared]) -> Markup:
-    """A row a run, which its heads sort."""
+    """A row for each run; the column heads sort them."""
     names = ("run", "state", "epochs", "ratio to the first", "cost per epoch", *listings.COSTS, *listings.OTHERS)
     heads = [head(name if name in ("run", "state") else element("button", name, type="button")) for name in names]
     return table("Runs", heads, [_row(run) for run in runs])

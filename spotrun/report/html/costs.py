@@ -1,4 +1,4 @@
-"""Dollars and downtime as drawings: per epoch, as they accrued, and by cause."""
+"""Drawings of dollars, for each epoch and as they added up, and of downtime by cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES_MAX = 20
 
 
 def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
-    """A bar per epoch, of spot, on-demand and storage with its requests and egress; the last `BARS_MAX` epochs."""
+    """A bar for each of the last `BARS_MAX` epochs: spot, on-demand, and storage with its requests and egress."""
     shown = epochs[-BARS_MAX:]
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = WIDTH / max(len(shown), 1)
@@ -30,7 +30,7 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
 
 
 def _every(epochs: int) -> int:
-    """Of so many epochs each how-manieth has room for its number."""
+    """The interval of epochs that have room for their number."""
     return 1 + epochs // NAMES_MAX
 
 
@@ -80,7 +80,7 @@ def _line(amounts: list[float], most: float, class_: str) -> Markup:
 
 
 def downtime(summary: RunSummary) -> Markup:
-    """A step per cause, each where the one before ended; the last one is the sum."""
+    """A bar for each cause, beginning where the previous one ended; the last one is the sum."""
     total = summary.total
     whole = total.downtime.total_seconds() or 1.0
     rows, before = [], 0.0

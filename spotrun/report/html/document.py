@@ -1,4 +1,4 @@
-"""A whole page: one file with its style and script in it, which loads nothing from anywhere."""
+"""A whole page: one file that contains its style and script, and loads nothing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from spotrun.simulation.plan import Plan
 
 LEFT, WIDTH, ROW = 250, 730, 26
 CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
-"""Class of the mark, what it means, and the field of a forecast."""
+"""The class of a mark, its meaning, and the field of a forecast."""
 
 Cells = Callable[[Plan, Forecast], list[str]]
 
@@ -28,7 +28,7 @@ def forecast_page(plan: Plan, name: str) -> str:
         element("p", f"{plan.forecasts[0].lifetimes} simulated lifetimes a line. Nothing was rented."),
         section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
         section(
-            "When it is done, and what it stands still for",
+            "When it is done, and why it stands still",
             _downtime(plan.forecasts),
             _table("Times", time_columns(plan), plan, time_cells),
         ),
@@ -43,7 +43,7 @@ def _named(forecast: Forecast) -> str:
 
 
 def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
-    """A line each from P5 to P95 of the cost with P50 marked, all to one scale that begins at zero."""
+    """A line for each forecast from P5 to P95 of the cost, with P50 marked, all on one scale from zero."""
     most = max(each.cost_p95_usd for each in forecasts) or 1.0
     rows = []
     for number, each in enumerate(forecasts):
@@ -63,7 +63,7 @@ def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
 
 
 def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
-    """A bar each of the mean downtime, by cause."""
+    """A bar for each forecast with the mean downtime by cause."""
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
     for number, each in enumerate(forecasts):

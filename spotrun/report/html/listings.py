@@ -1,4 +1,4 @@
-"""The tables of the page: epochs, attempts, events. Epochs and attempts are named as the terminal names them."""
+"""The tables of the page: epochs, attempts, interruptions and events, named as on the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 
 ROWS_MAX = 500
-"""Of each table, the newest: the file must stay small enough to be mailed."""
+"""The newest rows of each table: the file must stay small enough to mail."""
 COSTS = ("cost", "spot", "on-demand", "storage", "requests", "egress", "all on demand")
 OTHERS = (
     *("saved", "wall", "training", *(str(kind) for kind in DOWNTIME), "interruptions", "steps redone"),
@@ -27,7 +27,7 @@ OTHERS = (
 
 
 def epochs(summary: RunSummary) -> Markup:
-    """A row per epoch; `data-value` of a cell is the exact figure."""
+    """A row for each epoch. A cell's `data-value` is the exact figure."""
     rows = [_account(str(e.epoch + 1), e) for e in summary.epochs[-ROWS_MAX:] if e.epoch is not None]
     feet = [_account("unfinished", summary.unfinished), _account("total", summary.total)]
     heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS)]
@@ -54,7 +54,7 @@ def glance(summary: RunSummary) -> Markup:
 
 
 def interruptions(summary: RunSummary) -> Markup:
-    """What each of them cost; where the terminal breaks a head into lines, this one does not."""
+    """What each interruption cost. Unlike on the terminal, a head is one line."""
     found = summary.interruptions
     rows = []
     for each in found[-ROWS_MAX:]:
@@ -92,7 +92,7 @@ def _account(name: str, a: Account) -> Markup:
 
 
 def account_cells(a: Account) -> list[Markup]:
-    """The figures of `COSTS` and `OTHERS`."""
+    """The figures named in `COSTS` and `OTHERS`."""
     money = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.egress_usd, a.counterfactual_usd)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     return [

@@ -1,4 +1,4 @@
-"""The only place where text becomes markup: whatever a caller did not build here is escaped."""
+"""The only place where text becomes markup: everything that was not built here is escaped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Content = Markup | str
 
 
 def literal(content: Content) -> str:
-    """Markup as it is; a text with control and direction characters made visible, and then escaped."""
+    """Markup as it is; text escaped, with control and direction characters made visible."""
     return content.text if isinstance(content, Markup) else escape(shown(content, TEXT_MAX), quote=True)
 
 
@@ -31,8 +31,7 @@ def join(*parts: Content) -> Markup:
 
 def element(name: str, *content: Content, **attributes: object) -> Markup:
     """
-    `<name attributes>content</name>`. In the names of attributes `_` stands for `-`; a trailing one is dropped
-    (`class_`).
+    `<name attributes>content</name>`. `_` in an attribute's name becomes `-`; a trailing one is dropped (`class_`).
     """
     written = "".join(f' {_dashed(key)}="{_quoted(value)}"' for key, value in attributes.items())
     return Markup(f"<{name}{written}>{join(*content).text}</{name}>")
@@ -51,7 +50,7 @@ def section(title: str, *content: Content) -> Markup:
 
 
 def picture(label: str, height: float, *content: Content) -> Markup:
-    """A drawing 1000 units wide that says what it shows; on a narrow screen it scrolls by itself."""
+    """A drawing 1000 units wide, with its content as a label; on a narrow screen it scrolls alone."""
     drawing = element("svg", *content, viewBox=f"0 0 1000 {height:g}", role="img", aria_label=label)
     return element("div", drawing, class_="wide", tabindex="0", role="region", aria_label=label)
 
@@ -66,12 +65,12 @@ def label(x: float, y: float, text: str, anchor: str = "start") -> Markup:
 
 
 def baseline(left: float, right: float, y: float) -> Markup:
-    """The line that a drawing's amounts stand on."""
+    """The zero line of a drawing."""
     return element("line", x1=f"{left:g}", x2=f"{right:g}", y1=f"{y:g}", y2=f"{y:g}", class_="axis")
 
 
 def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Class of a mark and what it means."""
+    """Explains marks: the class and the meaning of each."""
     swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
     return element("ul", *(element("li", one) for one in swatch), class_="legend")
 

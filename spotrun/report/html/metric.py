@@ -1,4 +1,4 @@
-"""A metric of the training over the dollars that it took: what one more point of it costs."""
+"""A metric of the training over the dollars paid: what an improvement costs."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from spotrun.run.state import RunState
 LEFT, WIDTH, HEIGHT = 110, 860, 220
 POINTS_MAX = 1000
 Point = tuple[float, float]
-"""Dollars, and the value."""
+"""Dollars paid, and the metric's value."""
 
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     """
-    The metric after each epoch of the history that survives, over all that was paid by then.
+    The metric after each surviving epoch, over all dollars paid by then.
 
     Raises:
-        SpecInvalid: no epoch has told it; names those that are known.
+        SpecInvalid: no epoch has logged it; the message names the known metrics.
     """
     told = [(epoch.at, epoch.event.metrics[metric]) for epoch in state.epochs if metric in epoch.event.metrics]
     if not told:
         known = sorted({name for epoch in state.epochs for name in epoch.event.metrics})
         nearest = get_close_matches(metric, known, 1)
         advice = f"did you mean {nearest[0]}?" if nearest else f"this run has {', '.join(known) or 'none yet'}"
-        raise SpecInvalid(f"--metric: no epoch has told of {plain(metric, 60)!r}", hint=plain(advice))
+        raise SpecInvalid(f"--metric: no epoch has logged {plain(metric, 60)!r}", hint=plain(advice))
     bills = bills_at(state, now, [at for at, _ in told])
     return [(float(bill.cost_usd), value) for bill, (_, value) in zip(bills, told, strict=True)]
 
 
 def over_dollars(metric: str, found: list[Point]) -> Markup:
-    """A line from epoch to epoch, the newest `POINTS_MAX` of them; the smallest and the largest value are written."""
+    """A line through the newest `POINTS_MAX` epochs, labelled with the smallest and the largest value."""
     shown = found[-POINTS_MAX:]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)

@@ -21,10 +21,10 @@ POINTS = 200
 
 def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str | None = None) -> str:
     """
-    The report of a run as of `now`, from its fold and its ledger; with `metric` drawn over dollars.
+    The report of a run at `now`, from its state and its ledger entries. With `metric`, it is drawn over dollars.
 
     Raises:
-        SpecInvalid: no epoch has told of that metric.
+        SpecInvalid: no epoch has logged that metric.
     """
     summary = summarise(state, now)
     prices = " (simulated prices)" if summary.simulated else ""

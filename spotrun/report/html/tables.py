@@ -1,4 +1,4 @@
-"""Tables of the pages. `data-value` of a cell is its exact figure; buttons for heads sort by them."""
+"""Tables of the pages. A cell's `data-value` is its exact figure, by which the buttons in the heads sort."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def figure(text: str, value: object) -> Markup:
 
 
 def optional_figure(text: str, value: object) -> Markup:
-    """What may be unknown; that sorts below every figure."""
+    """A figure that may be unknown; unknown sorts below every figure."""
     return figure(text, "-Infinity" if value is None else value)
 
 
