@@ -141,7 +141,7 @@ def test_a_metric_that_no_epoch_told_is_refused_with_those_that_are_known():
     with pytest.raises(SpecInvalid) as caught:
         report_page(history, "val_los")
     assert caught.value.hint == "did you mean val_loss?"
-    with pytest.raises(SpecInvalid, match="no epoch has told"):
+    with pytest.raises(SpecInvalid, match="no epoch has logged"):
         report_page(stormy(), "val_loss")
 
 
