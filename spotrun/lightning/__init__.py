@@ -1,14 +1,13 @@
 """
-Exact resume for any Lightning script.
+Exact resume for any Lightning script: Lightning behind the port of spotrun/training/framework.py.
 
-Under a spotrun agent the callback is there by itself (an entry point, see factory.py). Who wants to see it in the
-script:
+Under a spotrun agent Lightning adds the callback by itself (an entry point, see factory.py). A script may also add it:
 
     from spotrun.lightning import SpotrunCallback
     trainer = Trainer(callbacks=[SpotrunCallback()])
 
-It does nothing where no agent is, and is not doubled where the entry point adds one too. Importing this package is
-free.
+Without an agent the callback does nothing. If the entry point adds one too, only the first acts. Importing this
+package costs nothing.
 """
 
 from __future__ import annotations

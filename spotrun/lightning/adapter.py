@@ -12,30 +12,33 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, loaders, names, position
+from spotrun.lightning.connectors import averaging, names
 from spotrun.lightning.connectors import state as trainer_state
+from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
-from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, Stage, State
+from spotrun.lightning.connectors.position import Position
+from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 
 
-class LightningFramework:
+class LightningFramework(Position, Loaders):
     """One Trainer. `loss` is what its newest batch gave; the callback sets it."""
 
     def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
+        super().__init__(trainer)
         self._rest: State = {}
         self._place: Place
         self.name = names.package(trainer)
         self.version = names.version(trainer)
         self.rank: int = trainer.global_rank
         self.ranks: int = trainer.world_size
+        self.module: nn.Module = trainer.lightning_module
         self.loss: Any = None
 
     @cached_property
     def _loops(self) -> Loops:
-        """Not before `problems` has looked for the names that it uses."""
+        """Made on first use: `problems` has then looked for the names that it needs."""
         return Loops(self._trainer)
 
     @property
@@ -50,11 +53,6 @@ class LightningFramework:
     # --- what is trained
 
     @property
-    def module(self) -> nn.Module:
-        module: nn.Module = self._trainer.lightning_module
-        return module
-
-    @property
     def optimizers(self) -> Sequence[Optimizer]:
         optimizers: Sequence[Optimizer] = self._trainer.optimizers
         return optimizers
@@ -65,7 +63,7 @@ class LightningFramework:
 
     @property
     def averages(self) -> Sequence[nn.Module]:
-        """Those that callbacks keep in attributes."""
+        """Callbacks keep them in attributes."""
         kept = (value for callback in self._trainer.callbacks for value in vars(callback).values())
         return [value for value in kept if isinstance(value, AveragedModel)]
 
@@ -78,63 +76,20 @@ class LightningFramework:
     def loggers(self) -> Sequence[Any]:
         return list(self._trainer.loggers) if self._trainer.is_global_zero else []
 
-    # --- where it is
-
-    @property
-    def epoch(self) -> int:
-        return position.epoch(self._trainer)
-
-    @property
-    def batch(self) -> int:
-        return position.batches_done(self._trainer)
-
-    @property
-    def batches(self) -> int:
-        return position.batches(self._trainer)
-
-    @property
-    def epochs(self) -> int:
-        epochs: int | None = self._trainer.max_epochs
-        return epochs if epochs and epochs > 0 else 0
-
-    @property
-    def step(self) -> int:
-        step: int = self._trainer.global_step
-        return step
-
-    @property
-    def is_done(self) -> bool:
-        return position.is_done(self._trainer)
+    # --- where it is: see also Position
 
     def metrics(self) -> Mapping[str, Any]:
         return trainer_state.last_metrics(self._trainer)
 
     def log(self, figures: Mapping[str, float]) -> None:
         """
-        To the loggers and never through `self.log`: `callback_metrics`, which schedulers and early stopping read, have
-        to stay as they are.
+        Never through `self.log`: schedulers and early stopping read `callback_metrics`, which must stay as they are.
         """
         taken = self._trainer.logged_metrics
         metrics = {name: value for name, value in figures.items() if name not in taken}
         for logger in self._trainer.loggers:
-            logger.log_metrics(metrics=metrics, step=position.logged_step(self._trainer))
+            logger.log_metrics(metrics=metrics, step=self.logged_step)
             logger.save()
-
-    # --- its data
-
-    def loaders(self, stage: Stage) -> Sequence[Any]:
-        return (loaders.train_loaders if stage == "train" else loaders.validation_loaders)(self._trainer)
-
-    @property
-    def cycles(self) -> bool:
-        return loaders.mode(self._trainer) == "max_size_cycle"
-
-    @property
-    def pass_begins_at(self) -> tuple[int, int]:
-        return position.next_position(self._trainer)
-
-    def restart_pass(self) -> None:
-        loaders.restart(self._trainer)
 
     # --- its state
 
@@ -155,7 +110,7 @@ class LightningFramework:
     def load(self, state: State, rest: State, place: Place, optimizers: OptimizerStates) -> None:
         """In `Callback.setup`."""
         self._rest, self._place = rest, place
-        self._trainer.num_sanity_val_steps = 0  # it was run before the first step, and counts nothing
+        self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
         if trainer_state.others_load_it(self._trainer):
             trainer_state.load(self._trainer, state | {OPTIMIZERS: optimizers.take()})
         else:
@@ -182,9 +137,9 @@ class LightningFramework:
     # --- its loop
 
     def open(self, hooks: Hooks) -> None:
-        loaders.exchange(self._trainer, hooks.exact)
+        self.exchange_loaders(hooks.exact)
         self._loops.open(hooks)
 
     def close(self) -> None:
         self._loops.close()
-        loaders.exchange_no_more(self._trainer)
+        self.exchange_loaders_no_more()

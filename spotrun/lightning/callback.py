@@ -1,4 +1,4 @@
-"""The callback that makes a training survive: Lightning's hooks, handed on to a `Fit`."""
+"""The callback that makes a training survive: it hands Lightning's hooks on to a `Fit`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from spotrun.training.fit import Fit
 
 class SpotrunCallback:
     """
-    Snapshots, exact resume and exact data position for the one fit() that runs under a spotrun agent; elsewhere
-    nothing.
+    Snapshots, exact resume and exact data position for the one fit() of a process under a spotrun agent. Without an
+    agent it does nothing.
 
-    Mixed with the Callback of the Lightning package in use (see factory.py). Only the first of several in a Trainer
-    acts.
+    factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, the first acts.
     """
 
     _fit: Fit | None = None

@@ -1,9 +1,10 @@
 """
-Checkpoints of ours as files that Lightning and torch read, and Lightning's files before a run may begin from them.
+Writes our checkpoints as files that Lightning and torch read, and checks Lightning's files before a run begins from
+them.
 
-A file holds plain values and tensors only, so that `torch.load(weights_only=True)` reads it. What Lightning itself
-never reads (the exact data position, running metrics) stays behind: a training that goes on from such a file is
-Lightning's own resume, not spotrun's.
+A file holds plain values and tensors only, so that `torch.load(weights_only=True)` reads it. It lacks what Lightning
+itself never reads (the exact data position, running metrics): a training that begins from such a file is Lightning's
+own resume, not spotrun's.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
 OURS = "spotrun"
-"""The key of what only our callback reads."""
+"""The key of the part that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of itself. `epoch` counts from 0."""
+    """What a file says about itself. `epoch` counts from 0."""
 
     step: int
     epoch: int
@@ -44,8 +45,8 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
     Write a checkpoint's image as a Lightning checkpoint, whole or not at all.
 
     Raises:
-        CheckpointDamaged: the image is none.
-        SpotrunError: the state holds what no such file can, or the file cannot be written.
+        CheckpointDamaged: this is no image.
+        SpotrunError: the state holds something that such a file cannot hold, or the file cannot be written.
     """
     state, _ = read_image(image)
     state.pop(OURS, None)
@@ -63,10 +64,10 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
 
 def read_facts(path: Path) -> Facts:
     """
-    What a Lightning checkpoint is of; nothing in it is executed, and no tensor of it is read.
+    The facts of a Lightning checkpoint. Nothing in the file is executed, and no tensor is read.
 
     Raises:
-        SpecInvalid: it is none, or holds more than plain values and tensors.
+        SpecInvalid: the file is no Lightning checkpoint, or holds more than plain values and tensors.
     """
     state = _load(path)
     if not isinstance(state, dict) or "state_dict" not in state or VERSION not in state:
@@ -104,9 +105,9 @@ def _load(path: Path) -> Any:
 
 def _plain(value: Any) -> Any:
     """
-    The same tree, of what `weights_only` lets in, with tensors of their own memory.
+    The same tree, made of values that `weights_only` accepts, with copies of all tensors.
 
-    Paths become texts, arrays tensors, frozen sets sets.
+    Paths become texts, arrays become tensors, frozen sets become sets.
     """
     if isinstance(value, Tensor):
         return value.clone()

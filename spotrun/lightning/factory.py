@@ -1,7 +1,7 @@
 """
-What Lightning calls for every Trainer that is built (the `callbacks_factory` entry points in pyproject.toml).
+The `callbacks_factory` entry points of pyproject.toml, which Lightning calls for every Trainer that is built.
 
-Elsewhere than under an agent this costs one look at the environment.
+Without an agent this costs one look at the environment.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def _callbacks(package: str) -> list[Any]:
 
 def callback_class() -> type[SpotrunCallback]:
     """
-    The public class: a Callback of each Lightning package that the script has imported, or that is installed if it
-    has none.
+    The public class: a Callback of each Lightning package that the script has imported, else of one that is
+    installed.
     """
     imported = tuple(package for package in PACKAGES if package in sys.modules)
     return _class_for(imported or (_installed(),))

@@ -1,9 +1,9 @@
 """
 What a training did, batch by batch, for `spotrun verify-resume` (see spotrun/exactness/trace.py).
 
-A second callback beside SpotrunCallback, there only where the environment names a file for it (trace_file.py). Where
-the environment lists steps to hold at, the trainer stands still after each, once, until it is killed there: so a kill
-hits the step that was meant, on a fast and on a slow machine.
+A second callback beside SpotrunCallback, added only if the environment names a file for it (trace_file.py). The
+environment may also list steps to hold at: the trainer stands still after each of them, once, until it is killed. So a
+kill hits the intended step on a fast and on a slow machine.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
 from spotrun.training.data import data_order
 
 SLOW_STEPS = 40
-"""So many steps before a hold last `SLOW_STEP_S` at least: a checkpoint has to become durable in between."""
+"""This many steps before a hold take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable in between."""
 SLOW_STEP_S = 0.05
 
 
 class TraceCallback:
     """
-    Writes the trace. Mixed with the Callback of the Lightning package in use (see factory.py), behind SpotrunCallback.
+    Writes the trace. factory.py mixes it with the Callback of the Lightning package in use, behind SpotrunCallback.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 _LONG = 100
-"""A list of so many whole numbers is one leaf: the state of Python's generator has 625."""
+"""A list of this many whole numbers or more is one leaf: the state of Python's generator has 625."""
 
 
 def _leaf_digest(leaf: Any) -> str:
@@ -146,7 +146,7 @@ def _leaf_digest(leaf: Any) -> str:
 
 
 def _stable(leaf: Any) -> str:
-    """What tells a value from another of its kind: no address, and no order that the hashes of this process made."""
+    """A text for a value that is the same in each process: without addresses, and without the order of a set."""
     if isinstance(leaf, float):
         return leaf.hex()
     if isinstance(leaf, set | frozenset):

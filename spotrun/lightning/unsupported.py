@@ -1,4 +1,4 @@
-"""What cannot be resumed exactly, said before the run starts."""
+"""Which Trainers spotrun cannot resume exactly, found before training starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
-    """Any callback of these names, by class name so that both Lightning packages are meant."""
+    """The Trainer has a callback of one of these class names, of either Lightning package."""
     return lambda trainer: any(cls.__name__ in names for cb in trainer.callbacks for cls in type(cb).__mro__)
 
 

@@ -1,1 +1,1 @@
-"""One training under an agent, whatever framework runs its loop."""
+"""One training under an agent, for any framework: snapshots, exact resume, exact order of the data."""

@@ -1,8 +1,8 @@
 """
-Snapshots around a validation, which may last.
+Snapshots around a validation, which may take long.
 
-A snapshot that is wanted before a validation is taken at once. One that is wanted within it holds the state before it,
-which was kept for that; a run that is resumed from either does the whole validation.
+A snapshot that is wanted before a validation is taken at once. One that is wanted during it holds the state from before
+it, which is kept for that. A training that resumes from either does the whole validation.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spotrun.training.snapshots import KEY, Snapshots
 @dataclass(frozen=True)
 class _Before:
     """
-    The state before a validation. Weights are the living ones: validation does not change them, which `norms`
-    verifies.
+    The state before a validation. Its weights are the living ones, as a validation does not change them; `norms` shows
+    whether that is true.
     """
 
     place: Place
@@ -32,12 +32,12 @@ class _Before:
     norms: list[Tensor]
 
     def still_holds(self, module: Any) -> bool:
-        """False where an averaging callback has swapped the weights for the validation."""
+        """False if an averaging callback has swapped the weights for the validation."""
         return all(bool((a == b).all()) for a, b in zip(self.norms, tensors.norms(module.parameters()), strict=True))
 
 
 class DueValidation:
-    """The validation of one training that is due or runs, if there is one."""
+    """The validation that is due or runs, if there is one."""
 
     def __init__(self, framework: Framework, agent: Agent, ranks: Ranks, snapshots: Snapshots) -> None:
         self._framework = framework
@@ -48,7 +48,7 @@ class DueValidation:
 
     def comes(self, place: Place) -> None:
         self._snapshots.take_if_wanted(place)
-        if self._ranks.size == 1:  # several would have to meet within the validation
+        if self._ranks.size == 1:  # several ranks would have to meet during the validation
             self._before = self._keep(place)
 
     def _keep(self, place: Place) -> _Before:

@@ -1,7 +1,7 @@
 """
-What the run has cost so far, where people already look: as metrics of every logger of the training.
+What the run has cost so far, as metrics of every logger of the training, where people already look.
 
-They go to the loggers directly: metrics that schedulers and early stopping read have to be the same bits in an
+The figures go to the loggers directly. Metrics that schedulers and early stopping read must be the same bits in an
 interrupted training as in a straight one, and dollars are not.
 """
 
@@ -13,7 +13,7 @@ from spotrun.trainer_link import Figures
 from spotrun.training.framework import Framework
 
 LAST_WAIT_S = 1.0
-"""System time that the end of training waits for what the agent says of the last epoch."""
+"""For how long, in system time, the end of training waits for the figures of the last epoch."""
 
 
 class FiguresBox:

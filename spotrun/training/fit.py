@@ -10,12 +10,12 @@ What happens when (epoch and batch count from 0; a *boundary* is a moment betwee
                        resumes from it validates first
     within validation  the same snapshot, of the state before it, as soon as it is wanted
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
-    next backward      what of that snapshot only optimizers write to was copied meanwhile: the agent is told of it
+    next backward      the rest of that snapshot, to which only optimizers write, is copied by now: tell the agent
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
     training's end     the final snapshot, then Finished
 
-A snapshot after an epoch's last batch waits for the epoch's end, so the end is run once in every history. So does
-the one at the very end of training, which is the final one.
+A snapshot after an epoch's last batch waits for the epoch's end, so that every history runs the end once. So does the
+final snapshot at the end of training.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Fit:
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
         self._own: State = self._resumed["ranks"][ranks.rank] if self._resumed else {}
-        # What the user seeded decides too, so that --seed 2 is another training.
+        # The script's own seed decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, framework.seed)
         if state is None and start_file.VARIABLE in os.environ:
             framework.load_file(os.environ[start_file.VARIABLE])
@@ -97,17 +97,17 @@ class Fit:
         return cls(framework, agent, ranks, resume, memory)
 
     def _read(self, memory: Memory) -> State:
-        """The state, all of it there but for what optimizers keep."""
+        """The state. All of it has arrived, except for what optimizers keep."""
         image: Any = memory.image
         state: State
         state, meta = read_image(image, memory.need)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = tensors.owned(state[KEY])
-        if len(state[KEY]["ranks"]) != self._ranks.size:
+        if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
             unsupported.reject(
                 self._agent,
-                f"the checkpoint is of {len(state[KEY]['ranks'])} processes, and the Trainer has {self._ranks.size}",
-                f"Trainer(devices={len(state[KEY]['ranks'])}), as before",
+                f"the checkpoint is of {saved} processes, and this training has {self._ranks.size}",
+                f"train with {saved} processes (devices={saved}), as before",
             )
         if changed := machine.differences(meta, machine.facts() | {"lightning": self._framework.version}):
             print(
@@ -121,14 +121,14 @@ class Fit:
         assert self._resumed is not None
         self._snapshots.resumed_at(state[STEP])
         self._optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory)
-        # Weights are copied into the model, but optimizers and callbacks may keep what they are given.
+        # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = memory.keep({key: value for key, value in state.items() if key != WEIGHTS})
         place = Place(**self._resumed["place"])
         self._framework.load({**state, **kept}, self._resumed, place, self._optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
     def close(self) -> None:
-        if self._finished:  # what the script does next is then the same after any history
+        if self._finished:  # so that the rest of the script is the same after any history
             seeds.seed_process(seeds.derive(self._seed, "run ends"))
         self._agent.end()
         self._framework.close()
@@ -157,7 +157,7 @@ class Fit:
         if self._resumed is not None:
             self._agent.want_arenas(self._resumed_bytes)
         else:
-            self._size_bytes()  # rejects what cannot be saved, before the first step
+            self._size_bytes()  # ends a training whose state cannot be saved, before its first step
         self._resumed = None
 
     def _size_bytes(self) -> int:
@@ -211,11 +211,11 @@ class Fit:
 
     def optimizer_steps(self) -> None:
         self._complete_optimizers()
-        self._snapshots.settle()  # a batch that gave no loss had no backward
+        self._snapshots.settle()  # a batch without a loss has no backward
 
     def batch_ends(self, *, boundary: bool, validation_due: bool) -> None:
         self._complete_optimizers()
-        self._snapshots.settle()  # an optimizer that wrote without any hook was seen
+        self._snapshots.settle()  # sees an optimizer that wrote without calling a hook
         last = self._framework.batch == self._framework.batches
         self._reporter.progress("train", always=last or not self._trained)
         self._trained = True
@@ -226,7 +226,7 @@ class Fit:
 
     def step_ends(self) -> None:
         self._validation.is_over()
-        if not self._agent.arenas_asked:  # only now optimizers have their state
+        if not self._agent.arenas_asked:  # optimizers have their state only now
             self._agent.want_arenas(self._size_bytes())
         self._snapshots.take_if_wanted(self._here())
 
@@ -246,7 +246,7 @@ class Fit:
             self._snapshots.take_if_wanted(Place(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
-        """The final snapshot, once; also for a training that was resumed after its end and had nothing left to do."""
+        """Take the final snapshot, once; also if training resumed after its end and had nothing left to do."""
         if self._finished:
             return
         self._finished = True
@@ -258,7 +258,7 @@ class Fit:
         self._agent.end()
 
     def fail(self) -> None:
-        """The script raised: tell the agent the exact step, as a step that fails twice ends the run."""
+        """The script raised: tell the agent the exact step. If the same step fails twice, the run ends."""
         self._snapshots.settle()
         self._reporter.progress("train", always=True)
 

@@ -1,9 +1,9 @@
 """
-The memory of a checkpoint that a trainer resumes from: most of it is looked at and given back, and what optimizers and
-callbacks keep stays where it lies.
+The memory of a checkpoint that a trainer resumes from. The trainer copies from most of it and gives that back; what
+optimizers and callbacks keep stays where it lies.
 
-New memory is the dearest part of a restore. To touch a page for the first time takes several times as long as to copy
-into it, and on a virtual machine whose host has yet to find that page, many times.
+New memory is the most expensive part of a restore. Touching a page for the first time takes several times as long as
+copying into it, and many times as long on a virtual machine whose host has yet to find that page.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from spotrun.trainer_link import LinkClosed
 from spotrun.training.tensors import mapped, owned, tensors_of
 
 KEPT_FROM_BYTES = 64 << 10
-"""A smaller tensor is copied: it would hold pages that are given back otherwise."""
+"""A smaller tensor is copied, as it would keep whole pages from being given back."""
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which the module mmap does not name. An older kernel does nothing."""
+"""MADV_POPULATE_READ of Linux 5.14, for which the module mmap has no name. An older kernel does nothing."""
 _MAPPED_BYTES = 4 << 20
 _MAPPING_PAUSE_S = 1e-4
-"""Another thread that asks for memory waits until a call is done, and for calls that follow at once, 4 ms and more."""
+"""Another thread that asks for memory waits for a call to end; if calls follow at once, it waits 4 ms and more."""
 _madvise = ctypes.CDLL(None, use_errno=True).madvise  # mmap.madvise keeps the interpreter from other threads
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -41,7 +41,7 @@ Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class Memory(Protocol):
-    """`image` is for reading: what is written to it changes nothing."""
+    """`image` is for reading: writing to it changes nothing."""
 
     image: Bytes
 
@@ -57,14 +57,14 @@ class Memory(Protocol):
         """Wait for the tensors of `tree`, which are views into `image`."""
 
     def keep(self, tree: Any) -> Any:
-        """The same, with tensors of their own, once they are there."""
+        """The same tree with tensors that may be kept, once they are there."""
 
     def let_go(self) -> None:
-        """Nothing more is kept. What was not goes when the last view into it does."""
+        """Nothing more will be kept. The memory of the rest is given back with the last view into it."""
 
 
 class Received:
-    """An image of that size that another process is going to send."""
+    """An image that another process is going to send."""
 
     def __init__(self, size_bytes: int) -> None:
         self.image: Bytes = bytearray(size_bytes)
@@ -83,7 +83,7 @@ class Received:
 
 
 class Arrival:
-    """How many of an image's first bytes are there."""
+    """How many of an image's first bytes have arrived."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -96,7 +96,7 @@ class Arrival:
             self._changed.notify_all()
 
     def ends(self) -> None:
-        """Nobody is left to tell of more."""
+        """No more will arrive."""
         with self._changed:
             self._lost = True
             self._changed.notify_all()
@@ -111,10 +111,10 @@ class Arrival:
 
 class ImageMemory:
     """
-    The image behind `fd`, from `start` on, or its first `here_bytes` so far, which nobody but the agent that fetches it
-    may look at any more; closes the descriptor.
+    The image behind `fd`, from `start` on; only its first `here_bytes` may have arrived so far. Closes the descriptor.
+    Only the agent, which fetches the rest, may use that memory besides this object.
 
-    Large tensors that are kept are that memory itself. A process that is forked shares it with this one.
+    Large tensors that are kept are that memory itself. A forked process shares it with this one.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -126,8 +126,8 @@ class ImageMemory:
 
     def map_beside(self) -> None:
         """
-        Map all pages from another thread, as they come: the one that reads them would be held up at every sixteenth,
-        which is a third of what it takes to copy them.
+        Map all pages from another thread, as they arrive. Otherwise the reading thread would stop at every sixteenth
+        page, which costs a third of the time that copying takes.
         """
         memory = torch.frombuffer(self._private, dtype=torch.uint8)
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
@@ -188,7 +188,7 @@ def _pages_between(kept: Iterable[tuple[int, int]], size_bytes: int) -> Iterator
 
 
 def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
-    """In a thread: it takes a tenth of a second a GB. A forked child has no say: its parent may still be reading."""
+    """In a thread, as it takes 0.1 s a GB. A forked child does nothing: its parent may still be reading."""
     if os.getpid() == process:
         threading.Thread(target=_remove, args=(private, memory, spare), name="spotrun-give-back", daemon=True).start()
 
@@ -196,4 +196,4 @@ def _give_back(process: int, private: mmap.mmap, memory: Tensor, spare: list[tup
 def _remove(private: mmap.mmap, memory: Tensor, spare: list[tuple[int, int]]) -> None:
     _madvise(torch.frombuffer(private, dtype=torch.uint8).data_ptr(), len(private), mmap.MADV_DONTNEED)
     for start, size_bytes in spare:
-        _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # in vain: the memory is held, no harm
+        _madvise(memory.data_ptr() + start, size_bytes, mmap.MADV_REMOVE)  # may fail, and then memory stays held

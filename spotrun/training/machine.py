@@ -1,4 +1,4 @@
-"""What decides about the last bits of a float besides the training itself: the CPU, its threads, the libraries."""
+"""What else decides on the last bits of a float: the CPU, its threads, the libraries."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ NAMES = {
     "lightning": "lightning",
     "python": "python",
 }
-"""What of a snapshot's meta must be equal for a resumed run to be identical, and what a person calls it."""
+"""The entries of a snapshot's meta that must be equal for a resumed run to be identical, and their names."""
 
 
 def facts() -> Facts:
-    """Of this process, as they go into each snapshot's meta."""
+    """The facts of this process that each snapshot's meta holds."""
     return {
         "cpu": f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}",
         "threads": torch.get_num_threads(),
@@ -42,7 +42,7 @@ def _cpu_model() -> str:
 
 
 def differences(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """`CPU (A, then B)` for each of NAMES in which two snapshots' metas differ; what one of them lacks is equal."""
+    """`CPU (A, then B)` for each of NAMES in which two metas differ. An entry that one of them lacks is equal."""
     return [
         f"{name} ({before[key]}, then {now[key]})"
         for key, name in NAMES.items()

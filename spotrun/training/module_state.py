@@ -1,4 +1,4 @@
-"""What modules hold and `state_dict()` leaves out."""
+"""What a module holds and its `state_dict()` leaves out."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _metrics(parts: Parts) -> list[tuple[str, Any]]:
 
 
 def _is_metric(kind: type) -> bool:
-    if kind not in _METRICS:  # asked of each part of a model, at each snapshot
+    if kind not in _METRICS:  # called for each part of a model at each snapshot
         bases = kind.__mro__
         _METRICS[kind] = any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in bases)
     return _METRICS[kind]

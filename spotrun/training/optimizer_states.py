@@ -1,8 +1,8 @@
 """
-What a checkpoint holds for the optimizers, which may still be on its way when training begins.
+What a checkpoint holds for the optimizers, which may arrive after training has begun.
 
-It is half of a checkpoint or more, and nothing needs it before the first step: forward and backward are computed
-while it comes. Nobody can see an optimizer without it, as whoever looks waits.
+It is half of a checkpoint or more, and nothing needs it before the first step: the first forward and backward are
+computed while it arrives. Nobody sees an optimizer without its state, as looking at the state waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 class OptimizerStates:
     """
-    `views` has the state of each optimizer as torch saves it, of tensors that lie in `memory`. It is the last that is
+    `views` has the state of each optimizer as torch saves it. Its tensors lie in `memory`, and are the last that are
     taken from there.
     """
 
@@ -30,7 +30,7 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State]]] = []
 
     def take(self) -> Sequence[State]:
-        """Once they are there, and once only."""
+        """The states, once they have arrived. May be called once."""
         assert self._views is not None
         states: Sequence[State] = self._memory.keep(self._views)
         self._views = None
@@ -39,8 +39,8 @@ class OptimizerStates:
 
     def load(self, optimizers: Sequence[Optimizer], load: Callable[[Sequence[State]], None]) -> None:
         """
-        Give them to `optimizers` by `load`, a strategy's way to do that. Those of torch get their groups now, and the
-        rest when it is looked at; of others it is not known what they would make of that.
+        Give the states to `optimizers` by `load`, the framework's way to do that. Optimizers of torch get their groups
+        now and the rest when something looks at it. Others get everything now, as nobody knows what they do with less.
         """
         assert self._views is not None
         if not all(map(_can_wait, optimizers)):
@@ -52,17 +52,17 @@ class OptimizerStates:
             optimizer.state = _Awaited(optimizer, self.arrive)  # type: ignore[assignment]
 
     def arrive(self) -> None:
-        """From here on the optimizers have all that they had."""
+        """From here on the optimizers have their whole state."""
         if not self._waiting:
             return
         states = self.take()
         waiting, self._waiting = self._waiting, []
-        for (optimizer, groups), saved in zip(waiting, states, strict=False):  # as Lightning does
+        for (optimizer, groups), saved in zip(waiting, states, strict=False):  # as Lightning pairs them
             _complete(optimizer, groups, saved)
 
 
 def _can_wait(optimizer: Optimizer) -> bool:
-    """Its own class decides nothing about what is loaded, and no hook is called for that."""
+    """Neither its own class nor a hook has a say in what is loaded."""
     kind = type(optimizer)
     of_torch = kind.load_state_dict is Optimizer.load_state_dict and kind.__setstate__.__module__.startswith("torch.")
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks
@@ -75,8 +75,8 @@ def _copied(group: State) -> State:
 
 def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) -> None:
     """
-    What is saved is of the groups that were loaded. Those of now stay, down to the objects: somebody may hold one, or
-    have set its rate, or have added another.
+    `saved` belongs to the groups that were loaded. The present groups stay the same objects: the script may hold one,
+    may have set its rate, or may have added another.
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
@@ -85,7 +85,7 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
 
 
 class _Awaited(MutableMapping[Any, Any]):
-    """The state of an optimizer that has yet to come: `arrive` puts the true one in its place."""
+    """Stands for the state of an optimizer until it arrives: `arrive` puts the true one in its place."""
 
     def __init__(self, optimizer: Optimizer, arrive: Callable[[], None]) -> None:
         self._optimizer = optimizer
@@ -111,7 +111,7 @@ class _Awaited(MutableMapping[Any, Any]):
     def __len__(self) -> int:
         return len(self._true())
 
-    # Of a defaultdict these three differ from what the mixin makes of the above.
+    # A defaultdict does these three in another way than the mixin, which would use the above.
 
     def __contains__(self, key: object) -> bool:
         return key in self._true()
@@ -123,5 +123,5 @@ class _Awaited(MutableMapping[Any, Any]):
         return self._true().pop(key, *default)
 
     def __reduce__(self) -> Any:
-        """A copy is one of the true state."""
+        """A copy is a copy of the true state."""
         return self._true().__reduce__()

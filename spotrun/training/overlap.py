@@ -2,10 +2,10 @@
 Which tensors of a snapshot may be copied while training goes on, and the proof that nobody wrote to them meanwhile.
 
 Between two steps of an optimizer nothing else writes to what it owns: its parameters and its state. That is true of
-nearly every script, and believed of none. Each tensor counts the writes to it (`Tensor._version`), and the count is
-compared before a snapshot counts as taken; writes through `.data` are not counted, so the first snapshot of an attempt
-and every 32nd are copied at once, and compared with the living tensors later. Where a script does write, all further
-snapshots are copied while training waits.
+nearly every script, and checked for each. Each tensor counts the writes to it (`Tensor._version`), and a snapshot
+counts as taken only if the counts have not changed. Writes through `.data` are not counted, so the first snapshot of an
+attempt and every 32nd are copied at once, and compared with the living tensors later. If a script does write, training
+waits while any further snapshot is copied.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spotrun.checkpoint.staging import Staged
 from spotrun.training.framework import Framework
 
 FROM_BYTES = 8 << 20
-"""So much less is copied in less than a millisecond: what it takes to do so later costs as much."""
+"""Less than this is copied within a millisecond; copying it later would cost as much."""
 PIECE_FROM_BYTES = 64 << 10
 PROBE_EVERY = 32
 
 
 class Overlap:
-    """Of one training. Manual optimisation is left alone: its script decides when optimizers write."""
+    """Of one training. Without `steps_optimizers` nothing overlaps: the script decides when optimizers write."""
 
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
@@ -35,7 +35,7 @@ class Overlap:
         self._snapshots = 0
 
     def pieces(self, plan: ImagePlan) -> list[Piece]:
-        """Those of `plan` that only optimizers write to; none where waiting for a copy of them is as quick."""
+        """Those of `plan` that only optimizers write to; none if waiting for a copy of them is as quick."""
         if not self._allowed:
             return []
         large = [piece for piece in plan.pieces if piece.size_bytes >= PIECE_FROM_BYTES]
@@ -44,13 +44,13 @@ class Overlap:
         return found if sum(piece.size_bytes for piece in found) >= FROM_BYTES else []
 
     def watch(self, later: Sequence[Piece]) -> Watch:
-        """From now on, with `later` in a snapshot that begins."""
+        """Over `later`, from now on, for a snapshot that begins."""
         probes = self._snapshots % PROBE_EVERY == 0
         self._snapshots += bool(later)
         return Watch(later, probes=probes)
 
     def give_up(self) -> None:
-        """Somebody writes between steps."""
+        """The script writes between steps."""
         self._allowed = False
         print(
             "spotrun: something writes to weights between optimizer steps; from here on training waits while a "
@@ -68,7 +68,7 @@ class Watch:
         self._versions = [(piece.tensor, piece.tensor._version) for piece in pieces]
 
     def sees_writes(self, staged: Staged) -> bool:
-        """Since this was made; of what `.data` hides only where it probes."""
+        """Since this was made. Only a watch that probes sees writes through `.data`."""
         counted = any(tensor._version != version for tensor, version in self._versions)
         return counted or (self.probes and staged.changed())
 
@@ -83,10 +83,10 @@ def _owned(optimizers: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _is_watched(tensor: Tensor) -> bool:
-    """It lies as it is, or on a device that copies by itself; and it counts who writes to it."""
+    """It lies in memory as it is, or on a device that copies by itself; and it counts writes."""
     return (tensor.is_cuda or is_plain(tensor)) and not tensor.is_inference()
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:
-    """Where its memory is, and how many numbers it is of."""
+    """Where its memory is, and how many numbers it has."""
     return tensor.data_ptr(), tensor.numel()

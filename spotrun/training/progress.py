@@ -1,4 +1,4 @@
-"""What the agent is told about a training besides its snapshots: progress, and epochs that ended."""
+"""Tells the agent about progress and about epochs that ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class ProgressReporter:
-    """Reports on one training, and not more often than anybody can read."""
+    """Reports on one training, no more often than a person can read."""
 
     def __init__(self, framework: Framework, agent: Agent) -> None:
         self._framework = framework

@@ -1,8 +1,8 @@
 """
 The processes of one training (DDP on one machine). Rank 0 alone talks to the agent; the others follow it.
 
-They meet in a gloo group of their own, on the training thread and at the same places of the loops, so all take the
-same snapshot after the same step. A lone process meets nobody and pays nothing.
+They meet in a gloo group of their own, on the training thread and at the same places of the loop, so that all take the
+same snapshot after the same step. A lone process does not communicate.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ranks:
         return mine
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value on rank 0; on the others nothing."""
+        """Every rank's value on rank 0; an empty list on the others."""
         if self._group is None:
             return [value]
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
@@ -71,7 +71,7 @@ class Ranks:
 
 
 class Follower:
-    """In the place of a session on all ranks but 0: nobody listens, and nothing is wanted."""
+    """Replaces a session on all ranks but 0: nobody listens, and nothing is wanted."""
 
     def __init__(self) -> None:
         self.snapshot_wanted = threading.Event()

@@ -1,7 +1,7 @@
 """
 Random numbers as a function of place: the seed of the run, the epoch, the batch, the sample.
 
-Nothing has to be saved then, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first
+So nothing has to be saved, and nothing can drift (docs/decisions/002-order-of-samples.md). Each seed is the first
 8 bytes of BLAKE2b over the parts.
 """
 
@@ -28,7 +28,7 @@ def seed_process(seed: int) -> None:
 
 
 def seed_cpu(seed: int) -> None:
-    """As `seed_process` without the accelerators; for data loading, once per sample."""
+    """Like `seed_process`, without the accelerators; for data loading, once per sample."""
     torch.default_generator.manual_seed(seed)
     _seed_others(seed)
 

@@ -43,14 +43,14 @@ AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
 """
-Loop counters, metrics and callbacks' states grow a little; an arena may hold that much more than the first snapshot.
+An arena may hold this much more than the first snapshot, as counters, metrics and callbacks' states grow a little.
 """
 
 T = TypeVar("T")
 
 
 class Agent(Protocol):
-    """What a run needs of a session; `Session` documents it, and ranks that follow have a silent one."""
+    """What a fit needs of a session. `Session` documents it; ranks other than 0 have a silent `Follower`."""
 
     snapshot_wanted: threading.Event
     drain_wanted: threading.Event
@@ -78,11 +78,11 @@ class Agent(Protocol):
 
 
 class Session:
-    """One trainer process's link, arenas and wishes of the agent. Begin with `begin`."""
+    """One trainer process's link and arenas, and what its agent wants. Begin with `begin`."""
 
     def __init__(self, link: TrainerLink) -> None:
         self._link = link
-        # Data loading workers outlive a killed trainer by seconds; the agent is to see the end of the trainer at once.
+        # Data loading workers outlive a killed trainer by seconds, and the agent must see the trainer's end at once.
         os.register_at_fork(after_in_child=link.leave_to_parent)
         self._stager = Stager()
         self._asked_bytes = 0
@@ -96,8 +96,8 @@ class Session:
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Say hello and wait for what to resume from, however long the agent takes to find it. What it has yet to fetch
-        is waited for where it is needed.
+        Say hello and wait for the checkpoint to resume from, however long the agent takes to find it. What the agent
+        has yet to fetch is waited for later, when it is needed.
 
         Raises:
             LinkClosed: the agent is gone.
@@ -113,12 +113,12 @@ class Session:
         listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
         listener.start()
         if memory is not None:
-            memory.map_beside()  # not before the other thread has its stack, for which it would have to wait
+            memory.map_beside()  # only now: the listener would have to wait for the memory of its stack
         atexit.register(self._leave, os.getpid(), listener)
         return resume, memory
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
-        """At exit: a thread that computes while the interpreter is taken down under it aborts the process."""
+        """At exit: end the threads, as one that computes while the interpreter shuts down aborts the process."""
         if os.getpid() != process:
             return
         self._over.set()
@@ -136,7 +136,7 @@ class Session:
             self._take(message, fds)
 
     def tell(self, message: Message) -> bool:
-        """False when the agent is gone, which is not the training's concern."""
+        """False if the agent is gone; training goes on without it."""
         if self.closed.is_set():
             return False
         try:
@@ -146,15 +146,15 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """The training is over: from now on the agent may go, and the process lives on."""
+        """The training is over: from now on the process outlives the agent."""
         self._over.set()
 
     # --- arenas
 
     def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
         """
-        A free arena can take `plan`. Where none is large enough the agent is asked for larger ones, once; who waits
-        lets it know.
+        A free arena can take `plan`. If none is large enough, ask the agent for larger ones, once. If this call waits,
+        it tells the agent so.
         """
         if plan.size_bytes > self._stager.size_bytes:
             self.want_arenas(plan.size_bytes)
@@ -163,7 +163,7 @@ class Session:
         return not self.closed.is_set() and self._stager.wait(plan.size_bytes, wait_s)
 
     def any_room(self) -> bool:
-        """An arena is free; whether it is large enough is another question."""
+        """An arena is free; it may be too small."""
         return self._stager.ready()
 
     @property
@@ -185,7 +185,7 @@ class Session:
         return self._stager.aside(work, tensors)
 
     def unstage(self, staged: Staged) -> None:
-        """The agent was not told of it and never will be."""
+        """Free the arena of a snapshot of which the agent was never told."""
         self._stager.free(staged.arena)
 
     # --- the reading thread
@@ -222,7 +222,7 @@ class Session:
             case Figures() as figures:
                 self.figures.put(figures)
             case _:
-                pass  # Committed is for people who watch
+                pass  # Committed is not for trainers
 
 
 _claimed_by: int | None = None
@@ -230,7 +230,7 @@ _claimed_by: int | None = None
 
 def claim() -> Session | None:
     """
-    The session of this process, for the first fit() in it; None where no agent is.
+    The session of this process, for its first fit(); None if there is no agent.
 
     Raises:
         SecondFit: the process has had its fit().
@@ -246,4 +246,4 @@ def claim() -> Session | None:
 
 
 class SecondFit(Exception):
-    """One process trains once under an agent: a second fit() could not be told from the first when it is resumed."""
+    """One process trains once under an agent: a resume could not tell a second fit() from the first."""

@@ -1,7 +1,7 @@
 """
-Snapshots of a training: when one is due, what is in it, and the way into an arena.
+Snapshots of a training: when one is due, what it holds, and how it gets into an arena.
 
-A snapshot is the framework's own checkpoint plus what that forgets, under the key "spotrun".
+A snapshot is the framework's own checkpoint, and under the key "spotrun" what that leaves out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
 LAST_ARENA_WAIT_S = 600.0
-"""System time that the last snapshot waits for room, which may be most of an upload away."""
+"""For how long, in system time, the last snapshot waits for room: most of an upload may have to end first."""
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
@@ -40,7 +40,7 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 @dataclass(frozen=True)
 class _Pending:
-    """A snapshot that the agent was not told of yet."""
+    """A snapshot of which the agent was not told yet."""
 
     taken: SnapshotTaken
     staged: Staged
@@ -50,12 +50,12 @@ class _Pending:
     step_before: int
 
     def begin(self) -> None:
-        """What is left for the thread that copies: first to copy, then to see whether the numbers are sound."""
+        """Begin what is left for the thread that copies: the copy, then the look whether all numbers are finite."""
         self.staged.begin()
         self.finite.begin()
 
     def done(self) -> bool:
-        """It can be told of without a wait. One that probes is compared as late as may be."""
+        """The agent can be told without a wait. A snapshot that probes is compared as late as possible."""
         return self.staged.done() and self.finite.done() and not self.watch.probes
 
 
@@ -98,7 +98,7 @@ class Snapshots:
         self._step = step
 
     def wanted(self) -> bool:
-        """On rank 0; the others never want one."""
+        """Only on rank 0; the others never want one."""
         if self._agent.closed.is_set():
             return False
         return self._agent.drain_wanted.is_set() or self._agent.snapshot_wanted.is_set() or self._interval_is_over()
@@ -109,7 +109,8 @@ class Snapshots:
 
     def take_if_wanted(self, place: Place, state: State | None = None) -> None:
         """
-        Take a wanted snapshot if an arena is free; else it stays wanted. When draining, wait, and never return.
+        Take a wanted snapshot if an arena is free; otherwise it stays wanted. When draining, wait for an arena, and
+        never return.
 
         All ranks do what rank 0 decides.
         """
@@ -131,7 +132,7 @@ class Snapshots:
         """
         Take a snapshot now, unless no arena is free within `wait_s`.
 
-        In mid-epoch a part of it may be copied while the next step is computed; `settle` ends that.
+        Within an epoch a part of it may be copied while the next step is computed; `settle` ends that.
         """
         self.settle()
         started = time.perf_counter()
@@ -157,12 +158,12 @@ class Snapshots:
             self.settle()
 
     def batch_begins(self) -> None:
-        """The model is about to compute: what is left of a snapshot is copied meanwhile."""
+        """The model is about to compute: copy what is left of a snapshot meanwhile."""
         if self._pending is not None:
             self._pending.begin()
 
     def _told(self, arena: int, plan: ImagePlan, place: Place, *, final: bool) -> SnapshotTaken:
-        """What the agent is to know of it, but for what shows only when it is whole."""
+        """What the agent is told, except for what only the finished snapshot shows."""
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
@@ -178,10 +179,10 @@ class Snapshots:
 
     def settle(self, *, wait: bool = True) -> None:
         """
-        See to it that the newest snapshot is whole, and tell the agent of it.
+        Finish the newest snapshot, and tell the agent of it.
 
-        Called with `wait` before optimizers write again. If somebody else has written, that snapshot never was, and
-        another one is wanted.
+        Called with `wait` before optimizers write again. If the script has written meanwhile, that snapshot is thrown
+        away, and another one is wanted.
         """
         coming = self._pending
         if coming is None or not (wait or coming.done()):
@@ -245,6 +246,6 @@ class Snapshots:
 
 
 def _stand_still() -> NoReturn:
-    """Do no step any more; the agent ends the process group."""
+    """Do no further step; the agent ends the process group."""
     while True:
         threading.Event().wait(3600)

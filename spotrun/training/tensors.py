@@ -30,7 +30,7 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """All that a tree holds."""
+    """All tensors of a tree."""
     found: list[Tensor] = []
     mapped(value, found.append)
     return found
@@ -38,7 +38,7 @@ def tensors_of(value: Any) -> list[Tensor]:
 
 @torch.no_grad()
 def norms(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The 2-norms of all that are floating-point, in one pass: NaN and infinity show in them. One tensor a device."""
+    """The 2-norms of all floating-point tensors, in which NaN and infinity show; one tensor per device and type."""
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter in parameters:
         if parameter.dtype is torch.float64:

@@ -1,4 +1,4 @@
-"""What cannot be resumed exactly, said to the agent and to the user."""
+"""Ends a training that cannot be resumed exactly, and tells the agent and the user why."""
 
 from __future__ import annotations
 

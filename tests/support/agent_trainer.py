@@ -1,5 +1,6 @@
 """
-A trainer without torch: it speaks the link as Lightning's callback does, and its whole state is a step counter.
+A trainer without torch: it speaks the link as spotrun/training does, and its whole state is a step counter. Tests of
+the agent start it dozens of times, so it must start fast; toy_framework.py is a trainer that trains.
 
     python agent_trainer.py '{"steps": 40, "epoch_steps": 20, "step_s": 0.02, …}'
 

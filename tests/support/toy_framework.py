@@ -1,9 +1,8 @@
 """
 A second framework, whole in this file: a plain torch loop, and how it answers `Framework` and calls `Hooks`.
 
-It trains as the jobs of tests/support/trainings say, with their data and their trace, and without Lightning. So what
-holds for it is owed to spotrun/training alone. agent_trainer.py is something else: it needs no torch and starts in
-a moment, and plays the trainer where a test is about the agent.
+It trains the jobs of tests/support/trainings with their data and their trace, and without Lightning. agent_trainer.py
+stays a trainer of its own: tests of the agent start it dozens of times as a process, and it must not import torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """
 What averaging callbacks forget.
 
-StochasticWeightAveraging saves its average, but sets itself up at the start of an epoch only: a run resumed within
-one would do without its schedule until the next, and count its averages from 0. The callback is set up here instead,
-as it was.
+StochasticWeightAveraging saves its average, but sets itself up only when an epoch starts. After a resume within an
+epoch it would have no schedule until the next one, and would count its averages from 0. This module sets the callback
+up as it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _dump(trainer: Any, callback: Any) -> State | None:
 
 
 def _dump_normalizing(trainer: Any, callback: Any) -> State:
-    """Of the additional last epoch, which trains nothing but the statistics of batch normalization."""
+    """Of the additional last epoch, which only updates the statistics of batch normalization."""
     names = {module: name for name, module in trainer.lightning_module.named_modules()}
     return {
         "accumulate_grad_batches": callback._accumulate_grad_batches,
@@ -75,7 +75,7 @@ def _set_up(trainer: Any, callback: Any, state: State) -> None:
     )
     scheduler.load_state_dict(state["scheduler"])
     for group, before in zip(optimizer.param_groups, groups, strict=True):
-        group.update(before)  # a scheduler that is made does a step
+        group.update(before)  # making a scheduler does a step
     trainer.lr_scheduler_configs[:] = [_config_class(trainer)(scheduler)]
     callback._swa_scheduler = scheduler
     callback._average_model = callback._average_model.to(callback._device or module.device)
@@ -94,7 +94,7 @@ def _set_up_normalizing(trainer: Any, callback: Any, state: State) -> None:
 
 
 def callbacks(trainer: Any) -> list[Any]:
-    """By class name, so that both Lightning packages are meant."""
+    """By class name, so that it finds those of both Lightning packages."""
     return [
         callback
         for callback in trainer.callbacks

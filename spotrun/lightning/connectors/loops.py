@@ -1,8 +1,7 @@
 """
 Hooks of the training loops that come after all others.
 
-Lightning has no public hook for that. So functions of ours are put around methods of the loop *objects* of the one
-Trainer that runs.
+Lightning has no public hook for that. So this module wraps methods of the loop *objects* of the one Trainer that runs.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Loops:
         self._tapped = []
 
     def loaded_at(self) -> dict[str, int]:
-        """The epochs in which the present loaders were made."""
+        """For each stage, the epoch in which the present loaders were made."""
         epochs = {
             "train": self._fit._last_train_dl_reload_epoch,
             "validate": self._epoch.val_loop._last_val_dl_reload_epoch,
@@ -57,7 +56,7 @@ class Loops:
         return {stage: int(epoch) for stage, epoch in epochs.items() if epoch != float("-inf")}
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
-        """In `Callback.setup`: until `enter`, loaders are made as if it were these epochs (see `loaded_at`)."""
+        """In `Callback.setup`: until `enter`, make loaders as if these were the epochs that run (see `loaded_at`)."""
         self._loaded_at = epochs
 
     def _make_loaders(self, stage: Stage, original: Callable[[], None]) -> None:
@@ -72,9 +71,9 @@ class Loops:
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
-        Before the loops run (on_fit_start): keep them from ending at once where a last validation is still due.
+        Before the loops run (on_fit_start): keep them from ending at once if a last validation is still due.
 
-        `done` looks at max_steps and should_stop first; both get their true values back before anything acts on them.
+        `done` looks at max_steps and should_stop first. Both get their true values back before anything acts on them.
         """
         self._entering = {
             "validation_due": validation_due,
@@ -94,8 +93,8 @@ class Loops:
                 loop.reset_restart_stage()
 
     def _forget_restart(self) -> None:
-        # `restarting` would step the plateau schedulers of the resumed epoch not at all, and would skip or repeat a
-        # validation: Lightning cannot know where in a step its own checkpoints were written. Ours lie between steps.
+        # While `restarting`, Lightning does not step the plateau schedulers of the resumed epoch, and skips or repeats
+        # a validation: it cannot know where in a step its own checkpoints were written. Ours lie between steps.
         self._fit._restarting = False
         self._epoch._restarting = False
         self._epoch.val_loop.restarting = False
@@ -111,7 +110,7 @@ class Loops:
             self._trainer.should_stop = entering["should_stop"]
             self._epoch.max_steps = entering["max_steps"]
             if entering["validation_due"]:
-                return  # its batch was trained before; on_advance_end validates
+                return  # the batch was trained before the snapshot; on_advance_end validates
         self._hooks.batch_begins()
         original(fetcher)
 

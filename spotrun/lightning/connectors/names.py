@@ -1,4 +1,4 @@
-"""The private names, and whether this Lightning has them."""
+"""The private names of Lightning that spotrun uses, and whether this version has them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _has(root: object, name: str) -> bool:
     owner, _, last = name.rpartition(".")
     try:
         holder = operator.attrgetter(owner)(root) if owner else root
-        inspect.getattr_static(holder, last)  # `done` cannot be asked before the run
+        inspect.getattr_static(holder, last)  # reading `done` would fail before the run
     except AttributeError:
         return False
     return True

@@ -5,50 +5,58 @@ from __future__ import annotations
 from typing import Any
 
 
-def epoch(trainer: Any) -> int:
-    """The epoch that runs, from 0; after its end, the next one."""
-    return int(trainer.fit_loop.epoch_progress.current.processed)
+class Position:
+    """See `Framework` for what each of these means."""
 
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
 
-def batches_done(trainer: Any) -> int:
-    """Batches of this epoch that were trained on."""
-    return int(trainer.fit_loop.epoch_loop.batch_progress.current.ready)
+    @property
+    def epoch(self) -> int:
+        return int(self._trainer.fit_loop.epoch_progress.current.processed)
 
+    @property
+    def batch(self) -> int:
+        return int(self._trainer.fit_loop.epoch_loop.batch_progress.current.ready)
 
-def batches(trainer: Any) -> int:
-    """Batches of a whole epoch, 0 where that is unknown."""
-    number = trainer.num_training_batches
-    return int(number) if number != float("inf") else 0
+    @property
+    def batches(self) -> int:
+        number = self._trainer.num_training_batches
+        return int(number) if number != float("inf") else 0
 
+    @property
+    def epochs(self) -> int:
+        return max(0, int(self._trainer.max_epochs or 0))
 
-def logged_step(trainer: Any) -> int:
-    """The step under which the metrics of the newest batch were logged."""
-    return max(0, int(trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
+    @property
+    def step(self) -> int:
+        return int(self._trainer.global_step)
+
+    @property
+    def logged_step(self) -> int:
+        """The step under which the metrics of the newest batch were logged."""
+        return max(0, int(self._trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._trainer.fit_loop.done)
+
+    @property
+    def pass_begins_at(self) -> tuple[int, int]:
+        """
+        The batch is not 0 only on the way into an epoch whose middle was restored. On a fresh start that may be the
+        user's own checkpoint, written inside a batch (`on_train_batch_end`), which Lightning counts as completed later.
+        """
+        epochs = self._trainer.fit_loop.epoch_progress
+        progress = self._trainer.fit_loop.epoch_loop.batch_progress
+        if not self._trainer.fit_loop.restarting or epochs.current.ready == epochs.current.processed:
+            return self.epoch, 0
+        inside_a_batch = progress.total.processed == progress.total.completed + 1
+        if inside_a_batch and progress.is_last_batch:
+            return self.epoch + 1, 0
+        return self.epoch, progress.current.completed + inside_a_batch
 
 
 def validates_by_the_clock(trainer: Any) -> bool:
     """`val_check_interval` is a time."""
     return trainer._val_check_time_interval is not None
-
-
-def is_done(trainer: Any) -> bool:
-    """Nothing is left to train."""
-    return bool(trainer.fit_loop.done)
-
-
-def next_position(trainer: Any) -> tuple[int, int]:
-    """
-    The epoch and the batch in it that a pass over the training data begins with.
-
-    Not (epoch, 0) only on the way into an epoch whose middle was restored. The user's own checkpoints, restored on
-    a fresh start, may have been written inside a batch (`on_train_batch_end`), which Lightning counts as completed
-    later.
-    """
-    epochs = trainer.fit_loop.epoch_progress
-    progress = trainer.fit_loop.epoch_loop.batch_progress
-    if not trainer.fit_loop.restarting or epochs.current.ready == epochs.current.processed:
-        return epoch(trainer), 0
-    inside_a_batch = progress.total.processed == progress.total.completed + 1
-    if inside_a_batch and progress.is_last_batch:
-        return epoch(trainer) + 1, 0
-    return epoch(trainer), progress.current.completed + inside_a_batch

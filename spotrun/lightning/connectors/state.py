@@ -1,4 +1,4 @@
-"""A Trainer's state as a tree and back: what Lightning saves, and the metrics that it forgets."""
+"""A Trainer's state as a tree and back: what Lightning saves, and the metrics that it does not save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spotrun.lightning.connectors.names import result_classes
 from spotrun.training.framework import OPTIMIZERS, State
 
 LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
-"""Is given the optimizers, and Lightning's way to load a state into each."""
+"""Called with the optimizers, and with a function that loads one state into each as Lightning does."""
 
 
 def dump(trainer: Any) -> State:
@@ -32,7 +32,7 @@ def load(trainer: Any, state: State) -> None:
 
 
 def load_optimizers_by(trainer: Any, load_optimizers: LoadOptimizers) -> None:
-    """In `Callback.setup`: let this fit() restore what optimizers keep by that, and by nothing else."""
+    """In `Callback.setup`: let this fit() restore the state of its optimizers by `load_optimizers` alone."""
     strategy = trainer.strategy
     original = strategy.load_optimizer_state_dict
 
@@ -44,7 +44,7 @@ def load_optimizers_by(trainer: Any, load_optimizers: LoadOptimizers) -> None:
 
 
 def others_load_it(trainer: Any) -> bool:
-    """Code that is not Lightning's own is given the whole state, or a strategy has its own way with optimizers."""
+    """A hook of the script wants the whole state, or the strategy restores optimizers in a way of its own."""
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
     if any(_has_hook(holder) for holder in holders if holder is not None):
         return True
@@ -73,7 +73,7 @@ def load_file(trainer: Any, path: str) -> None:
 
 
 def dump_metrics(trainer: Any) -> State:
-    """What was logged so far in this epoch, and the last known metrics: Lightning forgets both."""
+    """What was logged so far in this epoch, and the last known metrics: Lightning saves neither."""
     logger = trainer._logger_connector
     return {
         "callback": dict(logger._callback_metrics),
@@ -99,7 +99,7 @@ def load_metrics(trainer: Any, state: State) -> None:
 
 
 def last_metrics(trainer: Any) -> State:
-    """The callback metrics as they were last computed; the public property computes, which a bystander should not."""
+    """The callback metrics as they were last computed. The public property would compute them anew."""
     metrics: State = trainer._logger_connector._callback_metrics
     return metrics
 

@@ -1,10 +1,10 @@
 """
 The exact data position: order = f(seed, epoch), plus an integer.
 
-`exact_copy` makes a copy of a user's DataLoader that begins each epoch at any batch, without reading what comes
-before. The order of an epoch is drawn anew with generators seeded by (seed, epoch); each sample is read, and each
-batch collated, under generators seeded by its place. So neither workers, nor prefetching, nor what the training
-drew, nor a new process matters.
+`exact_copy` makes a copy of a user's DataLoader that begins an epoch at any batch without reading what comes before.
+Generators seeded by (seed, epoch) draw the order of an epoch. Generators seeded by the place of a sample or a batch are
+there when it is read or collated. So the result depends neither on workers and prefetching, nor on what the training
+drew, nor on the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.training.data.generators import OwnGenerators
 from spotrun.training.data.proxy import Proxy
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
-"""Where the pass that begins now begins: what names the pass ("train", epoch, …), and the first batch to give."""
+"""Where the pass that begins now begins: a key that names the pass ("train", epoch, …), and its first batch."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Keyed:
 
 
 class KeyedBatch(list[Any]):
-    """As Keyed, for loaders that hand a list to the dataset."""
+    """Like Keyed, for loaders that hand a list to the dataset."""
 
     seed: int
 
@@ -49,7 +49,7 @@ class KeyedBatch(list[Any]):
 
 @dataclass(frozen=True)
 class Read:
-    """What the dataset gave, on its way to the collate function, which is to draw from the same place."""
+    """Samples on their way to the collate function, which draws under generators of the same place."""
 
     samples: Any
     seed: int
@@ -87,7 +87,7 @@ class ExactDataset(Proxy):
         return samples
 
     def _own(self) -> OwnGenerators:
-        """Looked for at each batch: a dataset may make its generators when the first sample is read in a worker."""
+        """Searched at each batch, as a dataset may make its generators when a worker reads the first sample."""
         return generators.kept_by(dataset=self._inner)
 
 
@@ -110,7 +110,7 @@ def _seed(own: OwnGenerators, seed: int, place: object) -> None:
 
 class ExactOrder:
     """
-    In place of a (batch) sampler: the same indices in an order that is a function of seed and epoch, from any batch
+    Replaces a (batch) sampler: gives the same indices in an order that is a function of seed and epoch, from any batch
     on.
     """
 
@@ -141,7 +141,7 @@ class ExactOrder:
         return sum(map(len, self._order[:batches])) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
-        """What the sampler gave for one batch of the current pass; the trace of `verify-resume` tells it."""
+        """What the sampler gave for one batch of the current pass, for the trace of `verify-resume`."""
         return self._order[batch]
 
     def _draw(self, key: tuple[object, ...]) -> list[Any]:
@@ -161,21 +161,21 @@ class ExactOrder:
 
 
 def order_generators(loader: object) -> OwnGenerators:
-    """Those that decide about the order of the data, and about the seeds of workers."""
+    """The generators that decide on the order of the data and on the seeds of workers."""
     if not isinstance(loader, DataLoader):
         return generators.kept_by(loader=loader)
     return generators.kept_by(sampler=loader.sampler, batch_sampler=loader.batch_sampler, loader=loader.generator)
 
 
 def _untouched() -> Any:
-    """In the main process, loading must not move the training's generators; a worker has nothing else to draw for."""
+    """In the main process loading must not move the training's generators. A worker draws for nothing else."""
     return nullcontext() if get_worker_info() is not None else seeds.kept()
 
 
 def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position) -> DataLoader[Any]:
     """
-    A copy of `loader`, which reads a map-style dataset and has a length, with an exact position. The user's loader
-    stays as it is. The order is the same on every rank, whose sampler then takes its share; the samples' seeds are not.
+    A copy of `loader` with an exact position. `loader` reads a map-style dataset and has a length; it stays as it is.
+    The order is the same on every rank, whose sampler takes its share of it. The seeds of samples differ by rank.
     """
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
@@ -188,7 +188,7 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
 
 
 def changed(loader: DataLoader[Any], changes: dict[str, Any]) -> DataLoader[Any]:
-    """A copy of `loader` with other attributes, which its own `__setattr__` forbids."""
+    """A copy of `loader` with other attributes, which the `__setattr__` of a DataLoader would reject."""
     loader = copy.copy(loader)
     for name, value in changes.items():
         object.__setattr__(loader, name, value)

@@ -1,8 +1,8 @@
 """
 Generators that objects of the script keep for themselves: an augmentation's, a sampler's, a model's.
 
-What they gave before depends on the whole history of their process. So they are seeded by place as the global ones
-are; who wants to share one between two objects may, as it is the place that decides.
+What such a generator gives depends on the whole history of its process. So each is seeded by place, as the global ones
+are. Two objects may share one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG = 64
 
 
 def kept_by(**roots: object) -> OwnGenerators:
-    """Those that these objects keep in attributes, and in attributes of what is there; without the global ones."""
+    """Those in attributes of these objects, and of the objects there, `DEPTH` levels deep; without the global ones."""
     found: OwnGenerators = {}
     seen: set[int] = set()
     level: list[tuple[str, object]] = list(roots.items())

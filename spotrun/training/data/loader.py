@@ -151,7 +151,7 @@ class ExactLoader:
 
 
 class _Pass(Iterator[Any]):
-    """One pass, which knows whether it has ended."""
+    """One pass over a loader; it knows whether it has ended."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -172,8 +172,8 @@ class _Pass(Iterator[Any]):
 
 class _StreamPass(_Pass):
     """
-    Each batch is read under generators seeded by its number, which leaves those of the training alone, and `states`
-    has the state of `holder` after each of the last batches.
+    Reads each batch under generators seeded by the batch's number, and leaves those of the training alone. `states` has
+    the state of `holder` after each of the last batches.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -200,7 +200,7 @@ class _StreamPass(_Pass):
 
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:
-    """Of those that a framework was given here."""
+    """The exact loaders behind those proxies among `loaders`."""
     return [loader.exact for loader in loaders if type(loader) is LoaderProxy]
 
 

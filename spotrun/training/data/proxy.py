@@ -1,4 +1,4 @@
-"""Standing in for another object, so that the code around it need not know."""
+"""A stand-in for another object that the code around it cannot tell from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 class Proxy:
     """
-    Stands in for an object: everything but what the subclass defines is the object's own, `isinstance` included.
+    Stands in for `inner`: what the subclass does not define is that object's own, `isinstance` included.
 
     Setting an attribute sets it on the object.
     """

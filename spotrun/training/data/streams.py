@@ -1,8 +1,8 @@
 """
 Data without an index: an IterableDataset, or any other iterable of batches.
 
-What it draws, it draws under generators seeded by the place, so a pass that is begun again gives the same. A position
-in it is reached by its own `state_dict`, where it has one, else by reading again what comes before.
+A stream draws under generators seeded by the place, so a pass that begins again gives the same. To reach a position,
+training loads the stream's own `state_dict`; if it has none, training reads again what comes before.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SeededStream(Proxy):
 
 
 class SeededStatefulStream(SeededStream):
-    """As SeededStream, of a dataset that has a state: the number of samples given becomes part of it."""
+    """A SeededStream of a dataset that has a state: the number of samples given becomes part of that state."""
 
     _resumed: dict[str, Any] | None = None
 
@@ -91,8 +91,8 @@ class SeededStatefulStream(SeededStream):
 @dataclass(frozen=True)
 class Stream:
     """
-    A loader to iterate over, and where its state is: `inside` a pass, and `between` two of them. None: it has none
-    there, and a pass is entered by reading its beginning again.
+    A loader to iterate over, and the objects that hold its state `inside` a pass and `between` two passes. None: there
+    is no state, and training enters a pass by reading its beginning again.
     """
 
     loader: Any
@@ -116,5 +116,5 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
 
 
 def state_of(holder: Any) -> Any:
-    """A copy: what a dataset hands out may be the list that it goes on with."""
+    """A deep copy: a dataset may hand out the very list that it goes on changing."""
     return copy.deepcopy(holder.state_dict())

@@ -1,4 +1,4 @@
-"""The training and validation data of one run: its loaders exchanged for exact ones, and where they begin."""
+"""The training and validation data of one training: exact loaders instead of its own, and where they begin."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TrainingData:
         return exact_loaders(self._framework.loaders("train"))
 
     def _validation_streams(self) -> list[ExactLoader]:
-        """Of the streams among the validation loaders; the others have no state."""
+        """The streams among the validation loaders; the others have no state."""
         return exact_loaders(self._framework.loaders("validate"))
 
     def check(self) -> None:
@@ -94,8 +94,8 @@ class TrainingData:
 
     def begin_here(self) -> None:
         """
-        A framework may begin the loaders before it has restored its place (Lightning does for scripts that read
-        `estimated_stepping_batches` in configure_optimizers, Lightning#20550): begin again, at the right place.
+        Begin the loaders again if they began elsewhere: a framework may begin them before it has restored its place.
+        (Lightning does if a script reads `estimated_stepping_batches` in configure_optimizers, Lightning#20550.)
         """
         here = self._framework.pass_begins_at
         if any(one.begun is None or (one.begun.epoch, one.begun.batch) != here for one in self._train_loaders()):
@@ -104,7 +104,7 @@ class TrainingData:
         self._resume_validation()
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, list[Any]]:
-        """What the loaders need to begin after that place, besides its numbers. Not asked for within a validation."""
+        """What the loaders need to begin after that place, besides its numbers. Not to be called in a validation."""
         return {
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,

@@ -1,8 +1,8 @@
 """
-What a SummaryWriter was given and has not written yet.
+Flushes a SummaryWriter with all that it was given.
 
-`flush()` of tensorboardX flushes its files, and forgets the events that are still on their way through the queue of
-each file's thread. So a marker is sent after them: when it comes out of the queue, they are in the file.
+`flush()` of tensorboardX flushes the files, but not the events that are still in the queue of each file's thread. So
+`flush` here sends a marker after them: when the marker comes out of the queue, they are in the file.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _waiting: dict[int, threading.Event] = {}
 
 def flush(writer: Any) -> None:
     """
-    Everything that `writer`, a SummaryWriter of tensorboardX or torch, was given is in its files.
+    Bring everything that `writer`, a SummaryWriter of tensorboardX or torch, was given into its files.
 
     Raises:
-        SpotrunError: its thread takes nothing any more.
+        SpotrunError: the writer's thread has stopped.
     """
     if type(writer).__module__.startswith("tensorboardX."):
         for file_writer in (writer.all_writers or {}).values():
@@ -48,7 +48,7 @@ def _wait_for_queue(file_writer: Any) -> None:
 
 
 class _Marker:
-    """An event for the queue, which pickles what is put into it: it is made by `_arrive` where it comes out."""
+    """An event for the queue. The queue pickles it, so `_arrive` is called where it comes out."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -58,7 +58,7 @@ class _Marker:
 
 
 def _arrive(number: int) -> Any:
-    """On the thread that writes the file, which has written all that came before. It writes an empty event too."""
+    """Called on the thread that writes the file, when it has written all that came before. Writes an empty event."""
     if number in _waiting:
         _waiting[number].set()
     return importlib.import_module("tensorboardX.proto.event_pb2").Event()

@@ -1,9 +1,9 @@
 """
-The run of an MLFlowLogger on a server or in a database: gone on with, and no step in it twice.
+The MLflow run of an MLFlowLogger on a server or in a database: a resumed training continues it, with no step twice.
 
-What is there does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is there
-already. The training that is done again gives the same numbers: of each metric nothing is logged up to the last step
-that the run has of it. One whose steps do not grow cannot be told apart that way.
+What a server holds does not travel with a checkpoint and is not taken back, so what was logged after the snapshot is
+there already. The steps that are trained again give the same numbers. So the logger leaves out each metric up to the
+last step that the MLflow run has of it. This cannot work for a metric whose steps do not grow.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from spotrun.training.log_files import mlflow_files
 from spotrun.training.log_files.text_logs import Loggers, State
 
 TAG = "spotrun.run"
-"""Names the run that began it."""
+"""The tag that names the spotrun run which began an MLflow run."""
 _STRANGE = re.compile(r"[^a-zA-Z0-9_/. -]+")
-"""What MLFlowLogger leaves out of the names of metrics."""
+"""Characters that MLFlowLogger removes from the names of metrics."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Those of this process whose store is no folder."""
+    """Those whose store is no folder."""
     return [each for each in mlflow_files.of_mlflow(loggers) if mlflow_files.store_folder(each) is None]
 
 
 def dump(loggers: Loggers) -> list[State]:
-    """The run of each logger; what was logged before is on its way no more."""
+    """The run of each logger, when all that was logged has been sent."""
     return [_dump(logger) for logger in _ours(loggers)]
 
 
@@ -40,7 +40,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, if it did."""
+    """On a fresh start: continue the MLflow run that the same spotrun run began before, if it did."""
     for index, logger in enumerate(_ours(loggers)):
         mark = f"{run_uid}/{index}"
         before = logger.experiment.search_runs([logger.experiment_id], f"tags.`{TAG}` = '{mark}'", max_results=1)
@@ -51,7 +51,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """In `Callback.setup`, when Lightning has begun a new run: the saved one instead."""
+    """When the logger has begun a new MLflow run: continue the saved one instead."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _go_on_in(logger, logger.experiment.get_run(state["run"]))
 
@@ -72,7 +72,7 @@ def _is_new(logger: Any) -> bool:
 
 
 def _leave_out(logger: Any, last_steps: Mapping[str, int]) -> None:
-    """From now on the logger logs of each metric what is past its last step."""
+    """From now on the logger logs a metric only past its last step."""
     log = logger.log_metrics
 
     def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:

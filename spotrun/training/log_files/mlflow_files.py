@@ -1,7 +1,7 @@
 """
-The run of an MLFlowLogger with a file store as part of a snapshot: its metrics, parameters and tags, not its artifacts.
+The MLflow run of an MLFlowLogger with a file store as part of a snapshot: metrics, parameters and tags, no artifacts.
 
-A resumed training goes on in the same MLflow run, with what its files held when the snapshot was taken, also on a
+A resumed training continues the same MLflow run, with what its files held when the snapshot was taken, also on a
 machine that never had them. Layout: EXPERIMENT_ID/meta.yaml and EXPERIMENT_ID/RUN_ID/{meta.yaml,metrics,params,tags}
 (https://mlflow.org/docs/latest/self-hosting/architecture/backend-store).
 """
@@ -19,16 +19,16 @@ from spotrun.training.log_files.text_logs import Loggers, State
 FOLDERS = ("metrics", "params", "tags")
 PRIVATE_NAMES = ("_experiment_id", "_log_batch_kwargs", "_prefix", "_run_id", "_tracking_uri")
 MARK = "tags/spotrun.run"
-"""The uid of the run that began it, as a tag that MLflow shows."""
+"""The uid of the spotrun run that began it, as a tag that MLflow shows."""
 
 
 def _ours(loggers: Loggers) -> list[Any]:
-    """Those of this process whose store is a folder; `mlflow_client` has the others."""
+    """Those whose store is a folder; `mlflow_client` has the others."""
     return [each for each in of_mlflow(loggers) if store_folder(each) is not None]
 
 
 def of_mlflow(loggers: Loggers) -> list[Any]:
-    """The MLFlowLoggers of this process, wherever they log to."""
+    """The MLFlowLoggers, wherever they log to."""
     return [each for each in loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
 
 
@@ -52,7 +52,7 @@ def _dump(logger: Any) -> State:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """In `Callback.setup` of a fresh start: in the MLflow run that the same run began before, emptied of metrics."""
+    """On a fresh start: continue the MLflow run that the same spotrun run began before, without its metrics."""
     for index, logger in enumerate(_ours(loggers)):
         mark, opened = f"{run_uid}/{index}", _folder(logger)
         before = [path for path in opened.parent.glob(f"*/{MARK}") if path.read_text() == mark]
@@ -68,7 +68,7 @@ def begin(loggers: Loggers, run_uid: str) -> None:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """In `Callback.setup`, when Lightning has begun a new run: the saved one instead, with its files as they were."""
+    """When the logger has begun a new MLflow run: continue the saved one instead, with its files as they were."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         folder = _store(logger) / state["experiment"] / state["run"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,13 +79,13 @@ def continue_run(loggers: Loggers, saved: list[State]) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """In `on_train_start`, after hyper-parameters were logged once more: the files as they were."""
+    """After the framework has logged hyper-parameters once more: the files as they were."""
     for logger, state in zip(_ours(loggers), saved, strict=False):
         _load(_folder(logger), state)
 
 
 def _load(folder: Path, state: State) -> None:
-    """Files that were too large to be carried stay where they are, as far as the snapshot saw them."""
+    """Files that were too large for the snapshot stay here, cut to what the snapshot saw."""
     for path in _files(folder):
         extent = None if state["files"] is not None else state["extents"].get(path.relative_to(folder).as_posix())
         if extent is None:
@@ -101,14 +101,14 @@ def _load(folder: Path, state: State) -> None:
 
 
 def _go_on_in(logger: Any, experiment_id: str, run_id: str) -> None:
-    """The run that Lightning has begun meanwhile goes, unless the script has a use of its own for it."""
+    """Delete the MLflow run that the logger has begun meanwhile, unless the script uses it itself."""
     opened = _folder(logger)
     if opened.name == run_id:
         return
     if _is_new(opened) and not is_active(opened.name):
         shutil.rmtree(opened)
         if opened.parent.name != experiment_id and not any(path.is_dir() for path in opened.parent.iterdir()):
-            shutil.rmtree(opened.parent)  # of the same name as the saved one: this machine had none
+            shutil.rmtree(opened.parent)  # it has the saved one's name: this machine had none
     logger._run_id, logger._experiment_id = run_id, experiment_id
 
 
@@ -139,7 +139,7 @@ def _store(logger: Any) -> Path:
 
 
 def _folder(logger: Any) -> Path:
-    """Of its run, which is begun where it was not yet."""
+    """The folder of its MLflow run, which begins now if it has not yet."""
     return _store(logger) / str(logger.experiment_id) / str(logger.run_id)
 
 

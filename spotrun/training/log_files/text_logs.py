@@ -1,9 +1,9 @@
 """
 The files of CSVLogger and TensorBoardLogger as part of a snapshot.
 
-A resumed run goes on in the same version's folder with what the files held when the snapshot was taken, so a reader
-sees each step once: nothing twice that was lost and trained again, and nothing missing on a machine that never had
-the files. A run that has to begin again, as it was killed before its first snapshot, takes its old version over.
+A resumed training continues in the same version's folder, with what the files held when the snapshot was taken. So a
+reader sees each step once: steps that were trained again are not there twice, and nothing is missing on a machine that
+never had the files. A training that begins again, as it was killed before its first snapshot, reuses its old version.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ CSV, EVENTS = "metrics.csv", "events.out.tfevents.*"
 PATTERNS = {"CSVLogger": CSV, "TensorBoardLogger": EVENTS}
 PRIVATE_NAMES = ("_experiment", "_version")
 CARRIED_MAX_BYTES = 64 << 20
-"""Larger logs (images, histograms) stay where they are, as a snapshot is to be quick, and are cut on a resume there."""
+"""Larger logs (images, histograms) would slow a snapshot down. They stay where they are; a resume there cuts them."""
 MARK = ".spotrun"
-"""In a version's folder: the uid of the run that began it."""
+"""A file in a version's folder: the uid of the run that began it."""
 
 
 def dump(loggers: Loggers) -> list[State]:
@@ -47,7 +47,7 @@ def _dump(logger: Any, pattern: str) -> State:
 
 
 def _extent(path: Path) -> int:
-    """Rows of a CSV file, which is written anew when a column is added; else bytes."""
+    """In rows for a CSV file, which is rewritten when a column is added, else in bytes."""
     return len(path.read_bytes().splitlines()) if path.name == CSV else path.stat().st_size
 
 
@@ -57,7 +57,7 @@ def _cut(path: Path, extent: int) -> bytes:
 
 
 def as_tensor(content: bytes) -> torch.Tensor:
-    """A file as a snapshot can hold it."""
+    """A file's content in a form that a snapshot can hold."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
@@ -66,7 +66,7 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 
 def begin(loggers: Loggers, run_uid: str) -> None:
-    """In `Callback.setup` of a fresh start: in the version that the same run began before, without its files."""
+    """On a fresh start: continue the version that the same run began before, without its files."""
     kinds = _kinds(loggers)
     before = [_begun_before(logger, run_uid) for logger, _ in kinds]
     for (logger, pattern), version in zip(kinds, before, strict=True):
@@ -95,17 +95,17 @@ def _is_marked(folder: Path, run_uid: str) -> bool:
 
 
 def continue_run(loggers: Loggers, saved: list[State]) -> None:
-    """In `Callback.setup`, when Lightning has opened a new version: the saved one instead."""
+    """When the logger has opened a new version: continue the saved one instead."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _move(logger, pattern, state["version"])
-        if state["files"] is None:  # now, as a CSVLogger that is opened deletes its file
+        if state["files"] is None:  # now, as a CSVLogger deletes its file when it opens it
             state["files"] = _left_here(logger, state["extents"])
 
 
 def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
     """
-    What this machine has of files that were too large to be carried, up to where the snapshot saw them. Where another
-    process was resumed from it they have the names that `load` gave them.
+    What this machine has of the files that were too large for the snapshot, up to where the snapshot saw them. If a
+    process here resumed from it before, they have the names that `load` gave them.
     """
     folder, names = Path(logger.log_dir), _names(extents)
     paths = {name: path for name in extents for path in (folder / name, folder / names[name]) if path.exists()}
@@ -113,7 +113,7 @@ def _left_here(logger: Any, extents: dict[str, int]) -> dict[str, torch.Tensor]:
 
 
 def _move(logger: Any, pattern: str, version: int | str) -> None:
-    """From the version that Lightning has just opened to another. The new one is removed."""
+    """From the version that the logger has just opened, which is removed, to another one."""
     opened = Path(logger.log_dir)
     _close(logger)
     logger._version = version
@@ -126,12 +126,12 @@ def _move(logger: Any, pattern: str, version: int | str) -> None:
 
 
 def load(loggers: Loggers, saved: list[State]) -> None:
-    """In `on_train_start`, after hyper-parameters were logged once more: the files as they were."""
+    """After the framework has logged hyper-parameters once more: the files as they were."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
         _remove_files(logger, pattern)
         if pattern == CSV:
-            logger.experiment  # noqa: B018  it deletes the file when it is opened
+            logger.experiment  # noqa: B018  opening deletes the file
         names = _names(state["files"])
         for name, content in state["files"].items():
             path = Path(logger.log_dir) / names[name]
@@ -142,13 +142,13 @@ def load(loggers: Loggers, saved: list[State]) -> None:
 
 
 def _columns(path: Path) -> list[str]:
-    """Of a CSV file with a header, in which a name with a comma is quoted."""
+    """The names in the header of a CSV file; one with a comma is quoted there."""
     with path.open(newline="") as file:
         return next(csv.reader(file))
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """A writer names its file by the second, so one that is opened within this second would write over the old one."""
+    """New names for event files: a writer names its file by the second, and one opened now could overwrite the old."""
     names, numbers = {}, Counter[Path]()
     for name in sorted(files):
         folder = Path(name).parent
@@ -169,7 +169,7 @@ def _remove_files(logger: Any, pattern: str) -> None:
 
 
 def _files(logger: Any, pattern: str) -> dict[str, Path]:
-    """By their names within the version's folder; `add_scalars` writes each curve into a folder of its own."""
+    """By name within the version's folder; `add_scalars` writes each curve into a folder of its own."""
     folder = Path(logger.log_dir)
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob(pattern))}
 
@@ -183,5 +183,5 @@ def _kind(logger: Any) -> str:
 
 
 def writing_files(loggers: Loggers) -> list[Any]:
-    """The loggers of this process whose files are known here, and are local."""
+    """The loggers with local files of a kind that is known here."""
     return [logger for logger in loggers if _kind(logger) and "://" not in str(logger.root_dir)]

@@ -1,8 +1,8 @@
 """
 Plain values that a script keeps in attributes of its module: `self.training_step_outputs`, a counter.
 
-Nothing saves them, and what an epoch's end makes of them would lack the batches before a resume. So those that have
-changed since fit() began are part of a snapshot.
+Frameworks do not save them, and what an epoch's end computes from them would lack the batches before a resume. So a
+snapshot holds those that have changed since fit() began.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spotrun.training.tensors import mapped, owned
 
 PLAIN = (bool, int, float, str, type(None))
 LARGE_ELEMENTS = 1 << 16
-"""A larger tensor that is kept is a table; it counts as changed when it is another one."""
+"""A larger tensor is a table. It counts as changed only if it is another object."""
 
 
 class Attributes:
@@ -36,7 +36,7 @@ class Attributes:
         return {name: value for name, value in values.items() if _is_plain(value)}
 
     def changed(self) -> dict[str, Any]:
-        """What to save, with tensors as they are, and on which device each tensor is."""
+        """What to save, with the living tensors, and the device of each tensor."""
         now = {n: v for n, v in self._plain().items() if n not in self._before or not _same(self._before[n], v)}
         devices: list[str] = []
         mapped(now, lambda tensor: devices.append(str(tensor.device)))
@@ -54,7 +54,7 @@ class Attributes:
 
 
 def _builtin(value: Any) -> Any:
-    """A defaultdict is saved as a dict, a deque as a list; they are filled again where the script makes them."""
+    """A defaultdict is saved as a dict, a deque as a list. `load` fills the ones that the script has made."""
     return dict(value) if isinstance(value, dict) else list(value) if isinstance(value, deque) else value
 
 

@@ -30,7 +30,7 @@ from spotrun.trainer_link import (
 from tests.support.trainings.trainers import Spawner, Zygote
 
 NOT_A_NUMBER = b"\xff"
-"""What is in the memory of a checkpoint before the checkpoint: whoever computes with it has NaN for a result."""
+"""What the memory of a checkpoint holds before the checkpoint has arrived. Computing with it gives NaN."""
 REST_COMES_AFTER_S = 0.05
 """Most trainers have begun by then."""
 
@@ -39,8 +39,8 @@ class Agent:
     """
     One training's agent: it starts trainers until the training is finished, each from the newest snapshot.
 
-    `on_message(agent, message)` is called for every message; what it sends (`agent.link.send`) the trainer gets. Of a
-    checkpoint, what optimizers keep comes when `await_rest` returns.
+    `on_message(agent, message)` is called for every message, and may answer by `agent.link.send`. The part of a
+    checkpoint that optimizers keep is sent when `await_rest` returns.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Agent:
         self.log = folder / "log"
 
     def attempt(self, *, kill: str | None = None, resume: bool = True) -> str:
-        """One trainer process, until it ended: "finished", "refused", "killed", or "failed"."""
+        """Run one trainer process to its end: "finished", "refused", "killed", or "failed"."""
         self.attempts += 1
         if not resume:
             self.image, self.snapshot = b"", None
@@ -108,7 +108,7 @@ class Agent:
                 self.on_message(self, message)
 
     def _grant(self, size: int, held: dict[int, tuple[int, int, int]]) -> None:
-        """Arenas that have nothing in common."""
+        """Grant arenas that share no memory with earlier ones."""
         first, stride = max(held, default=-1) + 1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         fd, starts = os.memfd_create("arenas"), tuple(n * stride for n in range(self.arenas))
         os.ftruncate(fd, starts[-1] + size)

@@ -68,7 +68,7 @@ class Whole(Noisy):
 
 
 class Stream(IterableDataset):
-    """The same samples in a shuffled order, without an index; each worker and each rank gives its share of them."""
+    """The same samples in a shuffled order, without an index. Each worker and each rank gives its share."""
 
     def __init__(self, inner, ranks=1):
         self.inner, self.ranks = inner, ranks
@@ -124,6 +124,6 @@ def mixup(batch):
 
 
 def joined(parts):
-    """One batch of those that several loaders gave together; some may have given none."""
+    """One batch made of those that several loaders gave together; some may have given none."""
     given = [part for part in parts.values() if part is not None]
     return [torch.cat(column) for column in zip(*given, strict=True)]

@@ -65,7 +65,7 @@ class Loaders:
         return self.kinds[self.job.get("loader", "shuffle")]()
 
     def part(self, epoch):
-        """Another random part of the data each time, of which the epoch is part too."""
+        """Another random part of the data each time; its size depends on the epoch."""
         order = torch.randperm(self.samples)[: self.samples - epoch].tolist()
         return DataLoader(torch.utils.data.Subset(self.data, order), BATCH, shuffle=True)
 
@@ -78,7 +78,7 @@ class Loaders:
     # -- kinds -------------------------------------------------------------------------------------------------------
 
     def loader_class(self):
-        """Of torch, or torchdata's, which keeps its place itself."""
+        """The one of torch, or that of torchdata, which keeps its place itself."""
         if not self.job.get("torchdata"):
             return DataLoader
         return importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader

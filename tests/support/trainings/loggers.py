@@ -15,7 +15,7 @@ def logger(pl, folder: Path, name: str):
 
 
 def slow_down(writer, seconds: float) -> None:
-    """Each event reaches its file so much later than it was logged."""
+    """Each event reaches its file this many seconds after it was logged."""
     write = writer.write_event
     writer.write_event = lambda self, event: (time.sleep(seconds), write(self, event))
 

@@ -1,4 +1,4 @@
-"""The module that is trained: what scripts do in theirs, each an option of the job."""
+"""The module that is trained. It does what scripts do in theirs, each as an option of the job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.trainings.trace import generators, learning_rates
 
 
 def model(pl, job, loaders, trace):
-    """A module of the package `pl`. What is not its own state it has by closure: its attributes are carried on."""
+    """A module of the package `pl`. Its attributes are carried on, so what is not its state is in the closure."""
 
     class Model(pl.LightningModule):
         def __init__(self):

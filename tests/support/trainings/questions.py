@@ -1,4 +1,4 @@
-"""What is asked of a process that has imported both packages of Lightning, without a training."""
+"""Questions to a process that has imported both packages of Lightning, without a training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun import trainer_link
 
 
 def moved_names(job: dict) -> None:
-    """What Lightning does not have of the private names, for both packages; and with one name taken away."""
+    """The private names that Lightning lacks, for both packages; and the same with one name taken away."""
     from spotrun.lightning.connectors import names
 
     found = {}

@@ -15,7 +15,7 @@ import torch
 
 
 class Trace:
-    """A file of lines, and the job's place of death."""
+    """A file of lines, and the place where the job wants the trainer killed."""
 
     def __init__(self, job):
         self.job = job
@@ -34,7 +34,7 @@ class Trace:
         self.path.write_text("".join(text[: self.lines]))
 
     def kill(self, place):
-        """Die, if this is the place."""
+        """Die if this is the place."""
         if place == self.job.get("kill"):
             time.sleep(self.job.get("kill_after_s", 0))
             os.kill(0 if self.job.get("ranks") else os.getpid(), signal.SIGKILL)  # 0: the whole process group
@@ -55,7 +55,7 @@ def metrics(trainer):
 
 
 def first_and_last(pl, trace):
-    """Callbacks around those of the job: both write, and the first keeps the length of the trace."""
+    """Callbacks before and after those of the job. Both write, and the first saves the length of the trace."""
 
     class First(pl.Callback):
         def state_dict(self):

@@ -1,4 +1,4 @@
-"""A training as its job wants it, from the loaders to the sha256 of what came out."""
+"""Runs a training as its job says, from the loaders to the sha256 of the result."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _fork(request: dict, fds: list[int], sock: socket.socket) -> int:
 
 
 def _be_trainer(request: dict, link: int) -> NoReturn:
-    """What is left of a forked process: the job, its output in the job's log, its exit code."""
+    """What a forked process does: run the job, write its output to the job's log, exit."""
     code = 1
     try:
         os.setpgid(0, 0)
@@ -124,9 +124,9 @@ def run(job: dict) -> None:
 
 
 def change_constants(job: dict) -> None:
-    """Sizes and waits of spotrun's, and a writer's pace, by which these small models meet what large ones do."""
+    """Change sizes and waits of spotrun's, and a writer's pace, so that these small models meet what large ones do."""
     overlap = importlib.import_module("spotrun.training.overlap")
-    overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # of these models all is small
+    overlap.FROM_BYTES, overlap.PIECE_FROM_BYTES = job.get("overlap_from", (0, 0))  # all their tensors are small
     if "agent_gone_s" in job:
         importlib.import_module("spotrun.training.session").AGENT_GONE_EXIT_S = job["agent_gone_s"]
     if "logs_max_bytes" in job:
