@@ -34,10 +34,10 @@ import pytest
 import typer
 
 from spotrun.run.events import ResumedFrom
-from tests.support.audit import Harm, books, harm, one_attempt_at_a_time, samples_are_whole
+from tests.support.audit import Harm, harm, instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.object_stores import FakeGcs, SeaweedFS, running
+from tests.support.process_signals import Uploads, send_signal
 from tests.support.sandbox import Sandbox, final_tensors
-from tests.support.strikes import Uploads, strike
 
 EPOCHS, SAMPLES = 12, 96
 STEPS = EPOCHS * 12
@@ -58,13 +58,13 @@ CHAOS_ARGS = f"--epochs, '{EPOCHS}', --step-s, '{CHAOS_STEP_S}'"
 @dataclass(frozen=True)
 class Kill:
     """
-    Of `victim`, once step `step` was trained, and `in_upload` only while a checkpoint is being sent.
+    Of `target`, once step `step` was trained, and `in_upload` only while a checkpoint is being sent.
 
     Of a kill that was done, `in_upload` says whether one was being sent when it hit.
     """
 
     step: int
-    victim: str
+    target: str
     in_upload: bool
 
 
@@ -126,13 +126,13 @@ def _through_kills(
     for kill in planned:
         if not _reached(sandbox, runner, uploads, kill):
             break
-        if kill.victim == "runner":
+        if kill.target == "runner":
             runner.send_signal(signal.SIGKILL)
         else:
-            strike(sandbox, kill.victim)
+            send_signal(sandbox, kill.target)
         done.append(replace(kill, in_upload=uploads.under_way()))
         uploads.settle()
-        if kill.victim == "runner":
+        if kill.target == "runner":
             runner = sandbox.start("resume", name)
     return runner, done
 
@@ -170,7 +170,7 @@ def _differences(sandbox: Sandbox, name: str, wanted: Straight) -> list[str]:
         "samples, losses or learning rates": lambda: sandbox.trace_by_step() == wanted.trace,
         "final weights or optimizer": lambda: final_tensors(run) == wanted.tensors,
         "two attempts at a time": lambda: one_attempt_at_a_time(sandbox.state(name)),
-        "dollars": lambda: _equal_to_a_micro(*books(sandbox, name)),
+        "dollars": lambda: _equal_to_a_micro(*instance_dollars(sandbox, name)),
         "a process was left running": lambda: sandbox.left_running() == [],
     }
     return [what for what, holds in checks.items() if not holds()]
@@ -276,7 +276,7 @@ def _line(outcome: Outcome) -> str:
 
 def summary(outcomes: list[Outcome], seconds: float) -> str:
     kills = [kill for outcome in outcomes for kill in outcome.kills]
-    victims = ", ".join(f"{count} {victim}" for victim, count in Counter(kill.victim for kill in kills).most_common())
+    victims = ", ".join(f"{count} {target}" for target, count in Counter(kill.target for kill in kills).most_common())
     in_upload = sum(kill.in_upload for kill in kills)
     rows = {
         "bit-identical": f"{sum(not outcome.wrong for outcome in outcomes)} of {len(outcomes)} trainings",

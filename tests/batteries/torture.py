@@ -33,7 +33,7 @@ from spotrun.run.state import RunState
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from tests.support import fault_proxy as faults
-from tests.support.commits import committed, restored
+from tests.support.checkpoint_entries import committed, restored
 from tests.support.fault_proxy import Fault, FaultProxy, Seeded
 from tests.support.histories import History
 from tests.support.object_stores import RunningServer, SeaweedFS, running

@@ -21,8 +21,8 @@ from spotrun.offering import CapacityType
 from spotrun.policy import Append
 from spotrun.run.events import LaunchIntended
 from tests.support import aws_launches
-from tests.support.attended import Attended
 from tests.support.aws_launches import Login, count, launches, request
+from tests.support.ec2_run import Ec2Run
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, ZONES
 from tests.support.guarded_account import GuardedAccount
 
@@ -117,7 +117,7 @@ def test_p21_an_image_that_is_gone_is_looked_up_anew(account: GuardedAccount, cl
 
 
 def test_p21_a_newest_image_that_never_trains_is_left_for_the_one_that_did(account: GuardedAccount) -> None:
-    run = Attended(account)
+    run = Ec2Run(account)
     runner = run.runner()
     for _ in range(2):
         run.ticks(runner)
@@ -271,7 +271,7 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     """
     log_in = Login(tmp_path, monkeypatch)
     log_in("FIRST")
-    run = Attended(account)
+    run = Ec2Run(account)
     runner = run.runner()
     for _ in range(2):
         run.ticks(runner)

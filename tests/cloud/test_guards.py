@@ -25,8 +25,8 @@ from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.simulation.world.faults import Killed
 from spotrun.spec.file import load_spec
-from tests.support.attended import Attended
 from tests.support.aws_launches import launches, request
+from tests.support.ec2_run import Ec2Run
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import History
@@ -34,12 +34,12 @@ from tests.support.iam import Document
 
 
 @pytest.fixture
-def run(account: GuardedAccount) -> Attended:
-    return Attended(account)
+def run(account: GuardedAccount) -> Ec2Run:
+    return Ec2Run(account)
 
 
 def test_p8_a_runner_that_dies_between_the_launch_and_its_guard_is_made_good_by_the_next(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     """The write-ahead intent has the token, and the entry that says "recorded" is not written before the guard is."""
 
@@ -58,7 +58,7 @@ def test_p8_a_runner_that_dies_between_the_launch_and_its_guard_is_made_good_by_
     assert (len(launches(account)), len(run.schedules())) == (1, 1)
 
 
-def test_a_guard_is_armed_with_the_launch_and_goes_with_its_instance(account: GuardedAccount, run: Attended) -> None:
+def test_a_guard_is_armed_with_the_launch_and_goes_with_its_instance(account: GuardedAccount, run: Ec2Run) -> None:
     runner = run.runner()
     run.ticks(runner)
     assert len(run.schedules()) == 1
@@ -73,7 +73,7 @@ def test_a_guard_is_armed_with_the_launch_and_goes_with_its_instance(account: Gu
 
 
 def test_an_account_without_guards_launches_all_the_same_and_its_ledger_says_so(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     account.policies = [without(policy, "ArmTheGuard") for policy in account.policies or ()]
     runner = run.runner()
@@ -88,7 +88,7 @@ def test_an_account_without_guards_launches_all_the_same_and_its_ledger_says_so(
 
 
 def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_passed(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     policies = account.policies or ()
     account.policies = [without(policy, "ArmTheGuard") for policy in policies]
@@ -109,7 +109,7 @@ def test_a_guard_that_could_not_be_made_is_made_once_what_was_in_the_way_has_pas
     account.denied.clear()
 
 
-def test_another_runner_makes_the_guard_that_the_first_one_could_not(run: Attended) -> None:
+def test_another_runner_makes_the_guard_that_the_first_one_could_not(run: Ec2Run) -> None:
     def schedules_are_out_of_order(call: str) -> None:
         if call == "arm":
             raise CloudUnavailable("503 from the scheduler")

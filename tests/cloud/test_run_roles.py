@@ -21,8 +21,8 @@ from spotrun.errors import CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.simulation.world.faults import Killed
-from tests.support.attended import UID, URI, Attended
 from tests.support.aws_launches import count, launches
+from tests.support.ec2_run import UID, URI, Ec2Run
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import Document
@@ -34,8 +34,8 @@ INTERRUPTED = "Server.SpotInstanceTermination"
 
 
 @pytest.fixture
-def run(account: GuardedAccount) -> Attended:
-    return Attended(account)
+def run(account: GuardedAccount) -> Ec2Run:
+    return Ec2Run(account)
 
 
 def roles(clock: ManualClock | None = None) -> RunRoles:
@@ -73,7 +73,7 @@ WHOLE = {
 
 
 def test_a_run_gets_a_role_of_its_own_before_its_first_launch_and_asks_once(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     runner = run.runner()
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_a_run_gets_a_role_of_its_own_before_its_first_launch_and_asks_once(
     assert "AWS" not in trust
 
 
-def test_two_runners_at_once_make_one_role(run: Attended) -> None:
+def test_two_runners_at_once_make_one_role(run: Ec2Run) -> None:
     first, second = roles(), roles()
     for each in (first, second, first):
         each.make(UID, URI)
@@ -104,7 +104,7 @@ def test_what_a_lost_answer_has_made_is_taken_for_made(account: GuardedAccount, 
 
 @pytest.mark.parametrize("action", MAKING)
 def test_a_runner_that_dies_while_it_makes_a_role_is_followed_by_one_that_completes_it(
-    account: GuardedAccount, run: Attended, action: str, monkeypatch: pytest.MonkeyPatch
+    account: GuardedAccount, run: Ec2Run, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed before the call of that name: the calls before it are done."""
     with monkeypatch.context() as patch:
@@ -138,7 +138,7 @@ def dying_before(action: str) -> Callable[..., Any]:
     ids=["no boundary", "no tags"],
 )
 def test_a_role_of_that_name_that_is_not_ours_is_neither_used_nor_removed(
-    account: GuardedAccount, run: Attended, theirs: dict[str, Any]
+    account: GuardedAccount, run: Ec2Run, theirs: dict[str, Any]
 ) -> None:
     with account.as_administrator():
         boto3.client("iam").create_role(RoleName=NAME, AssumeRolePolicyDocument="{}", **theirs)
@@ -160,7 +160,7 @@ def test_a_role_that_reaches_another_folder_is_not_used(account: GuardedAccount)
 
 
 def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what_to_do(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     account.policies = [without(policy, "MakeRolesOfRuns") for policy in account.policies or ()]
     run.ticks(run.runner())
@@ -174,7 +174,7 @@ def test_an_account_that_lets_nobody_make_roles_refuses_the_launch_and_says_what
     account.denied.clear()
 
 
-def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: GuardedAccount, run: Attended) -> None:
+def test_an_account_that_is_full_of_roles_is_told_how_to_have_fewer(account: GuardedAccount, run: Ec2Run) -> None:
     account.refuse("CreateRole", "LimitExceeded", 409, times=2)
     with pytest.raises(QuotaExceeded) as raised:
         roles().make(UID, URI)
@@ -199,7 +199,7 @@ def test_an_account_without_the_policy_is_told_to_make_it(account: GuardedAccoun
 
 
 def test_a_role_that_ec2_does_not_know_yet_is_waited_for_with_the_same_token(
-    account: GuardedAccount, run: Attended
+    account: GuardedAccount, run: Ec2Run
 ) -> None:
     account.profiles_are_known = False
     runner = run.runner()
@@ -213,15 +213,13 @@ def test_a_role_that_ec2_does_not_know_yet_is_waited_for_with_the_same_token(
     assert len(run.state.launches) == 1
 
 
-def test_another_runner_waits_for_a_role_that_the_first_one_has_just_made(
-    account: GuardedAccount, run: Attended
-) -> None:
+def test_another_runner_waits_for_a_role_that_the_first_one_has_just_made(account: GuardedAccount, run: Ec2Run) -> None:
     account.profiles_are_known = False
     run.ticks(run.runner())
     assert "Invalid IAM Instance Profile" in (run.runner().tick().blind or "")
 
 
-def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: GuardedAccount, run: Attended) -> None:
+def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: GuardedAccount, run: Ec2Run) -> None:
     account.profiles_are_known = False
     runner = run.runner()
     run.ticks(runner)
@@ -236,12 +234,12 @@ def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: Guarded
 # -- removing --------------------------------------------------------------------------------------------------------
 
 
-def ended(run: Attended) -> None:
+def ended(run: Ec2Run) -> None:
     """The run was told to stop, and has no attempt that could go on."""
     run.ledger().append(lambda _: ev.StopRequested(by="a test"))
 
 
-def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: GuardedAccount, run: Attended) -> None:
+def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: GuardedAccount, run: Ec2Run) -> None:
     runner = run.runner()
     for _ in range(2):
         run.ticks(runner)
@@ -261,7 +259,7 @@ def test_the_role_goes_with_the_run_but_not_before_its_last_instance(account: Gu
     assert made() is None
 
 
-def test_a_run_that_is_resumed_gets_its_role_again(account: GuardedAccount, run: Attended) -> None:
+def test_a_run_that_is_resumed_gets_its_role_again(account: GuardedAccount, run: Ec2Run) -> None:
     runner = run.runner()
     for _ in range(2):
         run.ticks(runner)
@@ -276,7 +274,7 @@ def test_a_run_that_is_resumed_gets_its_role_again(account: GuardedAccount, run:
     assert len(run.instances()) == 1
 
 
-def test_a_role_that_another_runner_took_away_is_made_again(account: GuardedAccount, run: Attended) -> None:
+def test_a_role_that_another_runner_took_away_is_made_again(account: GuardedAccount, run: Ec2Run) -> None:
     """The other one saw the run ended, and did not see that it was resumed."""
     runner = run.runner()
     for _ in range(2):
@@ -313,7 +311,7 @@ def test_a_lost_answer_to_a_removal_is_no_failure(account: GuardedAccount, actio
     assert made() is None
 
 
-def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: GuardedAccount, run: Attended) -> None:
+def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: GuardedAccount, run: Ec2Run) -> None:
     runner = run.runner()
     for _ in range(2):
         run.ticks(runner)

@@ -8,8 +8,8 @@ from spotrun.checkpoint.restore import verify
 from spotrun.cli.runs import open_run
 from tests.support.eventually import eventually
 from tests.support.object_stores import RunningServer
+from tests.support.process_signals import send_signal
 from tests.support.sandbox import Sandbox, final_tensors
-from tests.support.strikes import strike
 
 NOTICE = "{when: epoch 2 at 40%, then: interrupt, notice: 120s}"
 ARGS = "--epochs, '3', --step-s, '0.05'"
@@ -24,7 +24,7 @@ def test_a_run_in_a_bucket_is_the_run_in_a_folder(sandbox: Sandbox, bucket: Runn
     uri = bucket.new_prefix()
     launch = sandbox.start("launch", sandbox.job("far", args=ARGS, scale=60, script=NOTICE), "-y", "--store", uri)
     eventually(lambda: sandbox.last_step() >= 6, within_s=60)
-    strike(sandbox, "trainer")
+    send_signal(sandbox, "trainer")
     output, _ = launch.communicate(timeout=150)
     assert launch.returncode == 0, output
 

@@ -11,8 +11,8 @@ import pytest
 from spotrun.agent.status import Status, Upload
 from tests.batteries import chaos
 from tests.support.object_stores import RunningServer
+from tests.support.process_signals import Uploads
 from tests.support.sandbox import Sandbox
-from tests.support.strikes import Uploads
 
 RUNS = 20
 SIDE_BY_SIDE = 2
@@ -48,7 +48,7 @@ def test_half_of_the_kills_wait_for_an_upload() -> None:
     kills = [kill for plan in plans for kill in plan]
     assert {len(plan) for plan in plans} == set(range(chaos.KILLS_MIN, chaos.KILLS_MAX + 1))
     assert 0.5 <= sum(kill.in_upload for kill in kills) / len(kills) < 0.6
-    assert {kill.victim for kill in kills} == set(chaos.VICTIMS)
+    assert {kill.target for kill in kills} == set(chaos.VICTIMS)
 
 
 def test_nothing_begins_once_the_battery_was_left(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
 from spotrun.store.opening import open_store
-from tests.support.audit import books
+from tests.support.audit import instance_dollars
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import History
@@ -234,7 +234,7 @@ def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(sandb
     assert not any(launch.gone for launch in sandbox.state("alone").launches.values())
     sandbox.call("resume", "alone")
     assert all(launch.gone for launch in sandbox.state("alone").launches.values())
-    ours, clouds = books(sandbox, "alone")
+    ours, clouds = instance_dollars(sandbox, "alone")
     assert abs(ours - clouds) < Fraction(1, 10**6)
     assert "is complete" in sandbox.call("resume", "alone")
 

@@ -1,4 +1,4 @@
-"""SIGKILL of everything at random steps: the result is bit-identical, the books balance, nothing is left running."""
+"""SIGKILL of everything at random steps: the result is bit-identical, the bill is right, nothing is left running."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fractions import Fraction
 
 import pytest
 
-from tests.support.audit import books, one_attempt_at_a_time, samples_are_whole
+from tests.support.audit import instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.eventually import eventually
+from tests.support.process_signals import send_signal
 from tests.support.sandbox import Sandbox, final_tensors
-from tests.support.strikes import strike
 
 EPOCHS = 10
 STEPS = EPOCHS * 12
@@ -34,13 +34,13 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(sa
     print(f"seed {SEED}: {plan}")
     job = sandbox.job("killed", args=f"{ARGS}, --step-s, '0.1'", extra="retry: {max_restarts: 20}\n")
     runner = sandbox.start("launch", job, "-y")
-    for step, victim in plan:
+    for step, target in plan:
         eventually(lambda at=step: sandbox.last_step() >= at, within_s=120)
-        if victim == "runner":
+        if target == "runner":
             runner.kill()
             runner = sandbox.start("resume", "killed")
         else:
-            strike(sandbox, victim)
+            send_signal(sandbox, target)
     output, _ = runner.communicate(timeout=240)
     assert runner.returncode == 0, output
 
@@ -49,13 +49,13 @@ def test_kills_of_trainer_agent_instance_and_runner_change_no_bit_and_no_cent(sa
     assert final_tensors(sandbox.run("killed")) == final_tensors(sandbox.run("calm"))
     assert sum(bool(commit.event.borrows) for commit in sandbox.state("killed").commits) >= 3
     assert one_attempt_at_a_time(sandbox.state("killed"))
-    ours, clouds = books(sandbox, "killed")
+    ours, clouds = instance_dollars(sandbox, "killed")
     assert abs(ours - clouds) < Fraction(1, 10**6), (float(ours), float(clouds))
     assert sandbox.left_running() == []
 
 
 def kill_plan(rng: random.Random) -> list[tuple[int, str]]:
-    """Each victim once, at steps apart enough for its successor to have begun."""
+    """Each target once, at steps apart enough for its successor to have begun."""
     steps = sorted(rng.sample(range(4, STEPS - 8, 6), len(VICTIMS)))
     return list(zip(steps, rng.sample(VICTIMS, len(VICTIMS)), strict=True))
 

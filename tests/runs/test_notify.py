@@ -39,8 +39,8 @@ from spotrun.store.memory import MemoryStore
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import ON_DEMAND, START, History, random_runs
-from tests.support.hooks import Hook, Manners, Posted, dripping, hanging
 from tests.support.sandbox import Sandbox, environment_of, processes_now
+from tests.support.webhook_server import Answer, Posted, WebhookServer, dripping, hanging
 
 
 def kinds(history: History) -> list[str]:
@@ -153,7 +153,7 @@ def test_the_json_has_an_id_and_a_text_in_which_slack_finds_nobody_to_shout_at()
 
 
 def test_a_webhook_gets_json_under_the_id_of_the_news() -> None:
-    with Hook() as hook:
+    with WebhookServer() as hook:
         Webhook("HOOK", f"{hook.url}?token=abc").deliver(b'{"a": 1}', "demo-1-7-failed")
     (posted,) = hook.posted
     assert posted.path.endswith("/path-that-is-secret?token=abc")
@@ -164,16 +164,16 @@ def test_a_webhook_gets_json_under_the_id_of_the_news() -> None:
 
 @pytest.mark.parametrize(("status", "final"), [(500, False), (429, False), (302, True), (400, True), (404, True)])
 def test_a_status_says_whether_another_try_can_help(status: int, final: bool) -> None:
-    with Hook(lambda _, __: status) as hook:
+    with WebhookServer(lambda _, __: status) as hook:
         with pytest.raises(Undelivered, match=str(status)) as told:
             Webhook("HOOK", hook.url).deliver(b"{}", "id")
         assert isinstance(told.value, Refused) is final
         assert len(hook.posted) == 1, "no redirect is followed"
 
 
-@pytest.mark.parametrize("manners", [hanging, dripping])
-def test_no_server_holds_a_try_longer_than_it_may_last(manners: Manners) -> None:
-    with Hook(manners) as hook:
+@pytest.mark.parametrize("answer", [hanging, dripping])
+def test_no_server_holds_a_try_longer_than_it_may_last(answer: Answer) -> None:
+    with WebhookServer(answer) as hook:
         began = time.monotonic()
         with pytest.raises(Undelivered):
             Webhook("HOOK", hook.url, try_s=0.5).deliver(b"{}", "id")
@@ -244,7 +244,7 @@ class Fate:
     def __init__(self, *statuses: int) -> None:
         self._statuses = list(statuses)
 
-    def __call__(self, _: Hook, __: Posted) -> int:
+    def __call__(self, _: WebhookServer, __: Posted) -> int:
         return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
 
 
@@ -252,7 +252,7 @@ def wanted(**more: Any) -> RunSpec:
     return spec(notify=[{"webhook": "$HOOK", **more}])
 
 
-def tell(history: History, hook: Hook, store: MemoryStore, job: RunSpec | None = None) -> list[str]:
+def tell(history: History, hook: WebhookServer, store: MemoryStore, job: RunSpec | None = None) -> list[str]:
     """One runner's life; what it could not tell."""
     notifier = Notifier(job or wanted(), store, {"HOOK": hook.url}, pause_s=0.001)
     with notifier:
@@ -262,14 +262,14 @@ def tell(history: History, hook: Hook, store: MemoryStore, job: RunSpec | None =
 
 
 def test_what_fails_is_tried_again_under_the_same_id() -> None:
-    with Hook(Fate(500, 503, 200)) as hook:
+    with WebhookServer(Fate(500, 503, 200)) as hook:
         assert tell(restless(), hook, MemoryStore()) == []
     assert hook.events == ["started", "started", "started", "interrupted", "fallback", "returned", "done"]
     assert len({posted.json["id"] for posted in hook.posted}) == 5
 
 
 def test_only_what_was_asked_for_is_told() -> None:
-    with Hook() as hook:
+    with WebhookServer() as hook:
         tell(restless(), hook, MemoryStore(), wanted(on=["done", "failed"]))
     assert hook.events == ["done"]
 
@@ -278,7 +278,7 @@ def test_another_runner_tells_only_what_was_not_delivered() -> None:
     history, store = restless(), MemoryStore()
     first = History()
     first.entries = history.entries[:6]
-    with Hook() as hook:
+    with WebhookServer() as hook:
         tell(first, hook, store)
         assert hook.events == ["started"]
         tell(history, hook, store)
@@ -292,7 +292,7 @@ def test_a_runner_that_is_killed_before_it_could_note_it_tells_again_under_the_s
             raise StoreUnavailable("killed")
 
     store = Forgetful()
-    with Hook() as hook:
+    with WebhookServer() as hook:
         failures = tell(restless(), hook, store, wanted(on=["done"]))
         tell(restless(), hook, store, wanted(on=["done"]))
     (first, second) = [posted.json["id"] for posted in hook.posted]
@@ -302,7 +302,7 @@ def test_a_runner_that_is_killed_before_it_could_note_it_tells_again_under_the_s
 
 def test_a_sink_that_never_takes_anything_is_given_up_after_a_number_of_tries() -> None:
     store = MemoryStore()
-    with Hook(Fate(500)) as hook:
+    with WebhookServer(Fate(500)) as hook:
         failures = tell(restless(), hook, store)
         assert len(hook.posted) == TRIES + 4, "after one was tried in vain, the next are tried once"
         assert "webhook $HOOK did not receive 'started': the server answered 500" in failures
@@ -313,7 +313,7 @@ def test_a_sink_that_never_takes_anything_is_given_up_after_a_number_of_tries() 
 
 def test_what_is_refused_is_not_tried_again() -> None:
     store = MemoryStore()
-    with Hook(Fate(404)) as hook:
+    with WebhookServer(Fate(404)) as hook:
         for _ in range(3):
             tell(restless(), hook, store, wanted(on=["done"]))
     assert len(hook.posted) == 1
@@ -321,7 +321,7 @@ def test_what_is_refused_is_not_tried_again() -> None:
 
 def test_showing_an_entry_waits_for_nobody() -> None:
     history = restless()
-    with Hook(hanging) as hook:
+    with WebhookServer(hanging) as hook:
         notifier = Notifier(wanted(), MemoryStore(), {"HOOK": hook.url})
         notifier.__enter__()
         began = time.monotonic()
@@ -363,7 +363,7 @@ def test_of_forty_canaries_none_is_in_what_leaves() -> None:
         f'"client_secret": "{canaries[37]}"', f"-----BEGIN PRIVATE KEY-----\n{canaries[38]}\n-----END PRIVATE KEY-----",
         f"https://hooks.slack.com/services/T0/{canaries[39]}",
     ]  # fmt: skip
-    with Hook() as hook:
+    with WebhookServer() as hook:
         address = f"{hook.url}/{canaries[20]}/{canaries[21]}?k={canaries[22]}&z={canaries[23]}#{canaries[24]}"
         environment = {"HOOK": address, **named}
         known = canaries[:25]
@@ -436,7 +436,7 @@ def commands_of(run: str) -> set[int]:
 def test_a_run_whose_runner_is_killed_tells_each_thing_and_waits_for_no_bad_listener(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Hook() as good, Hook(hanging) as bad, socket.create_server(("127.0.0.1", 0)) as free:
+    with WebhookServer() as good, WebhookServer(hanging) as bad, socket.create_server(("127.0.0.1", 0)) as free:
         for name, url in (("GOOD", good.url), ("BAD", bad.url)):
             monkeypatch.setenv(name, url)
         monkeypatch.setenv("GONE", f"http://127.0.0.1:{free.getsockname()[1]}/secret")

@@ -30,7 +30,7 @@ from spotrun.store.retrying import persist
 from tests.batteries.torture import torture
 from tests.support import fault_proxy as faults
 from tests.support.aws_launches import Login
-from tests.support.commits import restored, saved
+from tests.support.checkpoint_entries import restored, saved
 from tests.support.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.support.histories import History
 from tests.support.object_stores import RunningServer, SeaweedFS, running

@@ -1,4 +1,5 @@
-"""What has to hold of a run after whatever was done to it, each reckoned anew from what did not come from spotrun."""
+"""What must hold of a run whatever was done to it. Nothing here trusts figures of spotrun: it counts anew from traces
+and the cloud's log."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ class Harm(NamedTuple):
     """
     What interruptions did to a training, by its own trace.
 
-    `redone`: steps trained once more. `differ`: steps of the history that stayed with other samples, another loss or
-    learning rate than undisturbed. `twice` and `never`: samples that an epoch of that history saw too often, or not.
+    `redone` counts steps that were trained again. The final history is each step's last line. `differ` counts the steps
+    in it with other samples, another loss or learning rate than in the undisturbed training. `twice` and `never` count
+    the samples that one of its epochs saw too often, or not at all.
     """
 
     redone: int
@@ -29,7 +31,7 @@ class Harm(NamedTuple):
 
 
 def harm(lines: list[str], wanted: dict[int, set[str]], samples: int) -> Harm:
-    """Of a trace, a line a step; where a step has several, the last one stayed."""
+    """The harm in a trace, which has a line for each step. If a step has several, the last one stays."""
     stayed = {int(line.split()[0]): line for line in lines}
     seen: dict[str, Counter[int]] = defaultdict(Counter)
     for line in stayed.values():
@@ -48,7 +50,7 @@ def _samples_of(line: str) -> list[int]:
 
 
 def samples_are_whole(trace: dict[int, set[str]], epochs: int, samples: int) -> bool:
-    """Whether every step was always trained on the same samples, and each of them once in each epoch."""
+    """Whether each step was always trained on the same samples, and each epoch saw each sample once."""
     seen: dict[str, list[int]] = defaultdict(list)
     for lines in trace.values():
         if len(lines) != 1:
@@ -63,8 +65,8 @@ def one_attempt_at_a_time(state: RunState) -> bool:
     return all(one.end is not None and one.end.known_at <= next_one.started_at for one, next_one in pairs)
 
 
-def books(sandbox: Sandbox, name: str) -> tuple[Fraction, Fraction]:
-    """The dollars for instances by the report, and by our own arithmetic over the cloud's own log."""
+def instance_dollars(sandbox: Sandbox, name: str) -> tuple[Fraction, Fraction]:
+    """The dollars for instances: those of the report, and those counted here from the cloud's log."""
     total = sandbox.call_json("report", name)["total"]
     ours = Decimal(total["spot_usd"]) + Decimal(total["on_demand_usd"])
     return Fraction(ours), sum(_bill(lines) for lines in _cloud_log(sandbox, sandbox.run(name).created.uid).values())
@@ -81,7 +83,7 @@ def _cloud_log(sandbox: Sandbox, run_uid: str) -> dict[str, list[dict[str, str]]
 
 
 def _bill(facts: list[dict[str, str]]) -> Fraction:
-    """Per second, 60 s at least, free when the cloud took it in the first minute."""
+    """Billed by the second, for 60 s at least; free if the cloud took the instance in its first minute."""
     by_kind = {fact["event"]: fact for fact in facts}
     if "metered" not in by_kind:
         return Fraction(0)

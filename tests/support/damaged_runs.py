@@ -16,7 +16,7 @@ from spotrun.run.events import encode_entry
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
-from tests.support.commits import committed, content_of
+from tests.support.checkpoint_entries import committed, content_of
 from tests.support.histories import History
 
 HUGE_BYTES = 8 << 20

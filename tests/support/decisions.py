@@ -1,4 +1,4 @@
-"""What the policy decides about a history, asked in one line."""
+"""Ask in one line what the policy decides about a history."""
 
 from __future__ import annotations
 

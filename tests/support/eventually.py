@@ -1,4 +1,4 @@
-"""Waiting for other processes, without guessing how long they take."""
+"""Wait for other processes without guessing how long they take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T], within_s: float = 60.0) -> T:
-    """The first true value of `condition`; asked again and again, for so many seconds of system time at most."""
+    """Call `condition` until it returns a true value, for at most `within_s` of system time. Returns that value."""
     give_up_at = time.monotonic() + within_s
     while not (value := condition()):
         assert time.monotonic() < give_up_at, f"not within {within_s} s: {condition}"

@@ -1,5 +1,5 @@
 """
-Fails when a test was skipped that nobody expected to be skipped: a green run must mean that the tests ran.
+Fails if a test was skipped that expected_skips.txt does not list: a green run must mean that the tests ran.
 
     python tests/support/expected_skips.py RESULTS.xml      # as pytest --junitxml writes it
 

@@ -21,7 +21,7 @@ from spotrun.run.billing import LOCAL_RULE, aws_rule
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply
 from spotrun.run.state import RunState
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STORAGE = ev.StoragePrices(

@@ -1,4 +1,4 @@
-"""Local clouds for tests: each in a folder of its own, and nothing of it may be left when the test is over."""
+"""Local clouds for tests. Each has a folder of its own, and must leave no process when its test is over."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = "0123456789"
 
 
 class Bench:
-    """A root folder, a clock, and drivers over them. `mark` is in the environment of every process that they start."""
+    """A cloud's root folder and clock; `cloud` makes drivers. All processes have `mark` in their environment."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, scale: float = 60.0) -> None:
         self.root = root

@@ -133,7 +133,7 @@ def environment_of(pid: int) -> Mapping[str, str]:
 def final_tensors(run: OpenRun) -> dict[int, bytes]:
     """The bytes of every tensor in a completed run's final checkpoint: weights, optimizer, counters."""
     from spotrun.checkpoint import layout
-    from tests.support.commits import restored
+    from tests.support.checkpoint_entries import restored
 
     state = run.ledger.refresh()
     assert state.terminal is not None

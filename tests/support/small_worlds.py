@@ -44,7 +44,7 @@ def spec(**policy: object) -> RunSpec:
 
 
 def market(*pattern: str, tick_s: float = 600.0) -> TickMarket:
-    """A letter per zone that has spot, a word per tick: "ab", "b", "-"; at a dollar an hour."""
+    """One word for each tick, one letter for each zone that has spot: "ab", "b", "-". Spot costs a dollar an hour."""
     ticks = [{zone: 1.0 for zone in ZONES if zone in tick} for tick in pattern]
     return TickMarket(ticks, tick_s, ZONES, DEAR)
 

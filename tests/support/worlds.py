@@ -1,4 +1,4 @@
-"""The market that tests of the runner have in common, and a run with a deadline in it, in a simulated world."""
+"""The market that tests of the runner share, and a run with a deadline in a simulated world."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EVERYWHERE, NOWHERE = frozenset(ZONES), frozenset[str]()
 
 
 def weather(pattern: Sequence[Collection[str]], hold_s: float = 3600.0) -> TickMarket:
-    """MARKET, with spot in those zones for `hold_s` each, over and over."""
+    """MARKET, with spot in the zones of each entry of `pattern` for `hold_s`, over and over."""
     ticks = [{zone: float(ZONES[zone].price_usd_per_hour) for zone in sorted(zones)} for zones in pattern]
     return TickMarket(ticks, hold_s, ZONES, [each for each in MARKET if each.capacity_type is ON_DEMAND])
 
@@ -53,8 +53,8 @@ def no_spot() -> TickMarket:
 
 class DeadlineWorld(SimulatedWorld):
     """
-    One run of so many steps of a second each, with whatever deadline, in whatever weather. Instances boot and restore
-    for `changeover_s`, and are lost without notice; the runner looks every `tick_s`.
+    One run of `steps` steps, a second each, that is due in `deadline_s`. Instances boot and restore for `changeover_s`
+    together, and are lost without notice. The runner ticks every `tick_s`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class DeadlineWorld(SimulatedWorld):
         )
 
     def finished_s(self, within_s: float) -> float | None:
-        """When the training was completed, in seconds after the launch; None where it was not."""
+        """When the training was completed, in seconds after the launch; None if it was not."""
         return self.run(within_s).finished_s
 
     @property

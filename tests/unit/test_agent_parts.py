@@ -37,7 +37,7 @@ from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import Progress, SnapshotTaken
 from spotrun.units import Steps
-from tests.support.commits import committed, saved
+from tests.support.checkpoint_entries import committed, saved
 from tests.support.histories import History
 
 # -- decisions -----------------------------------------------------------------------------------------------

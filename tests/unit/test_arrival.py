@@ -25,7 +25,7 @@ from spotrun.store.memory import MemoryStore
 from spotrun.trainer_link import ArenasWanted, LinkClosed
 from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory
 from spotrun.training.optimizer_states import OptimizerStates
-from tests.support.commits import saved
+from tests.support.checkpoint_entries import saved
 from tests.support.eventually import eventually
 
 MB = 1 << 20

@@ -27,15 +27,15 @@ from spotrun.spec.model import RunSpec
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, refused
+from tests.support.played_run import PlayedRun
 from tests.support.short_runs import BUDGET, trained
-from tests.support.town import Town
 from tests.support.worlds import ON_DEMAND, SPOT, offer
 
 # -- never above the cap ---------------------------------------------------------------------------------------------
 
 
-def billed(town: Town) -> Decimal:
-    return billed_by(town.cloud, town.clock)
+def billed(played: PlayedRun) -> Decimal:
+    return billed_by(played.cloud, played.clock)
 
 
 def billed_by(cloud: SimulatedCloud, clock: ManualClock) -> Decimal:
@@ -50,46 +50,46 @@ def test_no_price_rise_no_overlap_and_no_dead_runner_takes_a_run_above_its_budge
     """Spot prices rise to what on-demand costs, instances are noticed, lost and replaced, runners die for hours."""
     rng = Random(seed)
     budget = Decimal(rng.choice(["0.6", "1.5", "4", "9"]))
-    town = Town(steps=10**9, budget_usd=budget)
+    played = PlayedRun(steps=10**9, budget_usd=budget)
     wanted = {"budget": {"max_usd": str(budget)}, "policy": {"on_demand_after": "1m"}}
-    runner, asleep = town.runner(**wanted), 0
+    runner, asleep = played.runner(**wanted), 0
     for _ in range(700):
         if rng.random() < 0.02:
-            pool = rng.choice([found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT])
-            town.market.reprice(pool, Decimal(rng.choice(["0.5", "2", "3"])))
-            town.cloud.repriced(pool)
-        for instance in town.cloud.alive:
+            pool = rng.choice([found.pool for found in played.market.all.values() if found.pool.capacity_type is SPOT])
+            played.market.reprice(pool, Decimal(rng.choice(["0.5", "2", "3"])))
+            played.cloud.repriced(pool)
+        for instance in played.cloud.alive:
             if instance.offering.capacity_type is SPOT and rng.random() < 0.01:
-                town.cloud.notice(instance.instance_id, 120)
+                played.cloud.notice(instance.instance_id, 120)
             elif rng.random() < 0.003:
-                town.cloud.end(instance.instance_id, rng.choice([EndedBy.CLOUD, EndedBy.FAULT]))
-        town.turn()
+                played.cloud.end(instance.instance_id, rng.choice([EndedBy.CLOUD, EndedBy.FAULT]))
+        played.turn()
         if asleep > 0:
             asleep -= 1
         elif rng.random() < 0.01:
-            runner, asleep = town.runner(**wanted), rng.choice([5, 60, 10**6])
+            runner, asleep = played.runner(**wanted), rng.choice([5, 60, 10**6])
         elif not runner.tick().done:
-            assert town.state().reserved_usd() <= budget
-        assert billed(town) <= budget
-    town.clock.advance(timedelta(days=2).total_seconds())  # nobody looks; what is armed ends by itself
-    assert not town.cloud.alive
-    assert billed(town) <= budget
-    town.settle(town.runner(**wanted), 8)
-    total = summarise(town.state(), town.clock.now()).total.cost_usd
-    assert billed(town) <= total <= budget
+            assert played.state().reserved_usd() <= budget
+        assert billed(played) <= budget
+    played.clock.advance(timedelta(days=2).total_seconds())  # nobody looks; what is armed ends by itself
+    assert not played.cloud.alive
+    assert billed(played) <= budget
+    played.settle(played.runner(**wanted), 8)
+    total = summarise(played.state(), played.clock.now()).total.cost_usd
+    assert billed(played) <= total <= budget
 
 
 def test_an_instance_that_lives_to_its_last_second_at_the_reserved_price_leaves_room_for_storage_and_requests() -> None:
     """The runner dies at once, the machine boots in no time, and the agent commits as often as it may."""
     budget = Decimal("0.6")
-    town = Town(steps=10**9, budget_usd=budget)
-    town.cloud = SimulatedCloud(town.clock, town.market, Timings(pending_s=(0.0, 0.0)))
+    played = PlayedRun(steps=10**9, budget_usd=budget)
+    played.cloud = SimulatedCloud(played.clock, played.market, Timings(pending_s=(0.0, 0.0)))
     wanted = {"budget": {"max_usd": str(budget)}, "resources": {"spot_policy": "on-demand"}}
-    town.settle(town.runner(**wanted))
-    while town.cloud.alive:
-        town.turn()
-    town.settle(town.runner(**wanted), 8)
-    total = summarise(town.state(), town.clock.now()).total
+    played.settle(played.runner(**wanted))
+    while played.cloud.alive:
+        played.turn()
+    played.settle(played.runner(**wanted), 8)
+    total = summarise(played.state(), played.clock.now()).total
     assert total.on_demand_usd > budget * Decimal("0.9")
     assert total.requests_usd > 0
     assert total.cost_usd <= budget

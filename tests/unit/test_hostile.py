@@ -33,8 +33,8 @@ from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
+from tests.support.checkpoint_entries import committed
 from tests.support.checkpoint_images import HOSTILE, header, image_of
-from tests.support.commits import committed
 from tests.support.damaged_runs import SmallRun
 from tests.support.histories import History
 

@@ -26,7 +26,7 @@ from spotrun.simulation.world.faults import LossyStore
 from spotrun.store.local import LocalStore
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store, StoredObject
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 from tests.support.histories import History, offering
 
 UID = "0123456789"

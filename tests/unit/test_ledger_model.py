@@ -24,7 +24,7 @@ from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply, begin
 from spotrun.run.state import RunState
 from spotrun.store.memory import MemoryStore
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 from tests.support.histories import SPOT, History, offering
 
 DEVIATIONS = 2

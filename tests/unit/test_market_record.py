@@ -25,7 +25,7 @@ from spotrun.store.memory import MemoryStore
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.support.decisions import MARKET, POOLS, asked, decided, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History
-from tests.support.town import Town
+from tests.support.played_run import PlayedRun
 
 
 def other(**created: object) -> History:
@@ -50,7 +50,7 @@ def told(history: History, store: MemoryStore, **reader: object) -> tuple[Sighti
 
 def test_the_next_run_does_not_ask_first_where_the_run_before_it_was_just_lost() -> None:
     """SkyPilot#10021: a relaunch went to the very zone that had just taken the instance back."""
-    before = Town(steps=10**9, uid="before")
+    before = PlayedRun(steps=10**9, uid="before")
     runner = before.runner()
     for _ in range(12):
         before.turn()
@@ -60,7 +60,7 @@ def test_the_next_run_does_not_ask_first_where_the_run_before_it_was_just_lost()
     assert victim.offering.zone == "local-1a"
     before.cloud.end(victim.instance_id, EndedBy.CLOUD)
     before.settle(runner, 6)
-    after = Town(before, uid="after")
+    after = PlayedRun(before, uid="after")
     after.settle(after.runner())
     zones = {found.run_uid: found.offering.zone for found in after.cloud.alive}
     assert zones == {"before": "local-1b", "after": "local-1b"}
@@ -116,18 +116,18 @@ def test_a_short_rest_of_work_is_still_done_on_spot_as_on_demand_would_have_to_s
 @pytest.mark.parametrize("seed", range(2))
 def test_fallback_does_not_flap_however_spot_comes_and_goes(seed: int) -> None:
     """On-demand, once paid for, is kept for the cool-down."""
-    town, rng = Town(steps=10**9), Random(seed)
-    runner = town.runner(policy={"on_demand_after": "1m", "return_cooldown": "10m"})
-    spot = {found.pool for found in town.market.all.values() if found.pool.capacity_type is SPOT}
+    played, rng = PlayedRun(steps=10**9), Random(seed)
+    runner = played.runner(policy={"on_demand_after": "1m", "return_cooldown": "10m"})
+    spot = {found.pool for found in played.market.all.values() if found.pool.capacity_type is SPOT}
     for _ in range(30):
-        town.market.empty = rng.choice([set(), spot])
+        played.market.empty = rng.choice([set(), spot])
         for _ in range(rng.randint(5, 25)):
-            for found in town.cloud.alive:
-                if found.offering.pool in town.market.empty:
-                    town.cloud.end(found.instance_id, EndedBy.CLOUD)
-            town.turn()
+            for found in played.cloud.alive:
+                if found.offering.pool in played.market.empty:
+                    played.cloud.end(found.instance_id, EndedBy.CLOUD)
+            played.turn()
             runner.tick()
-    state = town.state()
+    state = played.state()
     bought = [attempt for attempt in state.attempts.values() if _bought(state.launch_of(attempt))]
     left = [attempt for attempt in bought if attempt.end is not None]
     assert left
@@ -267,22 +267,22 @@ def test_objects_that_are_no_sightings_are_passed_over_and_said() -> None:
 
 @pytest.mark.parametrize("error", [StoreError("access denied"), StoreUnavailable("connection reset")])
 def test_a_run_trains_on_without_the_record_and_says_so_until_it_is_back(error: StoreError) -> None:
-    town, faults = Town(steps=10**9), [True]
+    played, faults = PlayedRun(steps=10**9), [True]
 
     def fail(_: str) -> None:
         if faults[0]:
             raise error
 
-    town.beside = Watched(town.beside, fail, lambda _: None)
-    runner = town.runner()
+    played.beside = Watched(played.beside, fail, lambda _: None)
+    runner = played.runner()
     seen = runner.tick()
     for _ in range(12):
-        town.turn()
+        played.turn()
         seen = runner.tick()
-    assert town.training_on() is not None
+    assert played.training_on() is not None
     assert seen.remark == f"what other runs saw of the market cannot be used: {error.message}"
     faults[0] = False
-    town.clock.advance(READ_EVERY.total_seconds())
+    played.clock.advance(READ_EVERY.total_seconds())
     assert runner.tick().remark is None
 
 

@@ -39,7 +39,7 @@ from spotrun.market.hazard import Hazard
 from spotrun.run import events as ev
 from spotrun.run.state import AttemptEnd, RunState
 from spotrun.store.memory import MemoryStore
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 from tests.support.eventually import eventually
 from tests.support.histories import History, offering
 

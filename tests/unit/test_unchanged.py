@@ -24,7 +24,7 @@ from spotrun.run import fold
 from spotrun.run.state import Commit, RunState
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.memory import MemoryStore
-from tests.support.commits import committed, restored
+from tests.support.checkpoint_entries import committed, restored
 from tests.support.histories import History
 
 MB = 1 << 20

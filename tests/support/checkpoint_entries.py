@@ -1,4 +1,4 @@
-"""Entries about checkpoints, for tests that care for some of their fields only."""
+"""Ledger entries about checkpoints: a test names the fields that it cares about, the others have defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOTHING_SENT = Uploaded(
 def committed(
     attempt: int, prefix: str, step: int, taken_at: datetime, uploaded: Uploaded = NOTHING_SENT, **fields: Any
 ) -> ev.CheckpointCommitted:
-    """That a checkpoint of `step` lies at `prefix`. `fields` are any others of the entry, as it names them."""
+    """The entry that says: a checkpoint of `step` lies at `prefix`. `fields` sets any other field of the entry."""
     others: dict[str, Any] = {"incarnation": 0, "epoch": 0, "batch": step, "stall_s": 0, "durable_s": 0, "why": "test"}
     others |= {"manifest_blake3": uploaded.manifest_blake3, "objects": uploaded.objects}
     others |= {"size_bytes": uploaded.manifest.size_bytes, "borrows": uploaded.manifest.borrows}
@@ -29,7 +29,7 @@ def committed(
 
 
 def saved(store: Store, number: int, image: bytes, begin_bytes: int | None = None) -> Commit:
-    """A commit whose bytes are in `store`, but for which no ledger has an entry."""
+    """Upload `image`, and return the commit that a ledger would have of it; no ledger has it."""
     prefix = f"checkpoints/1-0-{number}"
     uploaded = upload(store, prefix, memoryview(image), {"step": number}, begin_bytes=begin_bytes)
     event = committed(1, prefix, number, datetime.now(UTC), uploaded)
@@ -42,7 +42,7 @@ def restored(store: Store, commit: Commit) -> bytes:
 
 
 def content_of(image: Image) -> bytes:
-    """All bytes of what was fetched, which is closed then."""
+    """All bytes of a fetched image, which this closes."""
     try:
         return os.pread(image.fd, image.size_bytes, 0)
     finally:

@@ -1,4 +1,4 @@
-"""A run, its cloud and its agents as objects, for tests of the runner."""
+"""A run for tests of the runner: its store, cloud and agents are objects in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spotrun.simulation.world.market import CalmMarket
 from spotrun.simulation.world.timings import Timings
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec
 from tests.support.histories import START, History
 from tests.support.worlds import MARKET
@@ -31,12 +31,12 @@ def nothing(_: str) -> None:
 
 
 class Agent:
-    """What runs on one instance, as a simple function of the ledger: ten steps and a commit at each turn."""
+    """Plays the agent of one instance: at each turn it reads the ledger, trains ten steps and commits."""
 
-    def __init__(self, town: Town, instance: Instance) -> None:
-        self._town = town
+    def __init__(self, played: PlayedRun, instance: Instance) -> None:
+        self._run = played
         self._instance = instance
-        self._ledger = town.ledger(f"agent:{instance.launch}")
+        self._ledger = played.ledger(f"agent:{instance.launch}")
         self._step = 0
         self._turns = 0
 
@@ -57,7 +57,7 @@ class Agent:
 
     def _train(self, state: RunState, attempt: Attempt) -> None:
         number = attempt.number
-        seen = self._town.cloud.describe(self._instance.instance_id)
+        seen = self._run.cloud.describe(self._instance.instance_id)
         if not attempt.trainers:
             newest = state.latest_commit()
             self._step = 0 if newest is None else newest.event.step
@@ -67,10 +67,10 @@ class Agent:
             self._write(ev.NoticeSeen(attempt=number, kind="termination", deadline_at=seen.notice_deadline))
         elif attempt.leaving or state.stop_requested:
             final = self._commit(number)
-            now = self._town.clock.now()
+            now = self._run.clock.now()
             self._write(ev.AttemptDrained(attempt=number, final_commit=final, stopped_at=now, reason="told to go"))
             self._power_off()
-        elif self._step >= self._town.steps:
+        elif self._step >= self._run.steps:
             self._write(ev.RunCompleted(attempt=number, final_commit=self._commit(number), step=self._step))
             self._power_off()
         else:
@@ -80,7 +80,7 @@ class Agent:
     def _commit(self, attempt: int) -> int:
         self._turns += 1
         return self._write(
-            committed(attempt, f"checkpoints/{attempt}-{self._turns}", self._step, self._town.clock.now())
+            committed(attempt, f"checkpoints/{attempt}-{self._turns}", self._step, self._run.clock.now())
         )
 
     def _write(self, event: ev.AnyEvent) -> int:
@@ -89,22 +89,22 @@ class Agent:
         return entry.number
 
     def _write_status(self, phase: str) -> None:
-        launch, now = self._instance.launch, self._town.clock.now()
+        launch, now = self._instance.launch, self._run.clock.now()
         status = AgentStatus(launch=launch, phase=phase, at=now, sequence=self._turns, step=self._step)
-        write_status(self._town.store, agent_key(launch), status)
+        write_status(self._run.store, agent_key(launch), status)
 
     def _power_off(self) -> None:
-        self._town.cloud.end(self._instance.instance_id, EndedBy.ITSELF)
+        self._run.cloud.end(self._instance.instance_id, EndedBy.ITSELF)
 
 
-class Town:
+class PlayedRun:
     """
-    A run, its store, its cloud and the agents on its instances; and as many runners as one likes.
+    A run, its store, its cloud and the agents on its instances. A test makes as many runners for it as it likes.
 
-    `before` is a town whose run was there earlier: on the same cloud, with the same `beside`, the store of all runs.
+    `before` is an earlier run on the same cloud, with the same `beside`, which is the store of all runs.
     """
 
-    def __init__(self, before: Town | None = None, steps: int = STEPS, **created: object) -> None:
+    def __init__(self, before: PlayedRun | None = None, steps: int = STEPS, **created: object) -> None:
         self.clock = ManualClock(START) if before is None else before.clock
         self.market = CalmMarket(MARKET) if before is None else before.market
         timings = Timings(pending_s=(30.0, 30.0))
@@ -126,7 +126,7 @@ class Town:
     def runner(
         self, before: Callable[[str], None] = nothing, after: Callable[[str], None] = nothing, **wanted: object
     ) -> Runner:
-        """A new runner; `before` and `after` are told of each call that it makes to its cloud or its store."""
+        """A new runner. It calls `before` and `after` with the name of each call to its cloud or its store."""
         store, cloud = Watched(self.store, before, after), Watched(self.cloud, before, after)
         wanted.setdefault("policy", {"on_demand_after": "1m"})
         market = MarketRecord(self.beside)
@@ -141,11 +141,11 @@ class Town:
         return [ev.kind(entry.event) for entry in ledger.entries]
 
     def settle(self, runner: Runner, ticks: int = 3) -> Tick:
-        """Ticks in which the clock stands still and no agent acts."""
+        """Let the runner tick while the clock stands still and no agent acts. Returns the last tick."""
         return [runner.tick() for _ in range(ticks)][-1]
 
     def turn(self) -> None:
-        """Ten seconds of the world: the cloud takes what it announced, then each agent acts."""
+        """Ten seconds pass: the cloud takes the instances that it announced, then each agent acts."""
         self.clock.advance(10)
         for instance in self.cloud.alive:
             if instance.state is InstanceState.RUNNING and instance.run_uid == self.uid:

@@ -1,4 +1,4 @@
-"""Signals to the processes of runs on the local cloud: to a trainer, to an agent, to a whole instance."""
+"""Signals to the processes of runs on the local cloud, and the loss of whole instances."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.support.sandbox import Sandbox, environment_of, processes_now
 
 FOUND_WITHIN_S = 60
 PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py")}
-"""Of each victim, words of which its command line has one."""
+"""By target, endings of words in its command line."""
 
 
-def strike(sandbox: Sandbox, victim: str, number: signal.Signals = signal.SIGKILL) -> None:
+def send_signal(sandbox: Sandbox, target: str, number: signal.Signals = signal.SIGKILL) -> None:
     """
-    Signal the trainer or the agent of this sandbox, or have the cloud take the "instance", until it is gone.
+    Signal the "trainer" or the "agent" of this sandbox, or have the cloud take the "instance" and wait for its end.
 
-    Asks nobody but this machine, for it has to hit within an upload.
+    It looks only at the processes of this machine, because it must be fast enough to hit within an upload.
     """
-    if victim == "instance":
+    if target == "instance":
         _take_instance()
         return
-    pid = eventually(lambda: next(processes_of(sandbox, victim), None), within_s=FOUND_WITHIN_S)
-    with contextlib.suppress(ProcessLookupError):  # one that has just gone by itself will do
+    pid = eventually(lambda: next(processes_of(sandbox, target), None), within_s=FOUND_WITHIN_S)
+    with contextlib.suppress(ProcessLookupError):  # it may just have ended by itself
         os.kill(pid, number)
 
 
@@ -47,21 +47,21 @@ def _oldest_running(cloud: LocalDriver) -> str | None:
     return min(running, key=lambda instance: instance.launched_at).instance_id if running else None
 
 
-def processes_of(sandbox: Sandbox, victim: str) -> Iterator[int]:
+def processes_of(sandbox: Sandbox, target: str) -> Iterator[int]:
     """The "agent" or "trainer" processes on the instances of this sandbox."""
     for pid in processes_now():
         if str(sandbox.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
             continue
-        if any(word.endswith(PROGRAMS[victim]) for word in _command_line(pid)):
+        if any(word.endswith(PROGRAMS[target]) for word in _command_line(pid)):
             yield pid
 
 
 class Uploads:
     """
-    Whether an agent of this sandbox is sending a checkpoint.
+    Tells whether an agent of this sandbox is uploading a checkpoint.
 
-    An agent says so in its status file, and one that is killed then says so for ever: `settle` after each kill, and
-    what is written there no longer counts.
+    An agent says so in its status file. If it is killed then, its file says so for ever. So call `settle` after each
+    kill: files that are not written anew no longer count.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""A real web server that news are posted to, with the manners that a test wants of it."""
+"""A real web server for webhooks. The test says how it answers: properly, never, or a byte at a time."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ class Posted:
     headers: dict[str, str]
     body: bytes
     line: IO[bytes]
-    """To the client, for a server that answers in its own way."""
+    """The connection to the client, for an answer that writes on it directly."""
 
     @property
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-Manners = Callable[["Hook", Posted], int | None]
-"""The status to answer with; None: no answer at all, ever. It may wait on `hook.over`, which is set at the end."""
+Answer = Callable[["WebhookServer", Posted], int | None]
+"""Returns the status to answer with, or None for no answer at all. It may wait on `over`, which is set at the end."""
 
 
-def polite(_: Hook, __: Posted) -> int:
+def accepting(_: WebhookServer, __: Posted) -> int:
     return 200
 
 
-def hanging(hook: Hook, _: Posted) -> None:
-    hook.over.wait()
+def hanging(server: WebhookServer, _: Posted) -> None:
+    server.over.wait()
 
 
-def dripping(hook: Hook, posted: Posted) -> None:
-    """A first line that never ends, a byte now and then: no time-out of a socket ever passes."""
-    while not hook.over.wait(0.05):
+def dripping(server: WebhookServer, posted: Posted) -> None:
+    """Send a first line that never ends, a byte now and then, so that no socket ever times out."""
+    while not server.over.wait(0.05):
         posted.line.write(b"a")
 
 
-class Hook(AbstractContextManager["Hook"]):
-    def __init__(self, manners: Manners = polite) -> None:
+class WebhookServer(AbstractContextManager["WebhookServer"]):
+    def __init__(self, answer: Answer = accepting) -> None:
         self.posted: list[Posted] = []
         self.over = threading.Event()
-        self.manners = manners
-        hook = self
+        self.answer = answer
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 posted = Posted(self.path, dict(self.headers.items()), body, self.wfile)
-                hook.posted.append(posted)
-                status = hook.manners(hook, posted)
+                server.posted.append(posted)
+                status = server.answer(server, posted)
                 if status is not None:
                     self.send_response(status)
-                    self.send_header("Location", hook.url)
+                    self.send_header("Location", server.url)
                     self.end_headers()
 
             def log_message(self, format: str, *args: object) -> None:
@@ -68,7 +68,7 @@ class Hook(AbstractContextManager["Hook"]):
             daemon_threads = True
 
             def handle_error(self, request: object, client_address: object) -> None:
-                pass  # the other side has left
+                pass  # the client has gone
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -81,7 +81,7 @@ class Hook(AbstractContextManager["Hook"]):
     def events(self) -> list[str]:
         return [posted.json["event"] for posted in list(self.posted)]
 
-    def __enter__(self) -> Hook:
+    def __enter__(self) -> WebhookServer:
         self._thread.start()
         return self
 

@@ -1,4 +1,4 @@
-"""A run on EC2 that has no agents but a test, and as many runners as one likes."""
+"""A run on EC2 for tests of the runner: the test plays its agents, and makes as many runners as it likes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spotrun.simulation.world.faults import Watched
 from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 from tests.support.aws_launches import CONFIG
-from tests.support.commits import committed
+from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
@@ -32,8 +32,8 @@ UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"
 
 
-class Attended:
-    """A run on EC2, without agents, and as many runners as one likes."""
+class Ec2Run:
+    """A run with its ledger in memory, its instances in an account on this machine, and no agents of its own."""
 
     def __init__(self, account: GuardedAccount) -> None:
         self._account = account
@@ -47,8 +47,8 @@ class Attended:
 
     def runner(self, before: Callable[[str], None] = lambda _: None) -> Runner:
         """
-        A new one; `before` is told of each call that it makes to its cloud, its guards and its identities. What it asks
-        of its store is refused with `store_says`.
+        A new runner. It calls `before` with the name of each call to its cloud, its guards and its identities. While
+        `store_says` is set, each call to its store raises that.
         """
         store = Watched(self._store, self._answer, lambda _: None)
         cloud = Watched(AwsDriver(CONFIG, self.clock), before, lambda _: None)
@@ -67,7 +67,7 @@ class Attended:
             raise self.store_says
 
     def agent(self) -> Agent:
-        """It takes over on the newest instance that was recorded."""
+        """A played agent that takes over on the newest recorded instance."""
         return Agent(self.ledger(), self._store, self.clock)
 
     def ledger(self, store: Store | None = None) -> Ledger:
@@ -83,7 +83,7 @@ class Attended:
         return ledger.entries
 
     def instances(self) -> list[str]:
-        """Those that live, by their ids."""
+        """The ids of the instances that live."""
         with self._account.as_administrator():
             return [each.instance_id for each in AwsDriver(CONFIG, self.clock).instances(UID) if each.alive]
 
@@ -94,7 +94,7 @@ class Attended:
 
 
 class Agent:
-    """What is on an instance, as far as a ledger and a store can tell."""
+    """Plays an agent: it writes to the ledger and the store what an agent on an instance would."""
 
     def __init__(self, ledger: Ledger, store: Store, clock: ManualClock) -> None:
         self._ledger, self._store, self._clock = ledger, store, clock
