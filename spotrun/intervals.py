@@ -11,7 +11,7 @@ COMMIT_GAP = timedelta(seconds=30)
 """Commits are at least so far apart, the final one excepted (protocol 7)."""
 INTERVAL_MAX = timedelta(minutes=10)
 STALL_SHARE_MAX = 0.035
-"""CheckFreq's bound (FAST '21): checkpoints may slow training down by so much."""
+"""CheckFreq's bound (FAST '21): checkpoints may slow training down by this much."""
 MEAN_TIME_BETWEEN_INTERRUPTIONS = timedelta(hours=1)
 """What is assumed until interruptions are counted; the median spot lifetime in public traces is half of it."""
 

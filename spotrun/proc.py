@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 EXEC_WITHIN_S = 0.1
-"""System time that a process may be within execve on a busy machine. Who has no environment at all costs as much."""
+"""System time that a process may be within execve on a busy machine. One without any environment costs as much."""
 _PAUSE_S = 0.001
 _KERNEL_THREAD = 0x00200000
 """PF_KTHREAD of the kernel's include/linux/sched.h."""
@@ -34,7 +34,7 @@ def started_with(name: str, value: str) -> list[int]:
 
 
 def _environment(pid: int) -> bytes | None:
-    """None for one that is gone, or somebody else's."""
+    """None if the process is gone, or somebody else's."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

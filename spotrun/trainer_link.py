@@ -33,7 +33,7 @@ AGENT_FD = "SPOTRUN_AGENT_FD"
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
-"""A peer that reads nothing for so long is taken for gone."""
+"""A peer that reads nothing for this long is taken for gone."""
 
 _FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
@@ -132,7 +132,8 @@ class Resume(_Message, frozen=True):
     Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
     `start` on, or the first `here_bytes` of one that is still being fetched.
 
-    `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot each so many optimizer steps.
+    `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot after each
+    stretch of that many optimizer steps.
     """
 
     size_bytes: int
@@ -303,7 +304,7 @@ class TrainerLink:
             os.close(self._fds.popleft())
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close this copy of the socket, and leave the conversation as it is."""
+        """In a forked child: close this copy of the socket without ending the conversation."""
         self._sock.close()
 
     def _ready(self, event: int, wait_s: float | None) -> bool:

@@ -76,7 +76,7 @@ class Arenas:
         self._arenas: dict[int, Arena] = {}
         self._full: set[int] = set()
         self._spent: set[int] = set()
-        """Of the full ones, those whose common part is not needed any more."""
+        """Full arenas whose common part is not needed any more."""
         self._current: range = range(0)
         self._given: int | None = None
 

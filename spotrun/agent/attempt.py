@@ -3,7 +3,7 @@ One attempt: its main loop. Threads put letters into the inbox; everything is de
 
     take over -> restore -> train (snapshots become commits) -> drained | ended | completed -> power off
 
-The agent's ends are events of the ledger, written before the instance goes: nobody has to guess.
+Each end is an event of the ledger, written before the instance goes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class AttemptLoop:
         return self._trainer.exited is not None or self._drain.draining_s is not None
 
     def _letters(self) -> Iterator[Letter]:
-        """What has come; the first is waited for a little."""
+        """The letters that have come; waits a little for the first."""
         wait_s = min(TURN_S, max(0.0, self._drain.until_next_s(self._pace)))
         try:
             yield self._node.inbox.get(timeout=wait_s)
@@ -230,7 +230,7 @@ class AttemptLoop:
         self._ending.drained(final, final[0].taken_at)
 
     def _begin_drain(self) -> None:
-        """No step is wanted any more. A trainer that has done none, or makes no snapshots, is ended as it is."""
+        """Train no further step. A trainer that has done none, or makes no snapshots, is ended as it is."""
         self._drain.begin(self._pace, uploading=self._saver.uploading)
         trainer = self._trainer
         if trainer.finished or trainer.exited:
@@ -252,7 +252,7 @@ class AttemptLoop:
     # -- the end of a trainer ------------------------------------------------------------------------------------
 
     def _settle_exit(self) -> None:
-        """First what it left is saved, then its end is looked at."""
+        """What an exited trainer left is saved before its end is judged."""
         trainer = self._trainer
         if trainer.exited is None or not self._saver.idle:
             return

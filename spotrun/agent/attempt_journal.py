@@ -1,5 +1,5 @@
 """
-What one attempt tells the ledger. Each event stands there once, however often it is told and whoever restarted.
+What one attempt writes to the ledger. Each event stands there once, however often the agent restarts and repeats it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class AttemptJournal:
     """
     The events of attempt `attempt`, which `take_over` begins on an instance of launch `launch`.
 
-    What the next move depends on is waited for; the rest is appended behind the loop's back, in order, and the inbox
-    hears if it was refused.
+    The loop waits for an event that its next move depends on. The others are appended in the background, in order, and
+    a refusal comes to the inbox.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class AttemptJournal:
 
     def ended(self, cause: Cause, last_step: int, detail: str, *, lossy: bool = False) -> None:
         """
-        `lossy` adds which step survives, as the ledger has it when this is written down: the saver may be committing
-        the next one meanwhile.
+        `lossy` adds which step survives. That is read when the event is written: the saver may commit another one
+        until then.
         """
 
         def decide(state: RunState) -> AnyEvent | None:
@@ -160,7 +160,7 @@ class AttemptJournal:
             raise PowerOff(error.message) from error
 
     def _append_later(self, decide: Decide) -> None:
-        """Without waiting. If it is refused the inbox will say so."""
+        """Does not wait. If the event is refused, the inbox gets a letter."""
         self._recorder.append(decide)
 
 

@@ -15,9 +15,9 @@ import sys
 import time
 
 CRASHES_MAX = 10
-"""In a row. An agent that crashes on each start never will start."""
+"""Crashes in a row. An agent that crashes on each start will never start."""
 STEADY_S = 300.0
-"""An agent that lived so long (system time) has not crashed on its start."""
+"""An agent that lived this long (system time) has not crashed on its start."""
 PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)

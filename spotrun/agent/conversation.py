@@ -23,7 +23,7 @@ from spotrun.trainer_link import (
 
 
 class Conversation:
-    """Of an attempt with its current trainer."""
+    """The talk of an attempt with its current trainer."""
 
     def __init__(
         self, node: Node, trainer: Trainer, journal: AttemptJournal, pace: Pace, saver: Saver, drain: Drain
@@ -84,7 +84,7 @@ class Conversation:
         return self._trainer.asked or "steps"
 
     def _make_room(self) -> None:
-        """For the last snapshot: nothing older is worth as much, except what will be durable before it."""
+        """Makes room for the last snapshot, which is worth more than any older one that is not durable before it."""
         self._trainer.wants_room()
         self._saver.drop_waiting()
         if self._drain.deadline_s is not None:

@@ -58,7 +58,7 @@ class Leaving:
 
 
 def leaving_window_s(state: RunState) -> float | None:
-    """How long the current attempt still has, from when it was told to go; None where nobody told it."""
+    """How long the current attempt has left since it was asked to go; None if it was not asked."""
     current = state.current
     if current is None:
         return None
@@ -74,7 +74,7 @@ def standby_verdict(
     Protocol 13: START takes over, STAND_BY waits on.
 
     After the predecessor's own word or the record of its end; else after the notice window + 30 s by our own clock.
-    One that was never told to go is never fenced: the standby leaves when its window is over.
+    An attempt that was never asked to go is never fenced: the standby leaves when its window is over.
     """
     now = standing(state, launch)
     if now is not Standing.STAND_BY:

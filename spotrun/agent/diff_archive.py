@@ -1,4 +1,4 @@
-"""What a command has done to folders, as an archive that does the same to equal folders elsewhere."""
+"""What a command has changed in folders, as an archive that repeats the change in equal folders elsewhere."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _facts(tar: tarfile.TarFile) -> Diff:
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
     parts = PurePosixPath(name).parts
     if len(parts) < 2 or parts[0] not in folders or ".." in parts:
-        raise SetupUnusable(f"the packed set-up holds {name!r}, which is none of the run's own")
+        raise SetupUnusable(f"the packed set-up holds {name!r}, which is not the run's own")
     target = root / name
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
         raise SetupUnusable(f"the packed set-up would write {name!r} through a link that leads elsewhere")

@@ -1,5 +1,5 @@
 """
-Why and when this attempt has to go: the cloud's notice, a runner's drain, a user's stop.
+Why and when this attempt has to leave: the cloud's notice, a runner's drain, a user's stop.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 
 NOTICE_MARGIN_S = 0.3
-"""System time that is lost to scheduling on a busy machine."""
+"""System time that a busy machine may lose to scheduling."""
 LAST_WORD_S = 1.0
-"""Run time before the deadline at which the ledger is told that the final snapshot will not make it."""
+"""Run time before the deadline at which the agent writes that the final snapshot will not be durable in time."""
 LAST_WORD_MIN_S = 0.3
-"""System time, for the same: the ledger is written to by whoever gets the machine just then."""
+"""The same in system time: on a busy machine the write itself may have to wait for the processor."""
 DRAIN_WITHIN_S = 120.0
 """Run time that a drain without a deadline may take."""
 DRAIN_WITHIN_MIN_S = 60.0
-"""System time, for the same: a step or a validation takes what it takes."""
+"""The same in system time: a step or a validation cannot be hurried."""
 
 
 class Stage(Enum):

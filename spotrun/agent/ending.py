@@ -1,4 +1,4 @@
-"""How an attempt ends: the last word goes to the ledger before the instance does, so that nobody has to guess."""
+"""How an attempt ends. The ledger has its last event before the instance goes, so that nobody has to guess."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ending:
         self._go("drained")
 
     def drained_short(self, why: str) -> NoReturn:
-        """The drain did not come to its end. What was done since the newest commit is lost, and the ledger says so."""
+        """The drain was not finished. The steps since the newest commit are lost, and the ledger says so."""
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: Final | None, step: int) -> NoReturn:
@@ -53,7 +53,7 @@ class Ending:
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:
-        """Power off, once it is no cheaper to be taken."""
+        """Power off, once it would be no cheaper to be taken by the cloud."""
         self._trainers.close()
         await_the_cloud(self._node, self._journal.attempt)
         self._power_off(reason)

@@ -11,8 +11,8 @@ from spotrun.trainer_link import Figures
 
 def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
     """
-    As of `now`. `epochs_ended` counts epochs whose last step is done, be they durable yet or not: what the script's
-    loggers show of a resumed training is rolled back to the checkpoint, and these figures with it.
+    As of `now`. `epochs_ended` counts epochs whose last step is done, durable or not: when a training resumes, what
+    the script's loggers show is rolled back to the checkpoint, and these figures with it.
     """
     total = summarise(state, now).total
     return Figures(

@@ -17,7 +17,7 @@ import msgspec
 from spotrun import proc
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
-"""In the environment of a trainer and all that it starts; names its instance."""
+"""The variable that names the instance, in the environment of a trainer and of all that it starts."""
 GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 

@@ -12,11 +12,11 @@ from spotrun.agent.node import Node
 from spotrun.run.events import BillingRule
 
 TAKEN_WITHIN = timedelta(minutes=3)
-"""After the deadline of its notice. What has not been taken by then was forgotten, and bills."""
+"""After the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and bills."""
 
 
 def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
-    """Until when to wait for the cloud to take the instance at `deadline_at`; None: it would be no cheaper."""
+    """Until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing."""
     if deadline_at is None or deadline_at - billed_from >= timedelta(seconds=rule.free_if_interrupted_within_s):
         return None
     return deadline_at + TAKEN_WITHIN

@@ -27,7 +27,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Exited:
-    """Trainer `incarnation` and its whole process group are gone; all that it said was told before."""
+    """Trainer `incarnation` and its whole process group are gone. All that it said is in the inbox already."""
 
     incarnation: int
     exit_code: int
@@ -96,7 +96,7 @@ class SaveAbandoned:
 
 @dataclass(frozen=True)
 class CommonPartSent:
-    """Of a snapshot that is being sent, what its arena has in common with the other one is in the store."""
+    """The store holds that part of a snapshot being sent which its arena has in common with the other one."""
 
     sequence: int
 
@@ -117,7 +117,7 @@ Inbox = queue.SimpleQueue[Letter]
 
 
 def forget(inbox: Inbox, incarnation: int) -> None:
-    """What a trainer that was killed has told, and its end, for which this waits. Of the rest nothing is lost."""
+    """Drop what a killed trainer has said, and wait for its end. All other letters are kept."""
     kept: list[Letter] = []
     while True:
         letter = inbox.get()

@@ -16,7 +16,7 @@ from spotrun.clock import Clock
 LOOK_EVERY_S = 1.0
 """System time between two looks at a trainer that does not speak: each reads all of /proc."""
 BUSY_SHARE = 0.01
-"""Of one core. What merely waits, threads that poll included, stays below."""
+"""Share of one core. A process that merely waits stays below, even if its threads poll."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Signs:
 
 
 class Liveness:
-    """Over one trainer, from its start on. `read_signs` is asked while nothing else tells that it lives."""
+    """Watches one trainer from its start on. `read_signs` is called while nothing else shows that it lives."""
 
     def __init__(self, clock: Clock, read_signs: Callable[[], Signs]) -> None:
         self._clock = clock

@@ -124,7 +124,7 @@ class Node:
         self.recorder.stop()
 
     def note(self, text: str) -> None:
-        """For people: into the training's log and onto the instance's own console."""
+        """A line for people, in the training's log and on the instance's own console."""
         self.console.note(text)
         print(f"spotrun: {text}", file=sys.stderr, flush=True)
 

@@ -1,9 +1,9 @@
 """
-Secrets that a program prints are starred before its output leaves the instance, and nothing else of it is touched.
+Stars out the secrets that a program prints, before its output leaves the instance. Nothing else of it is changed.
 
-Only exact values are looked for, of the run's secrets and of variables whose names sound secret, and line by line where
-a value has several; of the run's secrets also as others write them down. A star takes the place of each byte, so that
-what was shipped can still be counted in bytes of the file.
+Only exact values are looked for: the run's secrets, and variables whose names sound secret. A value of several lines is
+looked for line by line; the run's secrets also in the forms in which programs quote them. Each byte becomes a star, so
+that what was shipped can still be counted in bytes of the file.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable, Mapping
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
 VALUE_MIN = 8
-"""Characters. What is shorter stands in any output by chance."""
+"""Characters. A shorter value occurs in any output by chance."""
 
 
 def secret_values(environment: Mapping[str, str]) -> set[str]:
-    """What the variables hold whose names sound secret. A path is no secret, whatever it leads to."""
+    """The values of variables whose names sound secret. A path is no secret, whatever it leads to."""
     values = [value for name, value in environment.items() if sounds_secret(name) and not value.startswith("/")]
     lines = {line.strip() for value in values for line in (value, *value.splitlines())}
     return {line for line in lines if len(line) >= VALUE_MIN}
 
 
 def forms_of_all(secrets: Iterable[str]) -> set[str]:
-    """As they are, and quoted for a URL, in JSON and in base64."""
+    """The secrets as they are, and quoted for a URL, in JSON and in base64."""
     return {form for secret in secrets for form in forms_of(secret)}
 
 
@@ -42,7 +42,7 @@ class OutputRedaction:
 
     @property
     def reach(self) -> int:
-        """How many bytes before a place may belong to a secret that goes on there."""
+        """How many bytes before a position may belong to a secret that continues there."""
         return len(self._secrets[0]) - 1 if self._secrets else 0
 
     def hide(self, data: bytes) -> bytes:

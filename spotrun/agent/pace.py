@@ -21,15 +21,15 @@ STEPS_REMEMBERED = 50
 SMOOTHING = 0.4
 """Weight of the newest measurement; what an upload takes changes with the neighbours."""
 FIRST_STALL = timedelta(seconds=1)
-"""Before a stall was measured."""
+"""The stall that is assumed before one was measured."""
 
 Every = Literal["auto"] | timedelta | Steps
 
 
 class Pace:
     """
-    One attempt's. `committed_s` is the monotonic time of the run's newest commit, None where there is none; `hazard`
-    is what the run knew of losses at `began_s`, when the attempt began.
+    The pace of one attempt. `committed_s` is the monotonic time of the run's newest commit, None if there is none.
+    `hazard` is what the run knew of losses at `began_s`, when the attempt began.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Pace:
         self._rebalance = True
 
     def unwarned(self) -> None:
-        """From now on no loss is expected to be preceded by one more commit, which makes the interval shorter."""
+        """From now on losses are expected without a last commit before them, which makes the interval shorter."""
         self._hazard = replace(self._hazard, saved=0.0)
 
     def snapshot(self, step: int, stall_s: float, at_s: float) -> None:
@@ -85,7 +85,7 @@ class Pace:
         self.fastest_commit_s = min(took_s, self.fastest_commit_s or took_s)
 
     def too_soon(self, now_s: float) -> bool:
-        """For another commit that is not final."""
+        """Whether it is too soon for another commit that is not final."""
         return self._committed_s is not None and now_s - self._committed_s < COMMIT_GAP.total_seconds()
 
     def interval_s(self, now_s: float) -> float | None:

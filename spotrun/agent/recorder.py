@@ -27,7 +27,7 @@ TAIL_MIN_S = 0.1
 PAUSE_S = 1.0
 """System time between two tries, each of which the ledger may have given up after a minute, or at once."""
 GIVE_UP_AFTER_S = 3600.0
-"""System time. A store that is gone for so long has taken the run with it."""
+"""System time. A store that is gone this long has taken the run with it."""
 
 Job = tuple[Decide, "Future[Entry | None]"]
 
@@ -38,7 +38,7 @@ def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
 
 
 class Recorder:
-    """Appends in order and tails. Whatever makes further appends pointless is told to the inbox as LedgerLost."""
+    """Appends in order and tails. If no further append can succeed, the inbox gets a LedgerLost."""
 
     def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox) -> None:
         self._ledger = ledger
@@ -58,7 +58,7 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """After what is in the queue."""
+        """Stops after the appends that are in the queue."""
         self._jobs.put(None)
 
     def append(self, decide: Decide) -> Future[Entry | None]:

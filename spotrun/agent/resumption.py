@@ -1,4 +1,4 @@
-"""What a trainer begins with: the newest checkpoint that is whole, from the store or from where it still is."""
+"""What a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spotrun.trainer_link import Resume
 from spotrun.units import Steps
 
 SEED = 0
-"""Of the data order, the same in every run: a job trains alike on spot and on demand; scripts vary it by their seed."""
+"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
 
 
 class NothingToResumeFrom(Exception):
@@ -24,7 +24,7 @@ class NothingToResumeFrom(Exception):
 
 
 class Forwarding:
-    """A trainer that is told of its checkpoint while that is fetched."""
+    """Tells a trainer of its checkpoint while that is fetched."""
 
     def __init__(self, node: Node, trainer: Trainer) -> None:
         self._node = node
@@ -39,8 +39,8 @@ class Forwarding:
 
 def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer) -> Found | None:
     """
-    The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched, and of
-    what is fetched the trainer is told at once.
+    The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched. What
+    is fetched is handed on to the trainer at once.
 
     Raises:
         NothingToResumeFrom: with the reason.

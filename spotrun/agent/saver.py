@@ -68,7 +68,7 @@ class Saver:
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
-        """Of what is in flight a part may be overwritten: it is sent this time, or never."""
+        """The trainer may overwrite a part of what is in flight: if this upload fails, it cannot be repeated."""
         self._control = UploadControl()
         self._hurried = False
         self.resume_source: int | None = None
@@ -111,7 +111,7 @@ class Saver:
         work.start()
 
     def abandon(self) -> None:
-        """Call the upload in flight off, unless it is too far to be stopped."""
+        """Cancel the upload in flight, unless it is of a final snapshot."""
         if self._in_flight is not None and not self._in_flight.taken.final:
             self._control.cancel()
             self._spend(self._in_flight)
@@ -131,13 +131,13 @@ class Saver:
             self._spent(snapshot)
 
     def hurry(self) -> None:
-        """From now on an upload may take what the line gives: there is a deadline."""
+        """There is a deadline: from now on an upload may take all of the line and of the processor."""
         self._hurried = True
         self._control.hurry()
         self._precedence.stand_behind(False)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
-        """The snapshot in flight is done with; or it is tried again, where nothing newer can follow."""
+        """The snapshot in flight is settled. It is tried again only if nothing newer can follow it."""
         snapshot, self._in_flight = self._in_flight, None
         if snapshot is None:
             return None
@@ -266,7 +266,7 @@ class _Worker:
                 self._retire_one(attempt, number)
             self._sweep_once()
         except SpotrunError:
-            return  # fenced: whoever is current retires. Or the store is away: the next one retires.
+            return  # fenced, and the current agent retires; or the store is away, and the next save retires
 
     def _retire_one(self, attempt: int, number: int) -> None:
         event = CheckpointRetired(attempt=attempt, commit=number)

@@ -4,8 +4,8 @@ Before training: the work folder, and the environment that the user's own set-up
     clean folders -> unpack what an earlier instance made -> ready
                   -> or run `setup` -> pack what it made, and store that while the training begins
 
-A set-up is paid once; spotrun/folder/setup_cache.py keeps it. Whatever is wrong with a cached one, the set-up is done
-again, from clean folders, and the log says so.
+A set-up is paid for once; spotrun/folder/setup_cache.py keeps it. If anything is wrong with the cached one, the command
+runs again in clean folders, and the log says so.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ def _unpacked(node: Node, key: str) -> int | None:
             return None
         _unpack(node, key, packed)
     except setup_cache.SetupUnusable as damage:
-        node.note(f"the packed set-up is of no use: {damage.message}; it is done again")
+        node.note(f"the packed set-up is damaged: {damage.message}; setup runs again")
         with contextlib.suppress(StoreError):
             setup_cache.discard(node.store, key)
     except SpotrunError as error:
-        node.note(f"the packed set-up cannot be used here: {error.message}; it is done again")
+        node.note(f"the packed set-up cannot be used here: {error.message}; setup runs again")
     else:
         seconds = time.monotonic() - began_s
         node.note(
@@ -172,7 +172,7 @@ def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEf
 
 
 def _store(node: Node, key: str, archive: Path) -> None:
-    """Beside the training. An instance that ends before this does leaves the set-up to the next one."""
+    """Runs beside the training. If the instance ends first, the next one has to set up again."""
     try:
         stored = setup_cache.upload(node.store, key, node.assignment.launch, archive)
     except StoreError as error:

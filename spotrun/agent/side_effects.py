@@ -2,7 +2,7 @@
 What a set-up leaves outside of the run's own folders. It cannot be packed, so such a set-up must run on each instance.
 
 A look, not a proof: mounted file systems, running processes, and names that came into or went from the folders in which
-programs, packages and data are put. Caches do not count, for whoever needs them fills them again.
+programs, packages and data are put. Caches do not count: a program that needs one fills it again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SideEffects:
 
 
 def _names_in(folder: str) -> set[str]:
-    """Without what is in it, nor what changed there: hundreds of thousands of files, on a disk that is still cold."""
+    """Names only, without what is below them: that would be hundreds of thousands of files on a cold disk."""
     try:
         return {os.path.join(folder, name) for name in os.listdir(folder)}
     except OSError:

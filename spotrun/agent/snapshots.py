@@ -1,4 +1,4 @@
-"""Snapshots that a trainer has told of, and what they have cost it."""
+"""Snapshots that a trainer has taken, and what they have cost it."""
 
 from __future__ import annotations
 

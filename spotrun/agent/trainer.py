@@ -41,7 +41,7 @@ ABORT_GRACE_S = 5.0
 """System time that a hung trainer has to write down its stacks, and a refused one to exit."""
 KILL_WITHIN_S = 30.0
 TELLINGS_MAX = 64
-"""Of what has come. The line between the two holds a few hundred messages that are not read."""
+"""How often a trainer is told how much has arrived. The socket holds a few hundred unread messages."""
 
 
 class Newest(NamedTuple):
@@ -57,7 +57,8 @@ class Newest(NamedTuple):
 
 
 class _Coming:
-    """A checkpoint that a trainer is told of while it is fetched, now and then: it reads nothing during its imports."""
+    """A checkpoint that is being fetched. The trainer hears of its progress only now and then: it reads nothing
+    during its imports."""
 
     def __init__(self, image: Image, begin_bytes: int) -> None:
         self.image = image
@@ -130,16 +131,16 @@ class Trainer:
 
     def begin_at(self, resume: Resume, image: Image | None) -> None:
         """
-        What is told to the trainer as soon as it says hello, unless it was told of that image while it came.
+        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came.
 
-        `image` is closed once it trains: to give so much memory back takes a while, and then takes it here.
+        `image` is closed once the trainer trains: to free that much memory takes a while, and then delays nobody.
         """
         self._start_anew_unless_told_of(image)
         self._resume, self._image = resume, image
         self._tell_where()
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
-        """What it was told of is damaged, and it may have loaded weights of it. It cannot have done a step."""
+        """The image that it heard of is damaged, and it may have loaded weights of it. It cannot have done a step."""
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None

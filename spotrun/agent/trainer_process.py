@@ -38,8 +38,8 @@ def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
 
 def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_uid: str) -> dict[str, str]:
     """
-    Of everything that runs for the user on this instance. `python` is that of the run's own environment, or the agent's
-    where there is none. What W&B is told is one run through all attempts, unless the user says which.
+    The environment of everything that runs for the user on this instance. `python` is that of the run's own
+    environment, or the agent's if it has none. W&B sees one run through all attempts, unless the user names another.
 
     An instance of the local cloud inherits its runner's variables; the addresses of webhooks are the runner's alone,
     and secrets the trainer's.
@@ -129,7 +129,7 @@ class TrainerProcess:
         )
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """What a trainer that is gone misses does not matter: its end is in the inbox, or will be."""
+        """If the trainer is gone, nothing is lost: its end is in the inbox, or will be."""
         assert self._link is not None
         with contextlib.suppress(LinkClosed):
             self._link.send(message, fds)

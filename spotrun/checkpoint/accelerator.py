@@ -29,11 +29,11 @@ class Lanes(Protocol):
         """What is asked for within goes to another stream, after `mark`; the block's end waits until it is done."""
 
     def wait(self, device: torch.device) -> None:
-        """Until all is done that the calling thread has asked for."""
+        """Waits until all is done that the calling thread has asked for."""
 
 
 class CudaLanes:
-    """For copies, one stream on each device."""
+    """A stream for copies on each device."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -69,7 +69,7 @@ class Moment:
 
     @contextlib.contextmanager
     def beside(self) -> Iterator[None]:
-        """In any thread. What is asked for within is done at the end of the block."""
+        """In any thread. Copies that are started within are done at the end of the block."""
         with contextlib.ExitStack() as stack:
             for device, mark in self._marks.items():
                 stack.enter_context(self._lanes.beside(device, mark))

@@ -348,7 +348,7 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
         if kind in _SCALARS:
             return _SCALARS[kind](content)
     except (TypeError, ValueError, OverflowError, binascii.Error) as error:
-        raise CheckpointDamaged(f"the checkpoint's state holds a {kind!r} that is none") from error
+        raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind!r}") from error
     return decode_other(kind, content)
 
 

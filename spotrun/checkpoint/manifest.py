@@ -46,7 +46,7 @@ class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """
     The parts, and the image's own meta. Without `extents` the parts are the image, one after the other; with them
-    they may hold more than it. A trainer can begin with its first `begin_bytes`, where that is told.
+    they may hold more than it. A trainer can begin with its first `begin_bytes`, if that is known.
     """
 
     format: int
@@ -62,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return tuple(sorted({part.of for part in self.parts if part.of}))
 
     def placed(self) -> list[list[Extent]]:
-        """Of each part, what of it goes where."""
+        """For each part, which of its bytes go where."""
         if not self.extents:
             return [[extent] for extent in one_after_the_other([part.size_bytes for part in self.parts])]
         placed: list[list[Extent]] = [[] for _ in self.parts]

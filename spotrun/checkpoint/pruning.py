@@ -1,7 +1,7 @@
 """
-Making room in the folder of a run that has ended: first the ledger says what nobody may resume from, then it goes.
+Makes room in the folder of a run that has ended. First the ledger retires commits, then their objects are deleted.
 
-Stopped halfway, or done twice, it does no harm: what the ledger has retired is garbage for whoever sweeps next.
+It may stop halfway or run twice without harm: what the ledger has retired is garbage that the next sweep deletes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     Retire, then delete.
 
     Raises:
-        EntryRefused: somebody has opened the run again meanwhile; what was not retired stays.
+        EntryRefused: somebody has resumed the run since; what was not retired stays.
         StoreError: an object could not be deleted; repeat.
     """
     planned = plan(ledger.refresh(), store, rule)

@@ -129,7 +129,7 @@ def recognised(
 ) -> Image | None:
     """
     What `held` holds as the image of its commit: None where a single byte is not what the ledger vouches for, or that
-    cannot be told. Whoever had written to that memory must be gone; all of it becomes the image's, or is closed.
+    cannot be told. The process that wrote to that memory must be gone. The memory becomes the image's, or is closed.
 
     Of a commit that borrows, the ledger vouches for parts that are elsewhere: `digest` (`unchanged.digest`) is of the
     image that was committed.

@@ -15,8 +15,8 @@ FOLDER = "checkpoints/"
 
 def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) -> list[int]:
     """
-    The commits that nobody needs, oldest first: all before the `keep_last` newest usable ones, and what a person
-    asked to prune, but for those that `keep_best` and `keep_every` hold.
+    The commits that nobody needs, oldest first: all before the `keep_last` newest usable ones, and those that a person
+    asked to prune. `keep_best` and `keep_every` keep theirs.
 
     Never the newest usable one, never what the current trainer was resumed from, and never what a commit that stays
     has borrowed of.
@@ -40,7 +40,7 @@ def _without_lenders(state: RunState, going: Collection[int]) -> list[int]:
     """
     Those of `going` of which no commit has borrowed that stays; a lender is sent whole and never borrows itself.
 
-    Oldest first, but who has borrowed goes before who has lent.
+    Oldest first, but a commit that borrows parts goes before the one that lends them.
     """
     held = _held(state)
     needed = _lenders(commit for number, commit in held.items() if number not in going)
@@ -55,7 +55,7 @@ def _lenders(commits: Iterable[Commit]) -> set[str]:
 
 
 def _asked_to_prune(state: RunState, usable: list[int]) -> Collection[int]:
-    """Of the commits before the request, all but the newest few."""
+    """All but the newest few of the commits before the request."""
     if state.prune is None:
         return ()
     before = [number for number in usable if number < state.prune.number]
@@ -81,7 +81,7 @@ def _best(usable: Sequence[Commit], wanted: KeepBestSpec | None) -> list[int]:
 
 
 def _milestones(usable: Sequence[Commit], every: Steps | None) -> Iterator[int]:
-    """The first commit in each so many steps, but for those before the first so many."""
+    """The first commit of each stretch of `every` steps, from the second stretch on."""
     if every is None:
         return
     passed = 0

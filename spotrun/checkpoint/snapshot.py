@@ -32,9 +32,9 @@ _SMALL_BYTES = 1 << 20
 """Copied in a tenth of a millisecond."""
 _MEMMOVE = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _copy_aside = ctypes.CFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""memmove(to, from, size), with the interpreter left to others meanwhile."""
+"""memmove(to, from, size), which lets other threads run Python meanwhile."""
 _copy_at_once = ctypes.PYFUNCTYPE(*_MEMMOVE)(("memmove", ctypes.CDLL(None)))
-"""The same, with the interpreter kept."""
+"""The same, without letting other threads run."""
 
 
 class Piece(NamedTuple):
@@ -117,7 +117,7 @@ def image_bytes(state: Any, meta: Mapping[str, Any]) -> bytes:
 
 
 Need = Callable[[int], None]
-"""Returns when so many of an image's first bytes are there."""
+"""Waits until this many of an image's first bytes are there."""
 
 
 def _is_there(_end: int) -> None:
@@ -218,7 +218,7 @@ class _Decoder:
         try:
             return self._decode(kind, content)
         except (TypeError, ValueError, KeyError, IndexError, OverflowError, RuntimeError) as error:
-            raise CheckpointDamaged(f"the checkpoint's state holds a {kind[:40]!r} that is none") from error
+            raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind[:40]!r}") from error
 
     def _decode(self, kind: str, content: Json) -> Any:
         if kind == "tensor":

@@ -53,7 +53,7 @@ class Aside(Generic[T]):
 
 
 class Staged:
-    """An image in arena number `arena`, but for the pieces `later`, which are there once `copying` is done."""
+    """An image in arena number `arena`. The pieces `later` are in it once `copying` is done."""
 
     def __init__(self, arena: int, memory: Tensor, later: Sequence[Piece], copying: Aside[None] | None) -> None:
         self.arena = arena
@@ -70,7 +70,7 @@ class Staged:
         return self._copying is None or self._copying.done()
 
     def wait(self) -> None:
-        """Until everything is in the arena."""
+        """Waits until everything is in the arena."""
         if self._copying is not None:
             self._copying.result()
 
@@ -96,7 +96,7 @@ class Stager:
         Map new arenas in place of the old ones, and touch the pages that will be used; the first one is free. Closes
         the descriptor.
 
-        Memory that is never touched is none: what an arena may grow by costs nothing until it does.
+        Untouched memory is not allocated: room to grow costs nothing until it is used.
         """
         memory = _map_shared(fd, max(starts) + size_bytes)
         arenas = {first + n: memory[start : start + size_bytes] for n, start in enumerate(starts)}

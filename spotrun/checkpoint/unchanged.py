@@ -18,9 +18,9 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.manifest import Extent, Manifest, Part
 
 SHARE_MIN = 0.25
-"""Of an image, to be worth a commit that depends on another."""
+"""The share of an image that must be unchanged for a commit to borrow it from another."""
 FRUITLESS_MAX = 3
-"""After so many comparisons in a row without a gain there are no more: to read all tensors takes a tenth of sending."""
+"""After this many comparisons in a row without a gain, comparing stops: it takes a tenth of the time of sending."""
 
 Piece = tuple[int, int]
 """(start, size) in an image."""
@@ -82,7 +82,7 @@ class Unchanged:
 
 
 def digest(image: memoryview) -> bytes:
-    """Of a whole image: a commit that borrows has no checksum of all its bytes."""
+    """The digest of a whole image: a commit that borrows has no checksum of all its bytes."""
     return xxhash.xxh3_128_digest(image)
 
 

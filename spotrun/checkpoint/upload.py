@@ -27,12 +27,12 @@ from spotrun.store.retrying import through_faults
 
 PART_MAX_BYTES = 16 << 20
 SMALL_BYTES = 4 << 20
-"""Up to here one part; above at least four, which travel side by side."""
+"""An image up to this size is one part; a larger one at least four, which travel side by side."""
 PARTS_MIN = 4
 UPLOADERS, UPLOADERS_IN_A_HURRY = 2, 8
 """Parts that travel side by side: few while training wants the processor, more once a notice has come."""
 NICENESS, NICENESS_MAX = 10, 19
-"""Of the threads that send, beyond that of the process: training goes first."""
+"""Added to the process's own niceness for the threads that send: training goes first."""
 RETRY_FOR_S = 60.0
 """System time, for each object."""
 
@@ -44,7 +44,7 @@ class Abandoned(Exception):
 
 
 class UploadControl:
-    """What may be asked of an upload under way, from another thread."""
+    """Lets another thread steer an upload under way."""
 
     def __init__(self) -> None:
         self.slots = threading.Semaphore(UPLOADERS)
@@ -62,7 +62,7 @@ class UploadControl:
         self._cancelled.set()
 
     def hurry(self) -> None:
-        """It takes as much of the line and of the processor as it can get, from now on."""
+        """From now on it takes as much of the line and of the processor as it can get."""
         if self._hurried:
             return
         self._hurried = True
@@ -84,7 +84,7 @@ class UploadControl:
 
 
 class First(msgspec.Struct, frozen=True):
-    """What of an image is to be sent first, and what to call once the store holds it."""
+    """The range of an image to send first, and what to call once the store holds it."""
 
     of: range
     then: Callable[[], None]
@@ -140,7 +140,7 @@ def upload(
 ) -> Uploaded:
     """
     Every byte of `image` that is not `borrowed` below `prefix`, compared with what the store holds. After each part,
-    `sent` is told how many bytes of the image are there.
+    `sent` gets the number of bytes that are there.
 
     Raises:
         StoreError: it is not whole; remove it (`discard`) and try another time.

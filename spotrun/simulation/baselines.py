@@ -1,7 +1,7 @@
 """
 The rules of other tools and of the literature. Simulations compare ours with them; no job can be run by them.
 
-Each is kept in a SafetyNet, as ours is, so that what is compared is the rule and not who is late.
+A SafetyNet keeps each of them from being late, as it keeps ours: what is compared is the rule.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from spotrun.strategies.patient import Patient
 from spotrun.strategies.port import Job
 
 HORIZON = 2.0
-"""A lifetime is given up at so many times its span."""
+"""A lifetime is given up after this many times its span."""
 SPAN = 4.0
 """What a job without a deadline is given for its span, in times of its work."""
 MOSTLY = 1.5
-"""Most lifetimes are done in so many times their work; the same seed draws the same market, however much of it."""
+"""Most lifetimes are done within this many times their work. The same seed draws the same market, however long."""
 TICKS = 120
 """Decisions in the time that is planned for; a loss falls on one, so more of them say little more."""
 TICK_MAX_S = 600.0
@@ -36,7 +36,7 @@ WORKERS = 2
 
 
 def tick_for(time_s: float) -> float:
-    """The time between two decisions, where so much is planned for: the deadline, or twice the work."""
+    """The time between two decisions of a lifetime that is planned to take `time_s`."""
     return min(TICK_MAX_S, time_s / TICKS)
 
 
@@ -46,7 +46,7 @@ def span_s(job: Job) -> float:
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One row of a forecast. `rule` decides, where it is none of the strategies that have a name."""
+    """One row of a forecast. `rule` decides, if it is not a strategy with a name."""
 
     strategy: str
     market: SpotPools
@@ -180,7 +180,7 @@ def outcomes_of(
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Of one lifetime of a forecast: of its market, its doubts and its notices."""
+    """The seed of one lifetime: of its market, its doubts and its notices."""
     return seed * 1_000_003 + number
 
 

@@ -20,7 +20,7 @@ from spotrun.simulation.ticks import Standby
 from spotrun.simulation.traces import Windows
 
 WARNED_MAX = 64
-"""After so many losses of one lifetime the notices come as they came before."""
+"""After this many losses of one lifetime, the notices repeat."""
 STANDBY = Standby(NOTICE.total_seconds(), (True,))
 NOT_OFFERED = -1.0
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -62,7 +62,7 @@ class Source(Protocol):
 
 
 class Generated(msgspec.Struct, frozen=True):
-    """From the generator of this package, at the prices of now."""
+    """Markets of this package's generator, at the prices of now."""
 
     @property
     def words(self) -> str:

@@ -35,7 +35,7 @@ def lost_s(life_s: float, stall_s: float, interval: Interval) -> float:
 
 
 def lost_by_auto(lives: Sequence[float], stall_s: float, *, by_age: bool = True) -> float:
-    """Of one run that is lost again and again, learning from each loss, as `checkpoint.every: auto` does."""
+    """One run that is lost again and again and learns from each loss, as `checkpoint.every: auto` does."""
     learnt = zip(lives, _learning(lives, stall_s, by_age), strict=True)
     return sum(lost_s(life, stall_s, interval) for life, interval in learnt)
 

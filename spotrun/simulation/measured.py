@@ -17,7 +17,7 @@ from spotrun.run.state import RunState
 class Measured(msgspec.Struct, frozen=True):
     """
     `work` is the training alone, with its `epochs`, as the newest completed run had it; None where no run tells.
-    `changeovers_s` is what each start of all runs took, or would have without the pack that it took its set-up from;
+    `changeovers_s` is what each start of all runs took, or would have without a packed set-up;
     `boots_s` the part of each that was not billed yet. `setups_s` is what set-ups took that were packed, `unpacks_s`
     what it took to unpack one. `checkpoint_bytes` is the size of the newest checkpoint, 0 where there is none.
     """
@@ -51,7 +51,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measured(states: Iterable[RunState]) -> Measured:
-    """From the runs of one job, newest first."""
+    """What the runs of one job show, newest first."""
     known = list(states)
     setups_s = tuple(seconds for state in known for seconds in _setups(state, "run"))
     whole_s = fmean(setups_s) if setups_s else None
@@ -70,14 +70,14 @@ def measured(states: Iterable[RunState]) -> Measured:
 
 
 def _setups(state: RunState, how: str) -> Iterator[float]:
-    """Of those that have to do with a pack."""
+    """Only set-ups that were packed or unpacked."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how and attempt.setup.packed_bytes:
             yield attempt.setup.seconds
 
 
 def _whole_starts(state: RunState, setup_s: float | None) -> Iterator[float]:
-    """With a set-up of `setup_s` in place of an unpacked one; as they were where no other is known."""
+    """With a set-up of `setup_s` in place of an unpacked one; unchanged if `setup_s` is not known."""
     for number, seconds in measured_starts(state).items():
         setup = state.attempts[number].setup
         if setup is not None and setup.how == "unpacked" and setup_s is not None:

@@ -39,8 +39,8 @@ class Case(msgspec.Struct, frozen=True, order=True):
 
 class Trial(msgspec.Struct, frozen=True):
     """
-    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. Of the optimum nobody counts
-    losses: there may be several of that cost.
+    One job from one moment of a record on. `share` is its cost by the on-demand-only bill. The optimum has no count of
+    losses: several optima may have the same cost.
     """
 
     case: Case

@@ -4,7 +4,7 @@ Recorded spot markets. Which number means available differs between publishers, 
     skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}, 1 = available
     adrs       the copies of them in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
-    bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least so many nodes run
+    bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
     counts     `date, time, running instances` (.txt): the same
 """
 
@@ -72,7 +72,7 @@ def read_json(path: Path, published_as: str, price_usd_per_hour: float) -> Windo
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
-    """A group of instances by who joined and left it, as one zone that is up while at least `nodes` are there."""
+    """A group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
     seen: list[tuple[float, int]] = []
     running = 0
     with path.open(newline="") as lines:

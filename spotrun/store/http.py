@@ -21,9 +21,9 @@ CONNECT_S = 10.0
 READ_S = 60.0
 """System time, for each piece of an answer. A call is tried once: its caller knows how long trying again helps."""
 NO_STORE = "no-store"
-"""Of everything here: a cache between us and the store would show the past (protocol 28)."""
+"""For every object: a cache between us and the store would show the past (protocol 28)."""
 _CHECKED_BYTES = 64 << 10
-"""The checksum takes bytes only: so much is copied into the processor's own cache."""
+"""The checksum takes bytes only: this much is copied at a time, which fits the processor's cache."""
 _NEVER_PASSES = (501, 507)
 """Not implemented, and full."""
 
@@ -110,7 +110,7 @@ class BucketStore(ABC):
                 StoredObject(key=name.removeprefix(self._root), size_bytes=size_bytes, modified_at=modified_at)
                 for name, size_bytes, modified_at in self._objects(self._root + prefix, after and self._root + after)
             ]
-        # Some tools mark a folder by an empty object of its name: that is none of ours.
+        # Some tools mark a folder by an empty object of its name: that is not ours.
         ours = (stored for stored in found if stored.key > after and not stored.key.endswith("/"))
         return sorted(ours, key=lambda stored: stored.key)
 

@@ -16,7 +16,7 @@ _OLDER_VERSIONS_ONLY = ("numNewerVersions", "daysSinceNoncurrentTime", "noncurre
 
 
 def s3_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
-    """In words, the rules of GetBucketLifecycleConfiguration that reach below `root`. Our objects have no tags."""
+    """The rules of GetBucketLifecycleConfiguration that reach below `root`, in words. Our objects have no tags."""
     return tuple(words for rule in rules if _s3_reaches(rule, root) for words in _s3_acts(rule))
 
 
@@ -43,7 +43,7 @@ def _s3_when(act: Rule) -> str:
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
-    """After how many days every older version below `root` is gone; None where no rule takes them all."""
+    """After how many days every older version below `root` is gone; None if no rule deletes them all."""
     days = [rule["NoncurrentVersionExpiration"].get("NoncurrentDays") for rule in rules if _s3_forgets(rule, root)]
     return min(days, default=None)
 
@@ -61,7 +61,7 @@ def _s3_forgets(rule: Rule, root: str) -> bool:
 
 
 def gcs_expiries(rules: Iterable[Rule], root: str) -> tuple[str, ...]:
-    """In words, the lifecycle rules of a GCS bucket that delete live objects below `root`. All classes are readable."""
+    """The lifecycle rules of a GCS bucket that delete live objects below `root`, in words. All classes are readable."""
     return tuple(f"a rule deletes where {dict(_condition(rule))}" for rule in rules if _gcs_deletes(rule, root))
 
 

@@ -15,7 +15,7 @@ class MemoryStore:
     """
     A Store that is a dictionary, safe to share between threads. Its time is its clock's, else the system's.
 
-    It can be reached by no address: what is in it is nobody's property but its holder's.
+    It has no address: only its holder can reach what is in it.
     """
 
     uri = "memory"

@@ -1,4 +1,4 @@
-"""From the address of a store to the driver that serves it."""
+"""Finds the driver for the address of a store."""
 
 from __future__ import annotations
 

@@ -102,18 +102,18 @@ class InPieces(Protocol):
 
 
 class Unsaid(msgspec.Struct, frozen=True):
-    """A store does not tell, or this account may not ask."""
+    """The store does not say, or this account may not ask."""
 
     reason: str
 
 
 class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What a store tells of itself, apart from its objects.
+    What a store says of itself, apart from its objects.
 
     `expiries` are its rules, in words, that would delete or put out of reach what lies below the store's prefix.
-    `versioned`: what is overwritten or deleted is kept, and paid for; all of it for `older_versions_days` at most, for
-    ever or nobody knows how long where that is None. `region` is None where there are none,
+    `versioned`: what is overwritten or deleted is kept, and paid for; for `older_versions_days` at most, or for an
+    unknown time if that is None. `region` is None where there are none,
     `free_bytes` where space has no end.
     """
 

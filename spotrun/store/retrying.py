@@ -1,4 +1,4 @@
-"""Trying again what a store could not do just now. Only passing faults are worth it; what else it says is final."""
+"""Repeats what a store could not do just now. Only passing faults are repeated; any other answer is final."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spotrun.errors import LoginExpired, StoreUnavailable
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
-"""Short beside a notice of 30 s, which is when a lost pause costs most."""
+"""Short beside a notice of 30 s, when a pause costs most."""
 T = TypeVar("T")
 
 
 def through_faults(for_s: float) -> Retrying:
-    """Tries for so long, in system time, with growing random pauses; then the last StoreUnavailable is raised."""
+    """Tries for this long (system time) with growing random pauses; then raises the last StoreUnavailable."""
     return _until(stop_after_delay(for_s))
 
 
 def persist(act: Callable[[], T]) -> T:
     """
-    What `act` gives, tried again for a person who waits: some seconds in all, and what it may take to fail so often.
+    What `act` returns, tried again for a person who waits: for some seconds, and the time that the failures take.
 
     Raises:
         StoreUnavailable: the fault did not pass.
@@ -32,7 +32,7 @@ def persist(act: Callable[[], T]) -> T:
 
 
 def _passes(error: BaseException) -> bool:
-    """By itself, and soon: a person who has to log in anew is told at once."""
+    """Whether the fault passes by itself, and soon. A person who has to log in again is told at once."""
     return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired)
 
 

@@ -239,6 +239,6 @@ def _client(process: int, settings: frozenset[tuple[str, str]]) -> Any:
             max_pool_connections=_CONNECTIONS,
             user_agent_extra="spotrun",
             s3={"payload_signing_enabled": False},  # its checksum is signed, which S3 compares
-            response_checksum_validation="when_required",  # who reads a checkpoint compares with what the ledger says
+            response_checksum_validation="when_required",  # a checkpoint is compared with what the ledger says
         ),
     )

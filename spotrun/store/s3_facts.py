@@ -1,4 +1,4 @@
-"""What an S3 bucket tells of itself; an account that may use it often may not ask."""
+"""What an S3 bucket says of itself. An account that may use the bucket often may not ask."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts_of(client: Any, place: BucketAddress) -> StoreFacts:
 
 
 def region_of(client: Any, bucket: str) -> str | Unsaid:
-    """As `facts_of`; one call."""
+    """The region alone, by one call; raises as `facts_of` does."""
     answer = _ask(client.head_bucket, "HeadBucket", bucket)
     if isinstance(answer, Unsaid):
         return answer

@@ -15,12 +15,12 @@ from math import exp, log
 import msgspec
 
 FADING_S = 6 * 3600.0
-"""After so long an observation counts for 1/e; all four by benchmarks/tuning.py, on half of the 2023 V100 trace."""
+"""After this long an observation counts for 1/e. All four: benchmarks/tuning.py, on half of the 2023 V100 trace."""
 LOSSES_PRIOR = 0.9
 UP_PRIOR_S = 1800.0
 """What is believed of a zone never seen."""
 REGION_SHARE = 1 / 3
-"""A loss in one zone counts so much in the others of its region."""
+"""How much a loss in one zone counts in the others of its region."""
 
 
 class Past(msgspec.Struct, frozen=True):

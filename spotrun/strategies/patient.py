@@ -1,4 +1,4 @@
-"""What a run without a deadline does: spot as long as there is some, and patience while there is none."""
+"""What a run without a deadline does: it uses spot as long as there is some, and waits while there is none."""
 
 from __future__ import annotations
 

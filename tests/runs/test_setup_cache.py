@@ -196,7 +196,7 @@ def test_a_damaged_pack_is_told_and_replaced_and_never_half_used(
     found = prepare(second)
     assert (found.how, run.times) == ("run", 2)
     assert said(second, "tool") == "tool from the set-up"
-    assert (which == "json" and damage is Path.unlink) or "it is done again" in log(second)
+    assert (which == "json" and damage is Path.unlink) or "setup runs again" in log(second)
     eventually(lambda: "is stored" in log(second))
     assert prepare(run.another()).how == "unpacked"
 

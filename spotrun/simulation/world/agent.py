@@ -27,7 +27,7 @@ from spotrun.simulation.world.rng import Range
 from spotrun.simulation.world.surroundings import Surroundings
 
 STANDBY_LOOK_S = 1.0
-"""Once its predecessor leaves, a standby looks so often whether the time is up."""
+"""How often a standby looks whether the time is up, once its predecessor leaves."""
 ROUNDING = 1e-9
 
 

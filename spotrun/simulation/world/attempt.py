@@ -25,7 +25,7 @@ from spotrun.trainer_link import EpochEnded
 
 class SimulatedAttempt:
     """
-    From the takeover on, which the `journal` has told, to the instance's power-off. The agent calls `act` when
+    From the takeover, which `journal` has written, to the instance's power-off. The agent calls `act` when
     `next_s` has come, or when there is news.
     """
 
@@ -79,7 +79,7 @@ class SimulatedAttempt:
 
     @property
     def next_s(self) -> float:
-        """When something is due, if nobody says anything. Sets the moment of the next snapshot."""
+        """When the next thing is due if nothing happens before. Sets the moment of the next snapshot."""
         now_s = self._surroundings.now_s
         moments = [now_s + self._drain.until_next_s(self._pace)]
         if self._saves.in_flight is not None:
@@ -127,7 +127,7 @@ class SimulatedAttempt:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def _snapshot(self) -> None:
-        """At the moment that was set for it, even where the store has held this agent up since then."""
+        """At the moment that was set for it, even if the store has held this agent up since."""
         if self._final or not self._started or self._drain.draining_s is not None:
             return
         if self._snapshot_s <= self._surroundings.now_s:

@@ -1,7 +1,7 @@
 """
 A cloud without machines: a CloudDriver over a market, and over the time of a clock.
 
-It is a function of time: whoever asks it sees what has happened by now. What a real cloud would do to an instance
+It is a function of time: each question sees what has happened by now. What a real cloud would do to an instance
 (boot it, bill it, tell it that it will be taken, take it, end it at its time-to-live) is worked out when it is asked.
 """
 
@@ -167,7 +167,7 @@ class SimulatedCloud:
                 self._end(self._living[instance_id], self.now_s, by)
 
     def notice(self, instance_id: str, after_s: float) -> None:
-        """Tell an instance that it will be taken after so many seconds, and take it then."""
+        """Announce to an instance that it will be taken after this many seconds, and take it then."""
         machine = self._machines[instance_id]
         machine.told_s, machine.taken_s = self.now_s, self.now_s + after_s
         self.settle()
@@ -189,7 +189,7 @@ class SimulatedCloud:
     # -- how time passes in it
 
     def next_s(self) -> float:
-        """When something will become of an instance, if nobody does anything; in seconds since the world began."""
+        """When the next thing happens to an instance if nobody acts, in seconds since the world began."""
         return min((machine.next_s() for machine in self._living.values()), default=inf)
 
     def settle(self) -> None:

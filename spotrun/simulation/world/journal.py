@@ -12,7 +12,7 @@ from spotrun.run.state import RunState
 
 
 class NotNow(Exception):
-    """The store does not answer. Whoever acts is to act again later, from the same point."""
+    """The store does not answer. The caller acts again later, from the same point."""
 
 
 class SimulatedRecorder:

@@ -17,7 +17,7 @@ from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.simulation.ticks import Ticks
 
 TICK_ROUNDING = 1e-9
-"""A moment so little before a tick, as a share of it, is that tick's start."""
+"""A moment this little before a tick (as a share of a tick) counts as its start."""
 
 
 class SimulatedMarket(Protocol):
@@ -144,7 +144,7 @@ def _ticks_left(up: list[bool]) -> list[float]:
 
 
 def _prices(told: Sequence[float | None], offering: Offering) -> list[Decimal]:
-    """Of each tick: its own, else the last one before it, else the first."""
+    """The price of each tick: its own, else the last one before it, else the first."""
     known = [usd(price) for price in told if price is not None]
     last = known[0] if known else offering.price_usd_per_hour
     prices = []

@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 
 Range = tuple[float, float]
-"""From the least to the most; every value between is as likely."""
+"""The least and the most; every value between is equally likely."""
 
 
 class Rng:
@@ -24,7 +24,7 @@ class Rng:
         return share > 0 and self._random(names).random() < share
 
     def waiting_s(self, per_hour: float, *names: object) -> float:
-        """Seconds until something happens that happens so often; inf where it never does."""
+        """Seconds until an event that happens `per_hour` times an hour; inf if it never does."""
         return inf if per_hour <= 0 else self._random(names).expovariate(per_hour / 3600)
 
     def _random(self, names: tuple[object, ...]) -> Random:

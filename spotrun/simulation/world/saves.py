@@ -1,4 +1,4 @@
-"""The checkpoints of a simulated attempt: when one is due, what it costs, and what the ledger is told of it."""
+"""The checkpoints of a simulated attempt: when one is due, what it costs, and what goes into the ledger."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Save(msgspec.Struct, frozen=True):
 
 
 class Saves:
-    """Of one attempt: one upload at a time, a snapshot between two steps, the rules of retention after each commit."""
+    """The saves of one attempt: one upload at a time, snapshots between steps, retention after each commit."""
 
     def __init__(
         self, recorder: SimulatedRecorder, training: Training, rule: CheckpointSpec, pace: Pace, began_at: datetime
@@ -91,7 +91,7 @@ class Saves:
         self._waiting.append(Save(self._taken, step, taken_s, begins_s + self._training.upload_s, why, final))
 
     def commit(self, attempt: int, now_s: float) -> int:
-        """The upload in flight is durable: write that down, and retire what nobody needs. The number of the entry."""
+        """The upload in flight is durable: write the commit. Returns the number of its entry."""
         save = self._waiting[0]
         prefix = f"{retention.FOLDER}{attempt}-0-{save.sequence}"
         event = CheckpointCommitted(

@@ -20,7 +20,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
     An instance is pending for `pending_s`, then billed; boots for `boot_s`; sets up for `setup_s`; and its trainer
     takes `restore_s` from the takeover to its first step, or `warm_restore_s` where it waited as a standby. The cloud
-    tells of a loss `notice_s` before it, but for the share `unannounced`.
+    announces a loss `notice_s` before it, except for the share `unannounced`.
 
     Once an instance has set up and stored what that made, the others unpack it in the share `unpack` of their own
     set-up's time, and storing takes as long as unpacking. With 1 each sets up anew.
@@ -58,7 +58,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Training(msgspec.Struct, frozen=True, kw_only=True):
     """
-    A job: so many steps of `step_s` seconds. For each checkpoint it stands still for `stall_s`; `upload_s` later that
+    A job of `steps` steps of `step_s` seconds. For each checkpoint it stands still for `stall_s`; `upload_s` later that
     is durable.
     """
 

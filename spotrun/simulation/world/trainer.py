@@ -1,4 +1,4 @@
-"""How far a training is: a function of time, but for the moments at which it stands still."""
+"""How far a training is: a function of time, except for the moments at which it stands still."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spotrun.simulation.world.timings import Training
 from spotrun.trainer_link import Progress
 
 ROUNDING = 1e-9
-"""Steps: a moment so little before the end of a step is that end."""
+"""In steps: a moment this little before the end of a step counts as that end."""
 
 
 class SimulatedTrainer:
@@ -44,11 +44,11 @@ class SimulatedTrainer:
         self._from_s = now_s + seconds
 
     def stop(self, now_s: float) -> None:
-        """For good."""
+        """Stops for good."""
         self._last = self.step_at(now_s)
 
     def progress(self, now_s: float) -> Progress:
-        """As the callback tells it; batches are counted in thousandths of a step, as epochs may end within one."""
+        """As the callback reports it. Batches are counted in thousandths of a step: epochs may end within one."""
         step, per_epoch = self.step_at(now_s), self._training.steps_per_epoch
         return Progress(
             epoch=int(step / per_epoch),

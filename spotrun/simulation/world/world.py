@@ -135,7 +135,7 @@ class SimulatedWorld:
     # -- how time passes -----------------------------------------------------------------------------------------------
 
     def run(self, within_s: float) -> RunResult:
-        """Until the run has ended and nothing of it is left running, or for `within_s` seconds."""
+        """Runs until the run has ended and nothing of it is left running, or for `within_s` seconds."""
         while not self.done and self.clock.monotonic() < within_s:
             self.step(within_s)
         return self.result
@@ -171,7 +171,7 @@ class SimulatedWorld:
     # -- the runner ----------------------------------------------------------------------------------------------------
 
     def _tick_due_s(self) -> float:
-        """On the grid of its ticks: the next one, or a later one if the next would see nothing new."""
+        """The next tick on its grid, or a later one if the next would see nothing new."""
         if self._last is None:
             return self._free_s
         next_s = self._ticked_s + self._tick_s
