@@ -114,7 +114,7 @@ def unpack(archive: Path, root: Path, folders: Sequence[str]) -> Diff:
                 if member.name != FACTS:
                     _extract(tar, member, _inside(root, member.name, folders))
     except (tarfile.TarError, msgspec.MsgspecError) as error:
-        raise SetupUnusable(f"the packed set-up cannot be read: {error}") from error
+        raise SetupUnusable(f"it cannot be read: {error}") from error
     except OSError as error:
         raise SpotrunError(f"it cannot be unpacked: {error}") from error
     return diff
@@ -124,17 +124,17 @@ def _facts(tar: tarfile.TarFile) -> Diff:
     first = tar.next()
     source = tar.extractfile(first) if first is not None and first.name == FACTS and first.isfile() else None
     if source is None:
-        raise SetupUnusable(f"the packed set-up does not begin with {FACTS}")
+        raise SetupUnusable(f"it does not begin with {FACTS}")
     return msgspec.json.decode(source.read(_FACTS_MAX_BYTES), type=Diff)
 
 
 def _inside(root: Path, name: str, folders: Sequence[str]) -> Path:
     parts = PurePosixPath(name).parts
     if len(parts) < 2 or parts[0] not in folders or ".." in parts:
-        raise SetupUnusable(f"the packed set-up holds {name!r}, which is not the run's own")
+        raise SetupUnusable(f"it holds {name!r}, which is not the run's own")
     target = root / name
     if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(root)):
-        raise SetupUnusable(f"the packed set-up would write {name!r} through a link that leads elsewhere")
+        raise SetupUnusable(f"it would write {name!r} through a link that leads elsewhere")
     return target
 
 
@@ -160,7 +160,7 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> Non
         return
     source = tar.extractfile(member) if member.isfile() else None
     if source is None:
-        raise SetupUnusable(f"the packed set-up holds {member.name!r}, which is neither file, folder nor link")
+        raise SetupUnusable(f"it holds {member.name!r}, which is neither file, folder nor link")
     with target.open("wb") as file:
         shutil.copyfileobj(source, file, 1 << 20)
     target.chmod(member.mode & 0o777)

@@ -201,7 +201,7 @@ def test_a_damaged_pack_is_told_and_replaced_and_never_half_used(
     assert prepare(run.another()).how == "unpacked"
 
 
-def test_a_pack_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable[..., Machines]) -> None:
+def test_a_packed_setup_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable[..., Machines]) -> None:
     run = machines()
     run.one_that_packs()
     second = run.another()
@@ -212,7 +212,7 @@ def test_a_pack_that_cannot_be_unpacked_leaves_nothing_behind(machines: Callable
     archive.write_bytes(tar_of(forged))
     assert setup_cache.upload(second.store, key, 99, archive) is not None
     assert prepare(second).how == "run"
-    assert "none of the run's own" in log(second)
+    assert "not the run's own" in log(second)
     assert not (second.assignment.work / "left-behind").exists()
     assert not (second.assignment.folder.parent / "escaped").exists()
 
