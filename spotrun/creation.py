@@ -25,7 +25,7 @@ from spotrun.store.port import Located, Store
 from spotrun.store.retrying import persist
 
 TRIAL = "trial"
-"""What is tried out in a new run's folder, and deleted again."""
+"""The name of the object that is tried out in a new run's folder, and deleted again."""
 
 
 def new_uid() -> str:
@@ -34,7 +34,7 @@ def new_uid() -> str:
 
 def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     """
-    Put everything into the store that an instance needs, then create the run.
+    Put into the store everything that an instance needs, then create the run.
 
     `start` is a Lightning checkpoint for the training to begin from.
 
@@ -44,7 +44,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     Raises:
         StoreError: the store cannot hold a run.
         SpecInvalid: the work folder is too large.
-        CloudError: the advisor that the specification names cannot be read.
+        CloudError: the interruption rates that the specification names cannot be read.
     """
     uid = new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
@@ -65,18 +65,18 @@ def clock_of(spec: RunSpec) -> ScaledClock:
 
 
 def _try_out(store: Store) -> None:
-    """What every run needs of its store, before anything is rented: `spotrun doctor` tries more."""
+    """Try what every run needs of its store before anything is rented. `spotrun doctor` tries more."""
     try:
         race(store, TRIAL)
     except StoreError:
-        with contextlib.suppress(StoreError):  # the reason that comes first is the one to tell
+        with contextlib.suppress(StoreError):  # the first reason is the one to report
             store.delete(TRIAL)
         raise
     persist(lambda: store.delete(TRIAL))
 
 
 def region_of(store: Store) -> str:
-    """Where a bucket is, for the price of what leaves it; "" for a folder, and where the store does not tell."""
+    """The region of a bucket, for the price of what leaves it; "" for a folder, or if the store does not say."""
     found = store.region() if isinstance(store, Located) else ""
     return found if isinstance(found, str) else ""
 
@@ -111,9 +111,9 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
 
 def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:
     """
-    The moment that a deadline means for a run launched then, in UTC.
+    The moment of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day is the next one after the launch on the clock of this machine, tomorrow if it is past.
+    A time of day means the next such time after the launch, on the clock of this machine.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline

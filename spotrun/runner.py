@@ -1,8 +1,8 @@
 """
 The runner: observe, decide, act, record; again every few seconds.
 
-It holds no state but what it can read again. A second one on the same run is harmless, and one that died is replaced by
-any other: what was intended is in the ledger before it is done.
+It holds no state that it cannot read again. A second runner on the same run is harmless, and any other can replace one
+that died: the ledger has each intention before it is carried out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Into a run's folder, before its first entry: how a rented machine starts, this very spotrun, and what it needs."""
+"""What goes into a run's folder before its first entry: a start script, this very spotrun, and what it needs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spotrun.store.port import Store
 
 FOLDER = "boot"
 OF_THE_IMAGE = ("torch", "torchvision", "triton", "nvidia-", "cuda-")
-"""Not pinned: they are large, and an image has those that fit its driver."""
+"""These are not pinned: they are large, and an image has the versions that fit its driver."""
 
 
 def upload(store: Store, start: bytes, extra: str) -> None:
     """
-    `start` is the script that a machine runs to become an instance; `extra` is what of spotrun it installs.
+    A machine runs the script `start` to become an instance. It installs spotrun with `extra`.
 
     Raises:
         StoreError: it cannot be written.
@@ -29,13 +29,13 @@ def upload(store: Store, start: bytes, extra: str) -> None:
 
 
 def constraints(extra: str) -> str:
-    """A pip constraints file: instances install the versions that are installed here, where they install any."""
+    """A pip constraints file: if instances install a package, they take the version that is installed here."""
     pinned = (name for name in sorted(_needed(f"spotrun[{extra}]")) if not name.startswith(OF_THE_IMAGE))
     return "".join(f"{name}=={distribution(name).version}\n" for name in pinned if name != "spotrun")
 
 
 def _needed(wanted: str) -> set[str]:
-    """The names of what is installed here and needed by `wanted`, which is one of them."""
+    """The names of all packages that are installed here and that `wanted` needs, itself included."""
     found: dict[str, set[str]] = {}
     left = [Requirement(wanted)]
     while left:

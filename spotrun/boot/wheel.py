@@ -1,4 +1,4 @@
-"""This installation of spotrun as a wheel, whichever way it was installed: https://packaging.python.org/specifications."""
+"""This installation of spotrun as a wheel, however it was installed: https://packaging.python.org/specifications."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Wheel(NamedTuple):
 
 
 def own_wheel() -> Wheel:
-    """Of the code that runs now, not of what its version number promises."""
+    """A wheel of the code that runs now, whatever its version number says."""
     installed = distribution("spotrun")
     info = f"spotrun-{installed.version}.dist-info"
     contents = {f"spotrun/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in _files()}

@@ -1,4 +1,4 @@
-"""What can be known of a run before it is launched: the market, what others have seen of it, and an earlier run."""
+"""What is known of a run before it is launched: the market, what other runs have seen of it, and an earlier run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spotrun.store.opening import open_store
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
     """
-    What the cloud of `spec` asks for these, and has asked lately.
+    What the cloud of `spec` charges for these, and has charged lately.
 
     Raises:
         CloudError: the cloud does not answer.
@@ -33,10 +33,9 @@ def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
 
 def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World]:
     """
-    A run of `spec` at the moment of its birth, and what it would see of the market; nothing is written anywhere.
+    The first state of a run of `spec`, and what it would see of the market. Nothing is written anywhere.
 
-    `store` has the runs, where that is not checkpoint.uri. One that cannot be read yet is the business of the launch:
-    without it there is only less to know.
+    `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
     unborn = newborn(spec, clock, _region(folder))
@@ -47,10 +46,10 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
-    The same with what an hour of its `report.baseline` costs on demand now, where that names an instance type.
+    The same, with the current on-demand price of its `report.baseline` if that names an instance type.
 
     Raises:
-        SpecInvalid: nobody rents it out there.
+        SpecInvalid: the cloud does not rent it out there.
         CloudError: the cloud cannot be asked.
     """
     kind = spec.report.baseline_type
@@ -103,4 +102,4 @@ def earlier_run(spec: RunSpec) -> RunState | None:
         runs = sorted(opened(found), key=lambda run: run.created.clock_epoch)
         return runs[-1].ledger.refresh() if runs else None
     except StoreError:
-        return None  # whether it can hold a run, the launch will find out
+        return None  # the launch will find out whether it can hold a run

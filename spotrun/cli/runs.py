@@ -32,11 +32,11 @@ from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
 OPENERS = 8
-"""How many runs of a store are opened side by side: each takes an answer of the store."""
+"""How many runs of a store are opened at the same time: each one waits for the store."""
 
 
 class OpenRun:
-    """A run that exists, with everything needed to look at it or to attend to it."""
+    """A run that exists, with everything that it takes to look at it or to attend to it."""
 
     def __init__(self, uri: str, writer: str) -> None:
         self.store: Store = open_store(uri)
@@ -71,7 +71,7 @@ class OpenRun:
 
 
 def default_store() -> str:
-    """Where runs are kept and looked for unless a flag or a specification says it."""
+    """The store of runs, unless a flag or a specification names one."""
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
@@ -93,7 +93,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     The run that a person means: a full address, an id, or a name (then the newest of that name).
 
     Raises:
-        RunNotFound: there is no such run; says where it was looked for.
+        RunNotFound: there is no such run. The message says where spotrun looked.
     """
     if "/" in reference:
         return OpenRun(reference, writer(role))
@@ -103,7 +103,7 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
 
 def last_runs(reference: str, count: int, store: str | None, role: str = "cli") -> list[OpenRun]:
     """
-    The newest runs of that name, `count` at most, the oldest of them first.
+    The newest runs of that name, at most `count`, oldest first.
 
     Raises:
         RunNotFound: there is none.
@@ -113,11 +113,11 @@ def last_runs(reference: str, count: int, store: str | None, role: str = "cli") 
 
 
 UNATTENDED_AFTER_S = 60.0
-"""System time without a sign of life from any runner, which gives one every 15 s."""
+"""A run counts as unattended after this much system time without a sign of life; a runner gives one every 15 s."""
 
 
 def attended(run: OpenRun) -> bool:
-    """Whether a runner has shown a sign of life just now, and is not known to have died since."""
+    """Whether a runner has recently shown a sign of life, and is not known to have died since."""
     statuses = persist(lambda: run.store.list(RUNNER_KEY))
     if not statuses or (datetime.now(UTC) - statuses[0].modified_at).total_seconds() >= UNATTENDED_AFTER_S:
         return False
@@ -128,7 +128,7 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Every run of that id or name, the oldest first; at least one."""
+    """Every run of that id or name, oldest first; at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
     found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
@@ -138,7 +138,7 @@ def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
 
 
 class Unreadable(NamedTuple):
-    """A folder that holds a run whose first entry is damaged, or of another version."""
+    """A folder of a run whose first entry is damaged, or of another version."""
 
     name: str
     uri: str
@@ -152,10 +152,10 @@ def runs_in(folder: str) -> list[OpenRun]:
 
 def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
     """
-    Every run in a store, and every one whose first entry cannot be read. Folders that hold no run are passed over.
+    Every run in a store, and every folder of a run whose first entry cannot be read. Other folders are skipped.
 
     Raises:
-        StoreError: the store, or a folder in it, cannot be read: nobody knows whether there is a run.
+        StoreError: the store, or a folder in it, cannot be read, so that a run may be missed.
     """
     store = open_store(folder)
     with ThreadPoolExecutor(OPENERS) as pool:
@@ -178,7 +178,7 @@ def try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
 
 
 def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) -> SpotrunError:
-    """A run that is there and cannot be read is not a run that is not there. Its folder is called NAME-UID."""
+    """A run that cannot be read is not reported as missing. Its folder is called NAME-UID."""
     for each in unreadable:
         if reference in (each.name, *each.name.rsplit("-", 1)):
             return each.error
@@ -187,6 +187,6 @@ def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) ->
 
 
 def absent(folder: str) -> bool:
-    """A folder of this machine that opening would make."""
+    """Whether it is a folder of this machine that does not exist; to open it would make it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()

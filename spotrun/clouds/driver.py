@@ -19,7 +19,7 @@ class CloudDriver(Protocol):
         QuotaExceeded          the account may not have it     -> tell the user; another region may work
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> stop; retrying cannot help
-        IdentityUnknown        whom the instance is to be      -> wait, where it was made just now
+        IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """
 

@@ -1,6 +1,6 @@
 """
-The port to what stands beside an instance, in its cloud, and ends it when nobody else does (protocol 11); and a driver
-that has such a guard made for each instance.
+The port to guards, which end an instance from outside when nobody else does (protocol 11); and a driver that has one
+made for each instance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AGAIN_AFTER = timedelta(minutes=10)
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance that has to be over by `ends_at`. `token` is that of its launch."""
+    """One instance that has to end by `ends_at`. `token` is that of its launch."""
 
     token: str
     region: str
@@ -33,7 +33,7 @@ class Guards(Protocol):
     """
     Ends instances from outside of them.
 
-    An instance ends itself when its time-to-live is over. A guard is for the one that cannot: it needs neither the
+    An instance ends itself when its time-to-live is over. A guard ends it if it cannot: it needs neither the
     instance nor any runner.
     """
 
@@ -47,7 +47,7 @@ class Guards(Protocol):
 
     def disarm(self, token: str, region: str) -> None:
         """
-        Take the guard of an ended instance away; harmless where there is none.
+        Remove the guard of an ended instance; harmless if there is none.
 
         Raises:
             CloudError: it is still there. When its time comes it finds nothing to end, and goes.
@@ -55,7 +55,7 @@ class Guards(Protocol):
 
 
 class NoGuards:
-    """For clouds whose own record of an instance ends it, as the local cloud's supervisors do."""
+    """For clouds that end each instance in time by themselves, as the local cloud's supervisors do."""
 
     def arm(self, guard: Guard) -> None:
         pass

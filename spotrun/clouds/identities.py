@@ -16,8 +16,8 @@ from spotrun.instance import Instance, LaunchRequest
 
 SETTLES_WITHIN = timedelta(minutes=2)
 """
-A new identity is known everywhere in its cloud after some seconds; EC2 has taken up to two minutes, say its users:
-https://github.com/hashicorp/terraform/issues/15341. What it does not know by then is not there.
+A cloud knows a new identity everywhere after some seconds. Users of EC2 report up to two minutes:
+https://github.com/hashicorp/terraform/issues/15341. What it does not know by then does not exist.
 """
 
 
@@ -25,37 +25,37 @@ class Identities(Protocol):
     """
     Makes an identity for each run, and takes it away again.
 
-    Every failure of the cloud is a CloudError as of CloudDriver; QuotaExceeded: the account has as many as it may.
+    Every failure of the cloud is one of CloudDriver's errors. QuotaExceeded: the account has as many as it may.
     """
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         """
-        Have the identity of a run there, whole; repeating it is harmless, also after a call that was cut off anywhere.
+        Make the identity of a run, or complete it. Repeating it is harmless, also after a call that was cut off.
 
         Returns:
-            Since when it is, for a cloud takes a while to know it everywhere; None where there is nothing to make.
+            When it was made, as a cloud takes a while to know it everywhere; None if there is nothing to make.
 
         Raises:
-            CloudError: something else goes by its name, or it may not be made.
-            CloudUnavailable: ask again; it may be made in part.
+            CloudError: something else has its name, or the caller may not make it.
+            CloudUnavailable: ask again; a part of it may exist.
         """
 
     def remove(self, run_uid: str) -> None:
         """
-        Take the identity of a run away, or what is left of it; harmless where there is none.
+        Remove the identity of a run, or what is left of it; harmless if there is none.
 
-        An instance that still is it could do nothing any more from then on.
+        An instance that still has it can do nothing from then on.
 
         Raises:
-            CloudError: it is still there, at least in part.
+            CloudError: at least a part of it still exists.
         """
 
     def runs(self) -> list[str]:
-        """The uids of all runs that have one, whole or in part."""
+        """The uids of all runs that have an identity, or a part of one."""
 
 
 class NoIdentities:
-    """For clouds whose instances are whoever launches them, and for runs whose instances are all the same somebody."""
+    """For clouds where instances act with the rights of the launching user, and for runs that share one identity."""
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
         return None

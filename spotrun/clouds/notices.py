@@ -27,7 +27,7 @@ class NoticeSource(Protocol):
 
     def notices(self) -> Iterator[Notice]:
         """
-        All that is announced now; what was told before is told again.
+        Everything that is announced now, also if it was announced before.
 
         Raises:
             Blind: also after some notices, which count.

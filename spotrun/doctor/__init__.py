@@ -1,1 +1,1 @@
-"""Whether a machine, a store and an account can carry a run, found out before anything bills."""
+"""Whether a machine, a store and an account can carry a run, checked before anything is billed."""

@@ -1,4 +1,4 @@
-"""What a store tells of itself, judged."""
+"""What a store says about itself, judged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FREE_MIN_BYTES = 1 << 30
 
 def fact_findings(store: Store, wanted_region: str | None) -> Iterator[Finding]:
     """
-    `wanted_region` is where the instances will be, where that is known.
+    `wanted_region` is where the instances will be, if that is known.
 
     Raises:
-        StoreError: what it tells forbids keeping a run there.
+        StoreError: by what it says, no run may be kept there.
     """
     if not isinstance(store, Inspectable):
-        yield unknown("store", "this kind of store tells nothing of itself")
+        yield unknown("store", "this kind of store says nothing about itself")
         return
     facts = store.inspect()
     yield from _region(facts, wanted_region)
@@ -45,7 +45,7 @@ def _region(facts: StoreFacts, wanted: str | None) -> Iterator[Finding]:
 
 
 def _covers(region: str, wanted: str) -> bool:
-    """GCS has buckets of whole continents (`us`, `eu`), whose name begins that of their regions."""
+    """GCS has buckets of whole continents (`us`, `eu`). The names of their regions begin with the bucket's."""
     return wanted == region or (len(region) == 2 and wanted.startswith(region))
 
 

@@ -11,7 +11,7 @@ from spotrun.errors import SpotrunError
 
 
 class Verdict(StrEnum):
-    """`warned`: a run works, at a price. `unknown`: nobody would tell. `failed`: do not launch."""
+    """`warned`: a run works, at a price. `unknown`: it could not be found out. `failed`: do not launch."""
 
     OK = "ok"
     WARNED = "warned"
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`hint` continues the sentence "try: …". `exit_code` is that of the failure, 0 where there is none."""
+    """`hint` continues the sentence "try: …". `exit_code` is that of the failure, or 0."""
 
     name: str
     verdict: Verdict
@@ -60,7 +60,7 @@ def failed(name: str, error: SpotrunError) -> Finding:
 
 
 def findings_of(name: str, check: Check) -> Iterator[Finding]:
-    """What a check found; an error that ends it is its last finding, under `name`."""
+    """What a check found. If an error ends the check, it is the last finding, under `name`."""
     try:
         yield from check()
     except SpotrunError as error:

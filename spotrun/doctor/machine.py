@@ -1,4 +1,4 @@
-"""What of this machine a training needs."""
+"""What a training needs on this machine."""
 
 from __future__ import annotations
 

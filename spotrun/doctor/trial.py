@@ -1,7 +1,7 @@
 """
 A store tried out with small objects in a folder of its own, which is gone afterwards.
 
-What a ledger needs of a store cannot be read from any label: two writers must really never both create the same object.
+No label says whether a store has what a ledger needs: two writers must really never both create the same object.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SKEW_MAX = timedelta(minutes=15)
 
 
 class Trial:
-    """Everything happens below one folder of random name."""
+    """Everything happens in one folder with a random name."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Trial:
     def findings(self) -> Iterator[Finding]:
         """
         Raises:
-            StoreError: something that every run needs cannot be done; what would follow from it is not tried.
+            StoreError: something that every run needs cannot be done. What depends on it is not tried.
         """
         try:
             yield from self._permissions()
@@ -60,7 +60,7 @@ class Trial:
     # -- permissions -------------------------------------------------------------------------------------------------
 
     def _permissions(self) -> Iterator[Finding]:
-        """Each thing that a run does with a store, once."""
+        """Do once each thing that a run does with a store."""
         key = self._key("permissions")
         with _while("create an object"):
             persist(lambda: self._store.put_if_absent(key, b"created"))
@@ -76,14 +76,14 @@ class Trial:
             persist(lambda: self._store.delete(key))
             _require(not self._exists(key), "what was deleted is still there")
         yield ok("permissions", "objects can be created, read, listed, overwritten and deleted")
-        if isinstance(self._store, BucketStore):  # a folder belongs to one user, who may do everything in it
+        if isinstance(self._store, BucketStore):  # a folder belongs to one user, who may do anything in it
             yield self._protection()
 
     def _protection(self) -> Finding:
         """
-        Whether an entry of a ledger could be deleted, asked of one that is not there: rights are looked at before that.
+        Whether an entry of a ledger could be deleted. It deletes one that does not exist: stores check rights first.
 
-        That others may be deleted was just seen, so a refusal is about the name.
+        Other objects were just deleted, so a refusal is about the name.
         """
         try:
             persist(lambda: self._store.delete(self._key(key_of(0))))
@@ -127,7 +127,7 @@ class Trial:
         return self._clock.monotonic() - began
 
     def _skew(self) -> Iterator[Finding]:
-        """The store's time of a just written object against ours, to the second that stores tell."""
+        """Compare the store's time of a new object with ours, to the second; stores report no more."""
         key = self._key("clock")
         before = self._clock.now()
         persist(lambda: self._store.put(key, b""))
@@ -147,7 +147,7 @@ class Trial:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _tidy_up(self) -> None:
-        """As far as it can be done; what could not be deleted was told as a failure, or is by `_nothing_left`."""
+        """Delete what can be deleted. The rest was reported as a failure, or `_nothing_left` reports it."""
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
                 persist(partial(self._store.delete, found.key))

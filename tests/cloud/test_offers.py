@@ -256,7 +256,7 @@ def test_what_is_odd_or_refused_is_told_below(account: Ec2Account) -> None:
     assert "cannot be read: g5.xlarge in no zone: 0.4" in text
     assert "quotas of us-east-1 are unknown" in text
     assert "on-demand prices of us-east-1 are from the shipped table" in text
-    assert "EC2 tells no spot price: g4dn.xlarge in us-east-1c" in text
+    assert "EC2 gives no spot price: g4dn.xlarge in us-east-1c" in text
     assert "table shipped with spotrun, 2026-01-19" in text
     assert "quota" not in text.splitlines()[1]
 

@@ -1,4 +1,4 @@
-"""What an account tells before anything is rented in it: who asks, what they may do, and how much they may have."""
+"""What an account says before anything is rented in it: who is asking, what they may do, and how much they may have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spotrun.clouds.aws.request import RUN
 from spotrun.errors import AccessDenied, CloudError
 
 NO_INSTANCE = "i-00000000000000000"
-"""An id of the right form that is nobody's."""
+"""An id of the right form that no instance has."""
 _ALLOWED = "DryRunOperation"
-"""EC2's answer to a dry run that would have succeeded: an error, too."""
+"""EC2's answer to a dry run that would have succeeded. It is an error as well."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
 
 
 class Caller(NamedTuple):
-    """Who the credentials are of, and AWS's own time when it said so."""
+    """The owner of the credentials, and AWS's own time when it answered."""
 
     arn: str
     account: str
@@ -32,14 +32,14 @@ class Caller(NamedTuple):
 def caller(region: Region) -> Caller:
     """
     Raises:
-        CloudError: there are no credentials, or AWS does not take them.
+        CloudError: there are no credentials, or AWS does not accept them.
     """
     answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], _date_of(answer))
 
 
 def refused_at(error: CloudError) -> datetime | None:
-    """AWS's own time when it refused; None where the error was no answer of its."""
+    """AWS's own time when it refused; None if the error did not come from AWS."""
     cause = error.__cause__
     return _date_of(cause.response) if isinstance(cause, ClientError) else None
 
@@ -65,8 +65,8 @@ def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
 
 def rehearse_termination(region: Region) -> str | None:
     """
-    What EC2 would end if it were asked to: an instance of ours, or any. None where none of ours is there and nothing
-    can be told without one: a policy that looks at tags says no to an instance that nobody has.
+    What EC2 would end if it were asked to: an instance of ours, or any. None if it has none of ours and so cannot say:
+    a policy that looks at tags refuses to end an instance that does not exist.
 
     Raises:
         CloudError: it would not end an instance of ours.
@@ -107,10 +107,10 @@ def _one_of_ours(region: Region) -> str | None:
 
 def parameter_kinds(region: Region, paths: Sequence[str]) -> dict[str, str]:
     """
-    `String`, `StringList` or `SecureString` of those SSM parameters that are there. No value is asked for.
+    `String`, `StringList` or `SecureString` of those SSM parameters that exist. No value is read.
 
     Raises:
-        CloudError: it may not be asked.
+        CloudError: the caller may not ask.
     """
     filters = [{"Key": "Name", "Option": "Equals", "Values": list(paths)}]
     found = region.pages(region.ssm, "describe_parameters", "Parameters", ParameterFilters=filters)
@@ -125,10 +125,10 @@ def ingress_rules(region: Region, group: str) -> int:
 
 def quota(region: Region, code: str) -> int | None:
     """
-    How much of something the account may have in this region; None where the region knows no such quota.
+    How much of something the account may have in this region; None if the region has no such quota.
 
     Raises:
-        CloudError: it may not be asked.
+        CloudError: the caller may not ask.
     """
 
     def once() -> int | None:

@@ -1,5 +1,5 @@
 """
-How often EC2 has taken back spot instances of a type in a region lately: Amazon's Spot Instance Advisor, in bands.
+How often EC2 has recently taken back spot instances of a type in a region: Amazon's Spot Instance Advisor, in bands.
 
 https://aws.amazon.com/ec2/spot/instance-advisor/ shows the same data. It is public, and no part of EC2's API.
 """
@@ -22,7 +22,7 @@ from spotrun.offering import CapacityType
 
 ADVISOR_URL = "https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json"
 KEPT_FOR_S = 24 * 3600.0
-"""The data are of the last month, and change once in a while."""
+"""The data describe the last month, and change now and then."""
 _TIMEOUT_S = 20.0
 _SIZE_MAX_BYTES = 64 << 20
 _LINUX = "Linux"
@@ -44,14 +44,14 @@ class Advice(msgspec.Struct, frozen=True):
     spot_advisor: dict[str, dict[str, dict[str, Advised]]]
 
     def band(self, region: str, instance_type: str) -> str | None:
-        """Such as "<5%": the share of instances that were taken in the month before. None where it is not told."""
+        """Such as "<5%": the share of instances that were taken last month. None if the advisor has no band."""
         advised = self.spot_advisor.get(region, {}).get(_LINUX, {}).get(instance_type)
         return next((each.label for each in self.ranges if advised is not None and each.index == advised.r), None)
 
 
 def bands_known(source: str, regions: Iterable[str], instance_types: Collection[str], clock: Clock) -> dict[str, str]:
     """
-    The band of each `REGION/TYPE` that the advisor at `source` knows; of these types, or of all where none is named.
+    The band of each `REGION/TYPE` that the advisor at `source` knows; of these types, or of all if none is named.
 
     Raises:
         CloudError: see `read_advice`.
@@ -67,10 +67,10 @@ def bands_known(source: str, regions: Iterable[str], instance_types: Collection[
 
 def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
     """
-    From a file, or from a URL, whose answer is kept in `cache` for a day.
+    Read the data from a file or a URL. The answer of a URL is kept in `cache` for a day.
 
     Raises:
-        CloudError: it cannot be had, or is not what the advisor says.
+        CloudError: it cannot be read, or is not the advisor's data.
     """
     try:
         if source.startswith(("http://", "https://")):
@@ -83,7 +83,7 @@ def read_advice(source: str, clock: Clock, cache: Path | None = None) -> Advice:
 
 
 def with_bands(quotes: Quotes, advice: Advice) -> Quotes:
-    """The same, each spot offering with its band."""
+    """The same quotes, each spot offering with its band."""
     return replace(quotes, quotes=tuple(_with_band(quote, advice) for quote in quotes.quotes))
 
 
@@ -99,7 +99,7 @@ def _through(cache: Path, url: str, clock: Clock) -> bytes:
     if kept.exists() and clock.now().timestamp() - kept.stat().st_mtime < KEPT_FOR_S:
         return kept.read_bytes()
     data = _fetched(url)
-    _decoded(data)  # what is not that must not be kept
+    _decoded(data)  # anything else must not be kept
     cache.mkdir(parents=True, exist_ok=True)
     coming = kept.with_suffix(f".{os.getpid()}")
     coming.write_bytes(data)

@@ -1,8 +1,8 @@
 """
 The user-data of an instance: a constant script, with three checked values before it.
 
-Whoever is on the instance can read it, so it holds no secret; and no string of the user's reaches its shell: the run's
-address is base64, the rest are a number and letters that we made.
+Everybody on the instance can read it, so it holds no secret. No text of the user's reaches its shell: the run's address
+is base64, and the other values are numbers and letters that spotrun made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One region's API: every call is ours to retry, every list is read to its end."""
+"""One region's API. spotrun retries the calls itself, and reads each list to its end."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ CONFIG = Config(
 
 
 _MODELS = Loader()
-"""What each service's calls look like, read once for all clients: to read it takes ten times as long as all else."""
+"""The description of each service's calls, read once for all clients: that takes ten times as long as the rest."""
 
 
 def _session() -> Session:
-    """With the settings and credentials of this moment."""
+    """A session with the settings and credentials of this moment."""
     session = Session()
     session.register_component("data_loader", _MODELS)
     return session
@@ -56,12 +56,12 @@ def default_region() -> str:
 
 
 def _passes(error: BaseException) -> bool:
-    """By itself, and soon. Credentials that have expired wait for somebody to renew them."""
+    """Whether the trouble ends by itself, and soon. Expired credentials do not: somebody has to renew them."""
     return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired)
 
 
 class Region:
-    """The calls of one region. What passes (throttling, 5xx, the network) is tried a few times, with jitter."""
+    """The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
@@ -100,7 +100,7 @@ class Region:
 
     @property
     def partition(self) -> str:
-        """`aws`, or that of China's or of the government's regions; part of every ARN."""
+        """`aws`, or the partition of China's or of the government's regions. It is part of every ARN."""
         return str(_session().get_partition_for_region(self.name))
 
     @property
@@ -126,7 +126,7 @@ class Region:
                 with translated(action):
                     return call()
             except CredentialsExpired:
-                # a client keeps the credentials that it was made with, whatever its user has logged in with since
+                # a client keeps the credentials that it was made with, although its user may have logged in anew
                 self._clients.clear()
                 raise
 

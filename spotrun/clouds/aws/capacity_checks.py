@@ -26,7 +26,7 @@ _CAPACITY_TYPES = {
 
 
 class Allowance(NamedTuple):
-    """What one quota leaves for the smallest instance that counts against it; `vcpus` is None where nobody tells."""
+    """What one quota leaves for the smallest instance that counts against it; `vcpus` is None if it is unknown."""
 
     quota: Quota
     smallest: Offering
@@ -35,7 +35,7 @@ class Allowance(NamedTuple):
 
 class Capacity:
     """
-    What `wanted` asks for, in one region. A job that names neither type nor accelerator is taken to want one GPU.
+    What `wanted` asks for, in one region. A job that names neither type nor accelerator is assumed to want one GPU.
     """
 
     def __init__(self, region: Region, catalog: Catalog, wanted: ResourcesSpec) -> None:
@@ -44,7 +44,7 @@ class Capacity:
         self._wanted = wanted
 
     def one_of_each(self) -> dict[CapacityType, Offering]:
-        """The smallest instance of each capacity type that the job may use; none where there is no place for any."""
+        """The smallest instance of each capacity type that the job may use; none if no zone has a place for it."""
         found: dict[CapacityType, Offering] = {}
         for offering in self._smallest_first:
             found.setdefault(offering.capacity_type, offering)
@@ -102,7 +102,7 @@ class Capacity:
                     zone=zone,
                     instance_type=kind.name,
                     capacity_type=capacity_type,
-                    price_usd_per_hour=Decimal(0),  # what it costs is no question of whether it is there
+                    price_usd_per_hour=Decimal(0),  # the check does not ask what it costs
                     accelerators=kind.accelerators,
                     cpus=kind.cpus,
                     memory_gib=kind.memory_gib,
@@ -115,7 +115,7 @@ class Capacity:
     # -- quotas --------------------------------------------------------------------------------------------------
 
     def quota_findings(self) -> Iterator[Finding]:
-        """Too little of one thing is a warning while there is enough of another."""
+        """A quota that is too small is a warning as long as another one is large enough."""
         allowances = list(self._allowances())
         nothing_fits = bool(allowances) and all(_too_small(each) for each in allowances)
         for allowance in allowances:
@@ -138,7 +138,7 @@ class Capacity:
         quota, smallest, vcpus = allowance
         if vcpus is None:
             hint = "allow servicequotas:GetServiceQuota, or look at EC2 in the Service Quotas console"
-            return unknown(quota.name, f"nobody tells the quota {quota.code}", hint)
+            return unknown(quota.name, f"the quota {quota.code} is not known", hint)
         detail = f"{vcpus}; {smallest.instance_type} takes {smallest.cpus}"
         if _too_small(allowance):
             error = QuotaExceeded(detail, hint=self._more(quota, 2 * smallest.cpus))

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
 SHIPPED_FOR_S = 3600.0
-"""So long the shipped prices are used before the live list is asked for again."""
+"""How long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
 MIB_PER_GIB = 1024
@@ -59,7 +59,7 @@ class Kept(Generic[T]):
 
 
 class Catalog:
-    """`unsupported` are the pools that EC2 has said it never has."""
+    """`unsupported` are the pools that, as EC2 has said, it never has."""
 
     def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
         self._region = region
@@ -90,7 +90,7 @@ class Catalog:
 
     @property
     def launch_template(self) -> str:
-        """`ID:VERSION` of what launches go by; "" where no template was named."""
+        """`ID:VERSION` of the template that launches use; "" if none was named."""
         return self._launch_template.get()
 
     def forget_image(self) -> None:
@@ -116,7 +116,7 @@ class Catalog:
                 yield self.surrounded(offering)
 
     def surrounded(self, offering: Offering) -> Offering:
-        """With what it would start with now, in a zone that has a subnet of ours."""
+        """The offering with the image and subnet that it would start with now. Its zone must have a subnet of ours."""
         return replace(
             offering,
             image=self.image,
@@ -207,7 +207,7 @@ def _price_list_lasts_s(found: PriceList) -> float:
 
 
 def _shares_a_gpu(row: dict[str, Any]) -> bool:
-    """A part of a GPU (g6f, gr6f) is told as a count of 0, and no job can ask for it."""
+    """EC2 reports a part of a GPU (g6f, gr6f) as a count of 0, and no job can ask for it."""
     return any(gpu["Count"] == 0 for gpu in row.get("GpuInfo", {}).get("Gpus", []))
 
 

@@ -37,7 +37,7 @@ PLUGIN_HELP = (
 
 
 class Aws(Cloud):
-    """EC2; the section `aws` of a job says where to look and what is around an instance."""
+    """EC2. The section `aws` of a job says where to look, and what surrounds an instance."""
 
     name = "aws"
     here = False
@@ -154,7 +154,7 @@ class Aws(Cloud):
                 yield replace(finding, name=f"{finding.name}{where}")
 
     def _secrets(self, spec: RunSpec | None) -> dict[str, Reference]:
-        """A job that is rehearsed on the local cloud is asked about as if it were for aws."""
+        """The secrets of a job. One that is rehearsed on the local cloud is checked as if it were for aws."""
         named = {} if spec is None else spec.secrets
         found = {name: resolved(text, self.secret(name)) for name, text in named.items()}
         return {name: reference for name, reference in found.items() if reference.kind != ENVIRONMENT}
@@ -202,7 +202,7 @@ def _identities(regions: Sequence[str], clock: Clock) -> Identities:
 
 
 def _resources(spec: RunSpec | None, wish: Wish) -> ResourcesSpec:
-    """What a job asks for, or its user by flags."""
+    """What a job asks for, or the user by flags."""
     changes: dict[str, object] = {
         "cloud": Aws.name,
         "region": next(iter(wish.regions), None),

@@ -1,4 +1,4 @@
-"""What the EC2 driver is told about an account, as plain values."""
+"""What the EC2 driver has to know of an account, as plain values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from spotrun.instance import VOLUME_GIB
 from spotrun.spec.model import AwsSpec, ResourcesSpec
 
 OWN_PROFILE = "spotrun-run-"
-"""So the names of a run's role and instance profile begin; its uid follows. The policies of infra/aws know it."""
+"""The names of a run's role and instance profile begin so and end with its uid; the policies of infra/aws need it."""
 
 
 class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Where to rent, and with what around an instance.
+    Where to rent, and what surrounds an instance.
 
-    `instance_types` narrows what is offered; empty is every x86_64 type, which takes EC2 a dozen pages to tell. The
-    security group is found by name; subnets are those of its network. `image_id` wins over `image_parameter`.
-    `launch_template` is the name of one that launches go by, too. `instance_profile` is the name of one for all runs;
-    without it each run has its own.
+    `instance_types` narrows what is offered; if it is empty, every x86_64 type is, which EC2 lists on a dozen pages.
+    The security group is found by name; the subnets are those of its network. `image_id` wins over `image_parameter`.
+    `launch_template` is the name of a template that launches use as well. `instance_profile` is the name of a profile
+    for all runs; without it each run has its own.
     """
 
     regions: tuple[str, ...]
@@ -33,12 +33,12 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
     volume_gib: int = VOLUME_GIB
 
     def profile_of(self, run_uid: str) -> str:
-        """The name of what the instances of a run hold their role by."""
+        """The name of the instance profile that gives a run's instances their role."""
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
 
 
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
-    """What a job says of EC2. A place or a type that is named under resources is the only one to look at."""
+    """What a job says about EC2. A region, zone or type under `resources` is the only one to look at."""
     region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
     return AwsConfig(
         regions=aws.regions if region is None else (region,),

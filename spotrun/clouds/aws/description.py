@@ -1,4 +1,4 @@
-"""DescribeInstances to Instance: what EC2 says of a machine, in our words."""
+"""From DescribeInstances to Instance: what EC2 says about a machine, in spotrun's words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATES = {
     "running": InstanceState.RUNNING,
     "shutting-down": InstanceState.STOPPING,
     "stopping": InstanceState.STOPPING,
-    "stopped": InstanceState.STOPPING,  # nothing of ours is ever started again, and its volume is still billed
+    "stopped": InstanceState.STOPPING,  # spotrun never starts a stopped instance again, and its volume is still billed
     "terminated": InstanceState.TERMINATED,
 }
 ENDED_BY = {
@@ -44,8 +44,8 @@ def instance_of(
     pending_at: datetime | None = None,
 ) -> Instance:
     """
-    `prices` are those of its pool, oldest first; where there is none, the price in its tag counts. An end that the row
-    tells no time of was at `gone_by`. The meter runs from `pending_at` on, when it was last seen pending, or from its
+    `prices` are those of its pool, oldest first; if there are none, the price in its tag counts. If the row has no time
+    for the end, it was at `gone_by`. The meter runs from `pending_at` on, when it was last seen pending, or from its
     launch: EC2 bills only what runs, and does not tell since when.
     """
     tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
@@ -89,7 +89,7 @@ def _offering(found: dict[str, Any], region: str, tags: dict[str, str]) -> Offer
 def _charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
-    """The prices in effect from `since` on: the one that already held then, and each change up to `until`."""
+    """The prices in effect from `since` on: the one of that moment, and each change up to `until`."""
     at_launch = PriceSegment(since=since, usd_per_hour=offering.price_usd_per_hour)
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return (at_launch,)
@@ -120,13 +120,13 @@ def _never_ran(found: dict[str, Any]) -> bool:
 
 
 def end_told(found: dict[str, Any]) -> datetime | None:
-    """`User initiated (2026-11-21 10:00:00 GMT)`; some ends are told without a time."""
+    """`User initiated (2026-11-21 10:00:00 GMT)`; EC2 gives no time for some ends."""
     told = _WHEN.search(found.get("StateTransitionReason", ""))
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
 def _number(text: str | None) -> int:
-    """0 where somebody has changed the tag: that launch is in no ledger."""
+    """0 if somebody has changed the tag: no ledger has such a launch."""
     return int(text) if text is not None and text.isascii() and text.isdigit() else 0
 
 

@@ -1,8 +1,8 @@
 """
-An AWS account, looked at with the caller's own credentials before any instance bills.
+The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
-It reads and rehearses: RunInstances and TerminateInstances are asked as dry runs, which launch and end nothing. What it
-makes is the role of a run that never is, and it removes that again.
+They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. The one thing
+that they make is the role of a run that does not exist, and they remove it again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spotrun.spec.model import ResourcesSpec
 
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
-"""Beyond it AWS takes no signature: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
+"""AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
 LOOK_AGAIN_S = 5.0
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
@@ -66,7 +66,7 @@ class AwsDoctor:
         self._capacity = Capacity(region, self._catalog, wanted)
 
     def findings(self) -> Iterator[Finding]:
-        """What is wrong with one thing hides nothing of the others, unless nobody knows who is asking."""
+        """All findings. A failed check stops none of the others, but for the first, which finds out who is asking."""
         who = list(findings_of("identity", self._identity))
         yield from who
         if any(finding.verdict is Verdict.FAILED for finding in who):
@@ -104,7 +104,7 @@ class AwsDoctor:
         return who, None if who.told_at is None else _skew(before, self._clock.now(), who.told_at)
 
     def _blame_clock(self, error: CloudError) -> None:
-        """A wrong clock makes signatures that AWS calls invalid or expired, and not by the clock's name."""
+        """A wrong clock makes signatures invalid or expired, and AWS's error does not mention the clock."""
         told_at = account_checks.refused_at(error)
         if told_at is None:
             return
@@ -132,7 +132,7 @@ class AwsDoctor:
             yield ok("ingress", "nothing may come in")
 
     def _launch_template(self) -> Iterator[Finding]:
-        """Only where one is named: a launch needs none."""
+        """Only if one is named: a launch needs none."""
         if self._config.launch_template is not None:
             by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
             yield ok("launch template", by)
@@ -140,13 +140,13 @@ class AwsDoctor:
     # -- what the caller may do ----------------------------------------------------------------------------------
 
     def _launches(self) -> Iterator[Finding]:
-        """As the instances of a run are launched: with a role of their own, or with the profile that the job names."""
+        """Launches are rehearsed as those of a run: with a role of its own, or with the profile that the job names."""
         if self._config.instance_profile is not None:
             yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
         with _trial_role(self._region, self._clock) as uid:
             yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
-        yield ok("role", "a run can have one of its own; the one that was tried is removed again")
+        yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
     def _permissions(self, uid: str, patience: timedelta) -> Iterator[Finding]:
         until = self._clock.now() + patience
@@ -175,7 +175,7 @@ class AwsDoctor:
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
     def _rehearse(self, parameters: dict[str, Any], until: datetime) -> None:
-        """A role that was made just now EC2 may not know yet."""
+        """EC2 may not know a new role yet."""
         while True:
             try:
                 return account_checks.rehearse_launch(self._region, parameters)
@@ -190,7 +190,7 @@ class AwsDoctor:
         except AccessDenied as error:
             raise AccessDenied(error.message, hint=_ATTACH) from error
         if ended is None:
-            yield unknown("terminate", "no instance of spotrun's runs here that could be asked about")
+            yield unknown("terminate", "no instance of spotrun's runs here, so the right to end one cannot be checked")
         else:
             yield ok("terminate", f"EC2 would end {ended}")
 
@@ -204,20 +204,20 @@ class AwsDoctor:
 
 @contextlib.contextmanager
 def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
-    """The uid of a run that never is; inside, it has a role."""
+    """The uid of a run that does not exist. Inside the block it has a role."""
     roles, uid = RunRoles(region, clock), f"doctor{secrets.token_hex(5)}"
     try:
         roles.make(uid, _NOWHERE)
         yield uid
     except BaseException:
-        with contextlib.suppress(CloudError):  # the reason that comes first is the one to tell
+        with contextlib.suppress(CloudError):  # the first reason is the one to report
             roles.remove(uid)
         raise
     roles.remove(uid)
 
 
 def _skew(before: datetime, after: datetime, told_at: datetime) -> timedelta:
-    """How far this machine is ahead of AWS, to the second that a Date header tells; below 0 it is behind."""
+    """How far this machine is ahead of AWS, to the second; a Date header has no more. Below 0 it is behind."""
     if told_at > after:
         return after - told_at
     return max(before - told_at - timedelta(seconds=1), timedelta(0))

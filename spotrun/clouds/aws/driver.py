@@ -23,7 +23,7 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""One look at a region serves all runs that ask within so long: the account has few Describe calls to spend (P15)."""
+"""One answer about a region serves all runs that ask within this time: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
@@ -106,8 +106,8 @@ class AwsDriver:
 
     def _launched_before(self, region: Region, request: LaunchRequest, error: TokenReused) -> Instance:
         """
-        The token's instance, where it is what was asked for. A newer image since the first call is no other launch:
-        only this run's token carries its name and number.
+        The token's instance, if it is what was asked for. That there is a newer image by now does not matter:
+        only this run's token has its uid and number.
         """
         mine = [each for each in self._look(region) if each.token == request.token]
         if not mine or any(each.offering.pool != request.offering.pool for each in mine):
@@ -117,7 +117,7 @@ class AwsDriver:
         return mine[0]
 
     def _quota_error(self, region: Region, offering: Offering, error: QuotaExceeded) -> CloudError:
-        """Wait while an instance of ours that is ending may still hold the quota; else there is nothing to wait for."""
+        """The error to raise. Waiting helps only while an instance of ours that just ended may still hold the quota."""
         since = self._clock.now() - QUOTA_HELD_FOR
         quota = quota_of(offering.instance_type, offering.capacity_type)
         holding = [
@@ -137,7 +137,7 @@ class AwsDriver:
         try:
             region.ask(f"terminate {instance_id}", call)
         except NoSuchInstance:
-            return  # gone; or too new, then whoever lists it next ends it
+            return  # it is gone; or it is too new, and the next runner that lists it ends it
         finally:
             self._snapshots.pop(region.name, None)
 
@@ -151,7 +151,7 @@ class AwsDriver:
         return known[1]
 
     def _look(self, region: Region) -> list[Instance]:
-        """All of ours in one batched call, whatever the number of runs; and one for what spot has cost them."""
+        """All our instances in one call, for any number of runs; and a second call for what spot has cost them."""
         filters = [{"Name": "tag-key", "Values": [tag.RUN]}]
         reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)
         rows = [row for reservation in reservations for row in reservation["Instances"]]

@@ -1,8 +1,8 @@
 """
 What AWS's error codes mean to a run: each is one of the errors of the CloudDriver port.
 
-Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; the sum of what went wrong with
-them elsewhere is in the rows P1 to P28 of the failure catalogue. Those of IAM are under each of its actions:
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. The rows P1 to P28 of the failure
+catalogue say what went wrong with them elsewhere. IAM's codes are under each of its actions:
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 """
 
@@ -34,11 +34,11 @@ class TokenReused(CloudError):
 
 
 class AlreadyThere(CloudError):
-    """Something of that name was made before."""
+    """Something of that name exists."""
 
 
 class NotThere(CloudError):
-    """Nothing of that name was made."""
+    """Nothing of that name exists."""
 
 
 class NoSuchInstance(CloudError):
@@ -46,15 +46,15 @@ class NoSuchInstance(CloudError):
 
 
 class BadImage(CloudError):
-    """The image is gone, or not for us: a newer one may have taken its place (P21)."""
+    """The image is gone, or this account may not use it. A newer one may have taken its place (P21)."""
 
 
 class BadLaunchTemplate(CloudError):
-    """The launch template is gone, or is none to launch by; its default version may be another by now."""
+    """The launch template is gone, or cannot be used. Its default version may have changed."""
 
 
 class CredentialsExpired(CloudUnavailable):
-    """They can be renewed meanwhile (P26)."""
+    """Somebody can renew them while the run goes on (P26)."""
 
 
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
@@ -65,7 +65,7 @@ _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
 _IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
-"""EC2 has no code of its own for a profile that it does not know, or that has no role as far as it knows."""
+"""EC2 has no code for a profile that it does not know yet, or whose role it does not know yet."""
 
 ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
@@ -121,23 +121,23 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     "IdempotentInstanceTerminated": (LaunchTokenSpent, None),
     **dict.fromkeys(("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"), (NoSuchInstance, None)),
 }
-"""Error code -> what a run does about it, and what its user can do."""
+"""By error code: the error that a run handles, and what its user can do."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
 _PASSING = (
     *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
     *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, sdk.SSOError, sdk.TokenRetrievalError),
 )
-"""Credentials that cannot be renewed just now are among them: a runner goes blind and sees again later (P26)."""
+"""They include credentials that cannot be renewed just now: a runner goes blind, and sees again later (P26)."""
 
 
 @contextmanager
 def translated(action: str) -> Iterator[None]:
     """
-    What boto3 raises inside, as the errors of the CloudDriver port. `action` continues "AWS refused to …".
+    Turn what boto3 raises inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
     Raises:
-        CloudError: of the class that ERRORS_BY_CODE has for the code; an unknown code is passing if its status is 5xx.
+        CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx.
     """
     try:
         yield
@@ -150,7 +150,7 @@ def translated(action: str) -> Iterator[None]:
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
-    """The error for one answer of AWS's, with its code and its own words, which may name zones that have capacity."""
+    """The error for one answer of AWS, with its code and message, which may name zones that have capacity."""
     code = str(error.response.get("Error", {}).get("Code", "unknown"))
     words = error.response.get("Error", {}).get("Message", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -1,6 +1,6 @@
 """
-The guards of protocol 11 on EC2: for each launch a one-shot schedule, which ends the instance when its time-to-live has
-passed, whatever became of the instance, its runner, or the machine that the runner was on.
+The guards of protocol 11 on EC2: each launch has a one-shot schedule. It ends the instance when its time-to-live has
+passed, even if the instance hangs, and the runner or its machine is gone.
 
 https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
 """
@@ -21,18 +21,18 @@ from spotrun.clouds.guards import Guard
 from spotrun.errors import CloudError
 
 GROUP, ROLE = "spotrun", "spotrun-guard"
-"""Both are made by infra/aws."""
+"""infra/aws makes both."""
 _NOBODYS = "spotrun-doctor"
 LATER = timedelta(minutes=5)
-"""The instance's own timer counts from its boot, and comes first."""
+"""How long after the time-to-live it fires: the instance's own timer, which counts from its boot, comes first."""
 
 
 def missing(region: Region) -> str | None:
-    """Why launches would have no guard; None: they would."""
+    """Why launches would have no guard; None if they would have one."""
     try:
         region.ask("look for a guard", lambda: region.scheduler.get_schedule(GroupName=GROUP, Name=_NOBODYS))
     except NotThere as error:
-        # its words alone tell which of the two is not there
+        # only its message says which of the two is missing
         return f"there is no schedule group {GROUP}" if f"group {GROUP}" in error.message.lower() else None
     except CloudError as error:
         return error.message
@@ -40,7 +40,7 @@ def missing(region: Region) -> str | None:
 
 
 class AwsGuards:
-    """See Guards. What this object has armed it does not arm again; another one asks, and is told that it is there."""
+    """See Guards. An object arms each guard once. If another object has armed it before, EC2 says that it exists."""
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
         self._regions = {name: Region(name, clock) for name in regions}
@@ -59,7 +59,7 @@ class AwsGuards:
     def disarm(self, token: str, region_name: str) -> None:
         region = self._regions[region_name]
         named = {"GroupName": GROUP, "Name": token}
-        with contextlib.suppress(NotThere):  # it has done its work, or never was
+        with contextlib.suppress(NotThere):  # it has fired, or was never made
             region.ask(f"delete the guard {token}", lambda: region.scheduler.delete_schedule(**named))
 
     def _account_of(self, region: Region) -> str:
@@ -69,7 +69,7 @@ class AwsGuards:
 
 
 def _schedule(guard: Guard, partition: str, account: str) -> dict[str, Any]:
-    """It deletes itself once it was done."""
+    """It deletes itself after it has fired."""
     at = guard.ends_at + LATER
     return {
         "Name": guard.token,

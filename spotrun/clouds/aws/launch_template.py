@@ -1,9 +1,9 @@
 """
-A launch template that an account demands, or that adds what a launch is to have there: monitoring, licences, options.
+A launch template that an account demands, or that adds something to each launch: monitoring, licences, options.
 
-Whatever spotrun asks for itself is in its RunInstances, and wins over the template:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. What is only in the template holds, so
-that one is refused which would break what spotrun promises.
+What spotrun asks for is in its RunInstances, and wins over the template:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html. What only the template
+says takes effect, so spotrun refuses a template that would break its promises.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HINT = "make a version without it the default: aws ec2 modify-launch-template -
 
 
 class LaunchTemplate(NamedTuple):
-    """One version of one template: what a version holds never changes."""
+    """One version of one template. A version never changes."""
 
     template_id: str
     version: str
@@ -41,7 +41,7 @@ def find_launch_template(region: Region, name: str) -> LaunchTemplate:
     The default version of the template of that name, as it is now.
 
     Raises:
-        BadLaunchTemplate: there is none, or a launch by it would not be what spotrun promises.
+        BadLaunchTemplate: there is none, or a launch with it would break what spotrun promises.
     """
 
     def call() -> Any:
@@ -63,7 +63,7 @@ def _broken_promises(data: Mapping[str, Any]) -> Iterator[str]:
     if data.get("DisableApiTermination"):
         yield "DisableApiTermination: nobody could end the instance"
     if data.get("HibernationOptions", {}).get("Configured"):
-        yield "HibernationOptions: who hibernates is told of an interruption without any time left"
+        yield "HibernationOptions: an instance that hibernates gets its notice when no time is left"
     tenancy = data.get("Placement", {}).get("Tenancy", "default")
     if tenancy != "default":
         yield f"the tenancy {tenancy}, whose prices are others"

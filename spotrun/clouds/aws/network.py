@@ -13,7 +13,7 @@ from spotrun.errors import CloudError
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """`made_on` is a day, as EC2 writes it; "" where it tells none."""
+    """`made_on` is a day, as EC2 writes it; "" if EC2 gives none."""
 
     image_id: str
     root_device: str
@@ -59,10 +59,10 @@ def _newest(region: Region, parameter: str) -> str:
 
 def find_network(region: Region, config: AwsConfig) -> Network:
     """
-    The security group of that name, and in its network the subnet of each zone that has most addresses left.
+    The security group of that name, and for each zone of its network the subnet with most addresses left.
 
     Raises:
-        CloudError: there is no such group, or it is not the only one.
+        CloudError: there is no such group, or more than one.
     """
     named = [{"Name": "group-name", "Values": [config.security_group]}]
     groups = region.pages(region.ec2, "describe_security_groups", "SecurityGroups", Filters=named)

@@ -35,7 +35,7 @@ class Answer:
 
 
 def parse_action(body: bytes) -> datetime | None:
-    """When the instance will be taken, from the body of `spot/instance-action`; None when it says no such thing."""
+    """When the instance will be taken, from the body of `spot/instance-action`; None if it does not say so."""
     facts = _json_object(body)
     if facts.get("action") not in _ACTIONS:
         return None
@@ -48,7 +48,7 @@ def parse_rebalance(body: bytes) -> datetime | None:
 
 def remaining_s(deadline: datetime, date_header: str | None, now: datetime) -> float:
     """
-    Seconds left, by the service's own clock where it shows one: ours may be wrong (failures.md N15).
+    Seconds left, by the service's own clock if it shows one: ours may be wrong (failures.md N15).
     """
     try:
         told_at = parsedate_to_datetime(date_header or "")
@@ -117,7 +117,7 @@ class Metadata:
             response = self._connection.getresponse()
             body = response.read(_BODY_MAX_BYTES)
             if response.length:
-                self._connection.close()  # the rest is not wanted
+                self._connection.close()  # nobody needs the rest
             return Answer(response.status, body, response.headers.get("Date"))
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._connection.close()

@@ -1,4 +1,4 @@
-"""What types cost on demand in a region: by the Price List API, or where it has no answer, by a table shipped here."""
+"""What types cost on demand in a region: by the Price List API, or if it does not answer, by a table shipped here."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ListPrice(msgspec.Struct, frozen=True):
 
 
 class PriceList(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one region. A type that neither list has is absent. `trouble` says why the live list could not be read."""
+    """Prices of one region. A type that neither list has is absent. `trouble` says why the live list was not read."""
 
     prices: Mapping[str, ListPrice]
     trouble: str | None = None
 
 
 class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List prices of some types on the day `as_of`, for Linux on shared hardware. `source` says where they are from."""
+    """List prices of some types on the day `as_of`, for Linux on shared hardware. `source` is their origin."""
 
     regions: tuple[str, ...]
     as_of: str
@@ -43,9 +43,9 @@ class ShippedTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def read_price_list(region: Region, types: Sequence[str], now: datetime) -> PriceList:
     """
-    USD per hour of each type, or of every type where `types` is empty.
+    USD per hour of each type, or of every type if `types` is empty.
 
-    A list that is denied or down fails nobody: a price that is some months old still orders what to ask for.
+    If the list is denied or down, nothing fails: prices that are some months old still put the types in order.
     """
     shipped = _shipped_in(region.name)
     try:
@@ -90,7 +90,7 @@ def _live(region: Region, types: Sequence[str]) -> dict[str, Decimal]:
 
 
 def _price_of(product: dict[str, Any]) -> dict[str, Decimal]:
-    """Type and price of one product; nothing where it has no hourly price above 0 that can be read."""
+    """Type and price of one product; nothing if it has no readable hourly price above 0."""
     try:
         kind = product["product"]["attributes"]["instanceType"]
         terms = product["terms"]["OnDemand"].values()

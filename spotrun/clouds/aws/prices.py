@@ -1,4 +1,4 @@
-"""The spot price history of a region, as EC2 tells it: what cannot be read of it is told too."""
+"""The spot price history of a region, as EC2 reports it, with the rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SpotPrices(NamedTuple):
     """
     The price of each pool, oldest first: the one in effect at the beginning, then each change.
 
-    A pool that EC2 tells no price of is absent. `unreadable` are the rows that name no pool, moment or price above
+    A pool without a price is absent. `unreadable` are the rows that name no pool, moment or price above
     0, in words. A price above that on demand is a price.
     """
 
@@ -34,7 +34,7 @@ class SpotPrices(NamedTuple):
 
 
 def spot_prices(region: Region, types: Sequence[str], since: datetime) -> SpotPrices:
-    """Of these types, or of all where `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
+    """The prices of these types, or of all if `types` is empty, from `since` on; EC2 keeps KEPT_BY_EC2."""
     asked: dict[str, Any] = {"ProductDescriptions": [LINUX], "StartTime": since}
     if types:
         asked["InstanceTypes"] = list(types)

@@ -15,14 +15,14 @@ _COUNTED = ("pending", "running", "shutting-down", "stopping")
 
 
 class Headroom:
-    """`limits` are the vCPUs of each quota, `used` what instances hold of them."""
+    """`limits` are the vCPUs of each quota; `used` is how many of them instances hold."""
 
     def __init__(self, limits: Mapping[Quota, int | None], used: Mapping[Quota | None, int]) -> None:
         self._limits = limits
         self._used = used
 
     def for_more(self, instance_type: str, cpus: int, capacity_type: CapacityType) -> int | None:
-        """How many more of them may run; None where no quota is known."""
+        """How many more instances may run; None if no quota is known."""
         quota = quota_of(instance_type, capacity_type)
         limit = None if quota is None else self._limits.get(quota)
         return None if limit is None or not cpus else max(0, limit - self._used.get(quota, 0)) // cpus
@@ -30,7 +30,7 @@ class Headroom:
 
 def read_headroom(region: Region, cpus: Mapping[str, int]) -> Headroom:
     """
-    Of the types in `cpus`, which holds the CPUs of each, for instances too that EC2 tells none of.
+    The headroom for the types in `cpus`. It has the CPUs of each type, for instances that EC2 lists without theirs.
 
     Raises:
         CloudError: see CloudDriver; asking needs servicequotas:GetServiceQuota.

@@ -1,5 +1,5 @@
 """
-Which quota an instance counts against. They are in vCPUs, by family, apart for spot and on-demand.
+Which quota an instance counts against. Quotas are in vCPUs, per family, and separate for spot and on-demand.
 
 https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html
 """
@@ -39,7 +39,7 @@ _FAMILY = re.compile(r"([a-z]+)(\d*)")
 
 
 def quota_of(instance_type: str, capacity_type: CapacityType) -> Quota | None:
-    """The quota of a type such as `g5.xlarge`; None for families that are not known here."""
+    """The quota of a type such as `g5.xlarge`; None for a family that is not listed here."""
     found = _FAMILY.match(instance_type)
     assert found is not None, instance_type
     letters, generation = found.groups()

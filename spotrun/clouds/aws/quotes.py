@@ -1,4 +1,4 @@
-"""What EC2 asks for its types in some regions, with 90 days of spot prices. Nothing of ours has to be there yet."""
+"""What EC2 charges for its types in some regions, with 90 days of spot prices. The account needs no network of ours."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
 from spotrun.offering import CapacityType, Offering
 
 NAMED_MAX = 5
-"""So many of a kind are named in a note."""
+"""How many names a note lists."""
 
 
 def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:
     """
-    Of `config.instance_types`, or else of all types that have accelerators; of these, those with just `accelerators`.
+    The quotes of `config.instance_types`, or of all types with accelerators. If `accelerators` are given, only types
+    with exactly these.
 
     Raises:
-        CloudError: EC2 does not answer, or may not; a price list or quotas that are refused are notes.
+        CloudError: EC2 does not answer, or refuses. A refused price list or quota is only a note.
     """
     found = [_in_region(Region(name, clock), config, clock, accelerators) for name in config.regions]
     quotes = tuple(quote for part in found for quote in part.quotes)
@@ -62,7 +63,7 @@ def _quote(offering: Offering, spot: SpotPrices, prices: PriceList, room: Headro
 
 
 def _history(offering: Offering, spot: Mapping[SpotPool, list[PriceSegment]]) -> tuple[PriceSegment, ...]:
-    """The price list tells the prices of today only."""
+    """The price list has only the prices of today."""
     if offering.capacity_type is CapacityType.ON_DEMAND:
         return ()
     return tuple(spot.get(SpotPool(offering.instance_type, offering.zone), ()))
@@ -88,7 +89,7 @@ def _notes(
     if dear:
         yield f"spot costs as much as on demand, or more: {_some(dear)}"
     if unpriced:
-        yield f"EC2 tells no spot price: {_some(unpriced)}"
+        yield f"EC2 gives no spot price: {_some(unpriced)}"
     if spot.unreadable:
         yield f"spot prices of {region} that cannot be read: {_some(spot.unreadable)}"
     if prices.trouble is not None:

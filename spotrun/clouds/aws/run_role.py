@@ -1,8 +1,8 @@
 """
 The identities of runs on EC2: a role and an instance profile of the same name, both with the run's uid in it.
 
-What such a role may do is in the one policy that it has, which is its boundary too (infra/aws/account.yaml): it looks
-at the role's tags, and reaches the folder that they name. Calls and their errors:
+One policy, which is also its boundary, says what such a role may do (infra/aws/account.yaml): reach the folder that the
+role's tags name. Calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -24,9 +24,9 @@ from spotrun.clouds.aws.request import RUN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 
 POLICY = "spotrun-node"
-"""It is made by infra/aws."""
+"""infra/aws makes it."""
 FOLDER = "spotrun:folder"
-"""The tag by which a role knows where its run's folder is: what the names of its objects begin with."""
+"""The tag that says where the run's folder is: the names of its objects begin with its value."""
 _DEPLOY = "deploy infra/aws/account.yaml as it is now, or name a profile for all runs by aws.instance_profile"
 _ATTACH = "attach the policy spotrun-runner of now (infra/aws), or name a profile for all runs by aws.instance_profile"
 _REAP = (
@@ -36,9 +36,9 @@ _REAP = (
 
 class RunRoles:
     """
-    See Identities. The role is made first and removed last, so that whatever there is of a run is found by its role.
+    See Identities. The role is made first and removed last, so that the role finds whatever is left of a run.
 
-    IAM is the same in all regions; it is asked by way of one.
+    IAM is the same in all regions, so one region is enough to ask it.
     """
 
     def __init__(self, region: Region, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class RunRoles:
     # -- one thing each, that may be there already -------------------------------------------------------------------
 
     def _have_role(self, name: str, tags: Mapping[str, str]) -> datetime | None:
-        """When it was made; None: just now."""
+        """When it was made; None if it was made just now."""
         asked = {
             "RoleName": name,
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
@@ -91,7 +91,7 @@ class RunRoles:
     def _known_role(self, name: str, tags: Mapping[str, str]) -> datetime:
         """
         Raises:
-            CloudError: it is none that we have made for this run. It may reach anything.
+            CloudError: spotrun did not make it for this run, and it may reach anything.
         """
         role = self._ask("look at a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
@@ -103,7 +103,7 @@ class RunRoles:
         return made_at.astimezone(UTC)
 
     def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
-        """Whether it is new."""
+        """Whether it was made just now."""
         try:
             asked = {"InstanceProfileName": name, "Tags": _as_list(tags)}
             self._ask("make an instance profile", "create_instance_profile", **asked)
@@ -112,7 +112,7 @@ class RunRoles:
         return True
 
     def _have_role_in_profile(self, name: str) -> bool:
-        """Whether it was put there now. A profile holds one role, and IAM calls a second one too many, itself too."""
+        """Whether it was put there just now. A profile holds one role; IAM refuses a second, even the same one."""
         try:
             self._ask("put a role into its instance profile", "add_role_to_instance_profile", **_both(name))
         except (AlreadyThere, QuotaExceeded) as error:
@@ -144,7 +144,7 @@ class RunRoles:
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:
-        """What IAM refuses, with what to do about it."""
+        """Give each refusal of IAM advice what to do about it."""
         try:
             yield
         except AccessDenied as error:
@@ -154,12 +154,12 @@ class RunRoles:
         except NotThere as error:
             if self._policy_arn in error.message:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
-            # IAM is not of one mind about it yet, or another runner takes it away at this moment
+            # not all of IAM knows it yet, or another runner is removing it
             raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
 
 
 def _trust(partition: str) -> dict[str, Any]:
-    """Only instances may be it. China's services have names of their own."""
+    """Only instances may take the role. China's services have other names."""
     suffix = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     allow = {"Effect": "Allow", "Principal": {"Service": f"ec2.{suffix}"}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [allow]}

@@ -31,7 +31,7 @@ def _finding(region: str, name: str, path: str, kind: str | None) -> Finding:
     if kind is None:
         return failed(name, SpotrunError(f"there is no parameter {path} in {region}", hint=put))
     if kind != SECURE:
-        return failed(name, SpotrunError(f"{path} lies there in the clear, as a {kind}", hint=f"{put} --overwrite"))
+        return failed(name, SpotrunError(f"{path} is not encrypted: it is a {kind}", hint=f"{put} --overwrite"))
     if not path.startswith(PARAMETERS):
         return warned(name, f"the role of infra/aws reads below {PARAMETERS} only", f"let the instances read {path}")
     return ok(name, f"{path}, a {SECURE}")

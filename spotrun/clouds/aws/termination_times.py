@@ -1,4 +1,4 @@
-"""When instances ended that EC2 tells no time of."""
+"""When those instances ended for which EC2 gives no time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from spotrun.clouds.aws.description import end_told
 from spotrun.errors import CloudError
 
 OVER = "instance-terminated-"
-"""So the status of a spot request begins once its instance is over:
+"""How the status of a spot request begins after its instance has ended:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html"""
 
 
 class TerminationTimes:
     """
-    The end of an interrupted spot instance is when its request changed for the last time; of any other, when it was
-    first seen to be over. What was told once does not change: a bill rests on it.
+    An interrupted spot instance ended when its request changed for the last time; any other, when it was first seen
+    terminated. An answer never changes later: bills depend on it.
     """
 
     def __init__(self, region: Region) -> None:
@@ -26,7 +26,7 @@ class TerminationTimes:
         self._known: dict[str, datetime] = {}
 
     def of(self, rows: Iterable[Mapping[str, Any]], now: datetime) -> Mapping[str, datetime]:
-        """Instance id -> the moment by which it was gone, for the rows of ended instances that do not say it."""
+        """By instance id, the moment by which it was gone, for the rows of ended instances that do not say it."""
         new = [row for row in rows if _is_untimed(row) and row["InstanceId"] not in self._known]
         told = self._by_request(new)
         for row in new:
@@ -43,7 +43,7 @@ class TerminationTimes:
                 self._region.ec2, "describe_spot_instance_requests", "SpotInstanceRequests", Filters=named
             )
         except CloudError:
-            return {}  # the first sight is a little later, and never in anybody's favour but the cloud's
+            return {}  # the first sight is a little later, which can only make the bill higher
         return {
             each["SpotInstanceRequestId"]: each["Status"]["UpdateTime"].astimezone(UTC)
             for each in found

@@ -1,4 +1,4 @@
-"""What the local cloud rents out, at list prices like those of a real cloud. Nobody is ever billed them."""
+"""What the local cloud rents out, at list prices like those of a real cloud. Nobody is ever billed for it."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ USD per hour, on-demand, Linux, without tax.
                                                     with one A100) https://cloud.google.com/compute/all-pricing
 
 Written down from memory in November 2026, not fetched; g5.xlarge was checked against a public summary of June
-2026. They are scenery for simulated bills: do not plan real spending with them.
+2026. They only make simulated bills look real: do not plan real spending with them.
 """

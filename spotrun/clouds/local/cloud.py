@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Local(Cloud):
-    """Processes of this machine, at simulated prices; the section `local` of a job describes its market."""
+    """Processes of this machine, at simulated prices. The section `local` of a job describes the market."""
 
     name = "local"
     here = True

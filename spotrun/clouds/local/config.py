@@ -1,4 +1,4 @@
-"""What a local cloud is told about its market, as plain values that survive JSON."""
+"""What a local cloud has to know of its market, as plain values that survive JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spotrun.clouds.local.catalog import INSTANCE_TYPES, ZONES, InstanceType, Zo
 from spotrun.spec.market_script import Action, Trigger, parse_trigger
 
 if TYPE_CHECKING:
-    from spotrun.spec.model import LocalMarketSpec  # a supervisor has no use for it, and starts without
+    from spotrun.spec.model import LocalMarketSpec  # a supervisor does not need it, and starts faster without
 
 NOTICE = timedelta(minutes=2)
-"""How long before an interruption EC2 gives notice, when it gives one."""
+"""How long before an interruption EC2 gives notice, if it gives one."""
 
 
 class ScriptStep(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Once `when` holds, do `then`; only after that is the next step looked at.
+    Once `when` holds, do `then`. The next step waits until then.
 
     `when` is the text of a trigger (spotrun.spec.market_script). `notice_s` is run time; None is without notice.
     """
@@ -41,10 +41,10 @@ class MarketConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     Which market the instances of a run live in.
 
-    `kind` calm: fixed prices, and capacity for ever. generated: prices, capacity and interruptions follow from
-    `seed` and run time alone. The steps of `script` happen on top of either. `boot_s` passes between launch and
-    the start of an instance, in run time. Before the share `recommended` of a generated market's interruptions a
-    recommendation to rebalance comes, and as many come that nothing follows.
+    A market of `kind` calm has fixed prices, and capacity for ever. In a generated one, prices, capacity and
+    interruptions follow from `seed` and run time alone. The steps of `script` happen in both. `boot_s` is the run time
+    between a launch and the start of the instance. `recommended` is the share of a generated market's interruptions
+    that a recommendation to rebalance precedes; as many more recommendations come before nothing.
     """
 
     seed: int = 0

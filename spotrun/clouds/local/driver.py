@@ -24,7 +24,7 @@ from spotrun.offering import CapacityType, Offering
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
 BOOTSTRAP = (sys.executable, "-P", "-m", "spotrun.agent.bootstrap")
-"""The init process of an instance. -P: what lies on the instance's disk is not imported by accident."""
+"""The init process of an instance. With -P, Python imports nothing from the instance's disk by accident."""
 
 
 def default_root() -> Path:
@@ -33,7 +33,7 @@ def default_root() -> Path:
 
 
 def instance_id_of(token: str) -> str:
-    """The id of the one instance that a launch token can ever have."""
+    """The id of the only instance that a launch token can have."""
     return "i-" + hashlib.sha256(token.encode()).hexdigest()[:17]
 
 
@@ -41,9 +41,8 @@ class LocalDriver:
     """
     Rents out process trees on this machine. See CloudDriver for what its five verbs promise.
 
-    All that is known lies under `root`: any LocalDriver over the same root sees, and may terminate, the same
-    instances. `market` and `init` count for what this object launches. Whoever looks at an instance whose
-    supervisor has died ends its remaining processes and records the end.
+    Everything that is known lies under `root`: each LocalDriver with the same root sees the same instances, and can
+    terminate them. `market` and `init` apply to what this object launches.
     """
 
     name = "local"
@@ -99,7 +98,7 @@ class LocalDriver:
                 settling.end_by_force(folder, self._log)
 
     def quotes(self, accelerators: str | None, types: Sequence[str], regions: Sequence[str]) -> Quotes:
-        """What its market asks, of all that these leave: exactly those accelerators, any of the types and regions."""
+        """The prices of offerings with exactly those accelerators, of any of the types, in any of the regions."""
         now = self._clock.now()
         wanted = [
             each
@@ -114,7 +113,7 @@ class LocalDriver:
 
     def interrupt(self, instance_id: str, notice: timedelta | None = NOTICE) -> None:
         """
-        Take a spot instance back as the cloud would: with so much notice (run time), or at once without any.
+        Take a spot instance back as the cloud would: with that much notice (run time), or at once without any.
 
         Raises:
             CloudError: no such instance is running, or it is on-demand and the cloud may not take it.
@@ -129,7 +128,7 @@ class LocalDriver:
 
     def rebalance(self, instance_id: str) -> None:
         """
-        Recommend to the instance, through its metadata, to move elsewhere.
+        Recommend to the instance, through its metadata, that its work moves elsewhere.
 
         Raises:
             CloudError: no such instance is running.
@@ -147,7 +146,7 @@ class LocalDriver:
         return None if folder is None else settling.settled(folder, self._log)
 
     def forget(self, run_uid: str) -> None:
-        """Delete what is kept of a run's terminated instances, but the log; their tokens are not spent any more."""
+        """Delete what is kept of a run's terminated instances, except for the log. Their tokens can be used again."""
         for folder in self._places.record_folders():
             record = settling.settled(folder, self._log)
             if record is not None and record.ended and record.instance.run_uid == run_uid:

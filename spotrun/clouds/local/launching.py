@@ -1,4 +1,4 @@
-"""Launching a local instance: by one of all the processes that may try, and with a supervisor beside it."""
+"""Launching a local instance, with a supervisor beside it. Of the processes that try at the same time, one does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering, Pool
 
 START_WITHIN_S = 30.0
-"""System time for a supervisor to start; it takes 0.2 s on an idle machine."""
+"""How long a supervisor may take to start, in system time; on an idle machine it takes 0.2 s."""
 _OF_ONE_INSTANCE = (
     "SPOTRUN_INSTANCE_",
     "SPOTRUN_RUN",
@@ -30,7 +30,7 @@ _OF_ONE_INSTANCE = (
     "SPOTRUN_AGENT_",
     "AWS_EC2_METADATA_SERVICE_",
 )
-"""How the names of variables begin that the host does not hand down to an instance."""
+"""The host does not hand down to an instance the variables whose names begin so."""
 
 
 class Launcher:
@@ -47,7 +47,7 @@ class Launcher:
         self._log = log
 
     def launch_or_join(self, folder: RecordFolder, request: LaunchRequest) -> Instance:
-        """Launch, unless another process is just doing so: then its instance is ours too."""
+        """Launch. If another process is launching with the same token, return its instance."""
         self._places.create()
         folder.create()
         give_up_at = time.monotonic() + START_WITHIN_S
@@ -139,7 +139,7 @@ class Launcher:
         )
 
     def _start_supervisor(self, folder: RecordFolder, lock: int) -> None:
-        """Until it has armed the time-to-live and taken over the lock."""
+        """Start it, and wait until it has armed the time-to-live and taken over the lock."""
         ready, supervisors_end = os.pipe()
         try:
             with open(folder.log_path, "ab") as log:
@@ -188,10 +188,10 @@ def _supervisor_command(root: Path, instance_id: str, ready: int) -> list[str]:
 
 
 def _host_environment() -> dict[str, str]:
-    """Ours, without what is true of one instance: a local cloud may be used from inside a local instance."""
+    """Our environment without what belongs to one instance: a local instance may use a local cloud itself."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(_OF_ONE_INSTANCE)}
     package_root = Path(spotrun.__file__).parent.parent
-    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout: children must find it too
+    if package_root.name not in ("site-packages", "dist-packages"):  # a checkout, which children have to find as well
         known = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(package_root), *([known] if known else [])])
     return environment

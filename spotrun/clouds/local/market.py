@@ -1,5 +1,5 @@
 """
-The simulated spot market: a pure function of seed and run time, so that every process computes the same one.
+The simulated spot market. It is a pure function of seed and run time, so that every process computes the same one.
 
 Shapes follow public traces of V100 and K80 spot capacity (2022-23): capacity in one zone lasts half an hour in
 the median, ten minutes in the worst tenth, three hours on average (a heavy tail), and is back ten minutes after
@@ -32,16 +32,16 @@ PRICE_MEDIAN_MINUTES, PRICE_SIGMA = 90.0, 0.8
 UNANNOUNCED_SHARE = 0.1
 """One interruption in ten comes without notice: notices are best effort."""
 LEAD_MINUTES_MAX = 10.0
-"""A recommendation to rebalance comes up to so long before the notice would. Nobody publishes how long: assumed."""
+"""A recommendation to rebalance comes up to this long before the notice would. An assumption: nobody publishes it."""
 FALSE_LEAD_MINUTES = 30.0, 120.0
-"""One that nothing follows is so long before the next loss."""
+"""A recommendation that nothing follows comes this long before the next loss."""
 
 WARM_UP = timedelta(days=2)
-"""The market is older than the run, so that a run starts at no special moment of it."""
+"""The market is this much older than a run, so that a run does not start at a special moment of it."""
 
 
 class Loss(NamedTuple):
-    """When the cloud takes a pool's capacity back, and how long before it says so (None: not at all)."""
+    """When the cloud takes a pool's capacity back, and how long before that it gives notice (None: not at all)."""
 
     at: datetime
     notice: timedelta | None
@@ -84,7 +84,7 @@ class Market:
         ]
 
     def has_capacity(self, pool: Pool, at: datetime) -> bool:
-        """Whether a launch would succeed: not any more once the pool's loss has been announced."""
+        """Whether a launch would succeed. Once the pool's loss has been announced, it would not."""
         if self._never_lost(pool):
             return True
         period = self._availability_of(pool).at(at)
@@ -99,11 +99,11 @@ class Market:
 
     def next_recommendation(self, pool: Pool, at: datetime) -> datetime | None:
         """
-        When what runs in the pool will be recommended to rebalance, after `at` and before its loss; None if never.
+        When instances in the pool get a recommendation to rebalance, after `at` and before their loss; None if never.
 
-        AWS says that a recommendation can arrive sooner than the notice, or along with it
-        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html); how many and how soon, it does
-        not: `recommended`, the leads and that half of them come to nothing are assumptions.
+        AWS says that a recommendation can arrive before the notice, or together with it
+        (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html). It does not say how many come, nor
+        how early. So `recommended`, the leads, and the half that come before nothing are assumptions.
         """
         loss = self.next_loss(pool, at)
         if loss is None:
@@ -144,7 +144,7 @@ class Market:
             yield step
 
     def quote(self, offering: Offering, now: datetime) -> Quote:
-        """With the course of its price, from when this market began."""
+        """The offering with its prices since this market began."""
         pool = offering.pool
         since = max(self._start, now - LOOKED_BACK)
         first = self.price_step(pool, since)
@@ -212,7 +212,7 @@ T = TypeVar("T", Availability, PriceStep)
 
 
 class Timeline(Generic[T]):
-    """The periods of an endless history, drawn as far as somebody has looked."""
+    """The periods of an endless history, drawn as far as somebody has asked."""
 
     def __init__(self, source: Iterator[T]) -> None:
         self._source: Iterator[T] = source

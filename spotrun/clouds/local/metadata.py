@@ -1,5 +1,5 @@
 """
-The metadata service of an instance, in the shape of EC2's: version 2, so no answer without a session token.
+The metadata service of an instance, shaped like EC2's version 2: it answers nothing without a session token.
 
 Paths, headers and codes follow https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/, pages
 configuring-instance-metadata-service.html and spot-instance-termination-notices.html. Clients find the service by
@@ -45,7 +45,7 @@ class MetadataService:
         threading.Thread(target=self._server.serve_forever, name="metadata", daemon=True).start()
 
     def give_notice(self, deadline: datetime) -> None:
-        """From now on: this instance will be terminated at `deadline`."""
+        """From now on the service says that this instance will be terminated at `deadline`."""
         action = {"action": "terminate", "time": _time(deadline)}
         self._answers[f"{_ROOT}/spot/termination-time"] = _time(deadline)
         self._answers[f"{_ROOT}/spot/instance-action"] = json.dumps(action)
@@ -79,7 +79,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """An instance that is powered off resets its connections; that is no news."""
+        """An instance that powers off resets its connections, which is normal."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _token_ttl(text: str | None) -> int | None:
-    """Seconds, or None where the header is missing or not what the real service accepts."""
+    """Seconds, or None if the header is missing, or not what the real service accepts."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return int(text) if len(text) < 9 and 1 <= int(text) <= TOKEN_TTL_MAX_S else None

@@ -21,13 +21,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PAUSE_S = 0.002
 KILL_WITHIN_S = 60.0
-"""System time. A killed process that gives gigabytes back, or hangs in the kernel, takes a while to go."""
+"""System time. A killed process needs a while to end if it gives gigabytes back, or hangs in the kernel."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ProcessMark(msgspec.Struct, frozen=True):
-    """One process, for ever: `started` is in clock ticks since the machine booted."""
+    """One process, and never another one: `started` is in clock ticks since the machine booted."""
 
     pid: int
     started: int
@@ -50,7 +50,7 @@ def is_alive(process: ProcessMark) -> bool:
 
 
 def kill(process: ProcessMark) -> None:
-    """SIGKILL exactly this process; harmless if it is gone (its id may be somebody else's now), or is not ours."""
+    """SIGKILL exactly this process. Harmless if it is gone, even if another one has its id, or if it is not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -80,9 +80,10 @@ def carrying(name: str, value: str) -> list[ProcessMark]:
 
 def kill_all(find: Callable[[], Iterable[ProcessMark]]) -> bool:
     """
-    Kill what `find` names, again and again until it names nothing: killing races with forking.
+    Kill the processes that `find` names, again and again until it names none: they may fork meanwhile.
 
-    False if some could not be ended within KILL_WITHIN_S.
+    Returns:
+        False if some could not be ended within KILL_WITHIN_S.
     """
     give_up_at = time.monotonic() + KILL_WITHIN_S
     while found := list(find()):
@@ -128,5 +129,5 @@ def _stat(pid: int) -> _Stat | None:
     if len(fields) < 20:
         return None
     state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
-    dead = state in (b"Z", b"X") and threads <= 1  # a zombie with threads lives on in them
+    dead = state in (b"Z", b"X") and threads <= 1  # a zombie may still have threads that live
     return _Stat(ProcessMark(pid, started), parent, dead)

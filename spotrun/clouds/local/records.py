@@ -41,7 +41,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """
-    All that the cloud knows of one instance, and all that its supervisor needs.
+    Everything that the cloud knows of one instance, and that its supervisor needs.
 
     `script_seen` counts the steps of the script that had happened before the launch. `supervisor` and `guardian`
     are None until they have started; a record without them is a launch that was cut short.
@@ -69,7 +69,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance.state is InstanceState.TERMINATED
 
     def end(self, at: datetime, by: EndedBy, init_exit_code: int | None = None) -> Record:
-        """The record with its end decided; the end never lies before the last thing known."""
+        """The record with its end decided. The end is never before the last known event."""
         known = [self.instance.launched_at, *(segment.since for segment in self.instance.prices)]
         ended = self.with_instance(state=InstanceState.STOPPING, ended_at=max([at, *known]), ended_by=by)
         return msgspec.structs.replace(ended, init_exit_code=init_exit_code)
@@ -105,7 +105,7 @@ class RecordFolder:
 
     def try_lock(self) -> int | None:
         """
-        A descriptor that holds the lock until it is closed everywhere, or None where another process holds it.
+        A descriptor that holds the lock until it is closed everywhere, or None if another process holds it.
 
         The lock belongs to the open file, so it passes from launcher to supervisor with the descriptor, without a
         gap, and the kernel frees it when the last holder is dead: a free lock beside the record of a living
@@ -140,7 +140,7 @@ class RecordFolder:
             return set()
 
     def take_order(self, name: str) -> dict[str, object]:
-        """An order's body; it is given only once."""
+        """An order's body. It can be taken only once."""
         path = self._orders / name
         body: dict[str, object] = json.loads(path.read_bytes())
         path.unlink()
@@ -185,10 +185,10 @@ class Places:
 
 class CloudLog:
     """
-    The cloud's own account of what it did, for whoever wants to check ours: a JSON object a line.
+    The cloud's own account of what it did, one JSON object a line, to check spotrun's against.
 
-    `event` is launched, metered, price, notice, rebalance, ended or refused; `at` is run time. A fact may be told
-    twice, in the same words, where a process died between two writes.
+    `event` is launched, metered, price, notice, rebalance, ended or refused; `at` is run time. If a process died
+    between two writes, a fact may be there twice, in the same words.
     """
 
     def __init__(self, path: Path) -> None:
@@ -216,7 +216,7 @@ class CloudLog:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """A reader sees the old bytes or the new ones. Not flushed: a machine that crashes takes its cloud along."""
+    """A reader sees the old bytes or the new ones. Not flushed: if the machine crashes, its cloud is gone as well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     temporary.write_bytes(data)
     temporary.replace(path)

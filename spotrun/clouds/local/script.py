@@ -1,8 +1,8 @@
 """
-The scripted part of a market: steps that happen to a run once each, in order, when training has come to a point.
+The scripted part of a market: steps that happen to a run once each, in order, when training reaches a point.
 
-All instances of a run, and whoever launches them, share one file of the steps that have happened. Whoever sees
-the next step's trigger fire writes it down under a lock; its effects follow for all from what is written.
+All instances of a run, and the processes that launch them, share one file of the steps that have happened. The process
+that sees the next step's trigger fire writes it down under a lock. For all of them the effects follow from the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spotrun.spec.market_script import Action, After, EpochAt, Trigger, UploadAt
 
 
 class Happened(msgspec.Struct, frozen=True, kw_only=True):
-    """The next step came true at `at`, seen by `instance_id` (None: by a launch)."""
+    """The trigger of the next step fired at `at`, seen by `instance_id` (None: by a launch)."""
 
     at: datetime
     instance_id: str | None = None
@@ -35,7 +35,7 @@ class UploadStatus(msgspec.Struct, frozen=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """The part of an instance's status file that conditions look at. Epochs count from 0."""
+    """The part of an instance's status file that triggers look at. Epochs count from 0."""
 
     phase: str = "boot"
     epoch: int | None = None
@@ -48,7 +48,7 @@ class Observer(msgspec.Struct, frozen=True):
     """
     An instance that looks at the script: what it is, and how far its training has come.
 
-    One that is under notice is as good as gone: only the training that follows moves the script on.
+    One that is under notice counts as gone: only the training after it moves the script on.
     """
 
     instance_id: str
@@ -87,7 +87,7 @@ class Script:
         return len(self._happened) < len(self._steps) and isinstance(self._next_trigger(), UploadAt)
 
     def advance(self, now: datetime, observer: Observer | None) -> None:
-        """Write the next step down if it has come true; nothing happens while another process is doing so."""
+        """Write the next step down if its trigger has fired; do nothing while another process is doing so."""
         if self._came_true_at(now, observer) is None:
             return
         with self._lock() as locked:
@@ -128,7 +128,7 @@ class Script:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Whether we have it: never waited for, as its holder may be stopped."""
+        """Whether we have the lock. We never wait for it, as its holder may be stopped."""
         descriptor = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             yield _try_flock(descriptor)
@@ -159,7 +159,7 @@ class StatusFile:
                 self._status = msgspec.json.decode(self._path.read_bytes(), type=NodeStatus)
                 self._signature = signature
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            pass  # absent, or written by something else: the last good one stands
+            pass  # it is absent, or something else wrote it: the last good one stays
         return self._status
 
 

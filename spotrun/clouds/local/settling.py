@@ -1,6 +1,6 @@
 """
-What has become of an instance. Whoever looks at one whose supervisor has died ends its remaining processes and records
-the end.
+What has become of an instance. If its supervisor has died, the first process that looks at it ends what is left of it,
+and records the end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spotrun.errors import CloudUnavailable
 from spotrun.instance import EndedBy, Instance, InstanceState
 
 END_WITHIN_S = 5.0
-"""System time for a supervisor to obey; then it is ended by force."""
+"""How long a supervisor may take to obey, in system time; then it is ended by force."""
 POLL_S = 0.01
 
 
@@ -32,7 +32,7 @@ def as_seen(folder: RecordFolder, record: Record) -> Instance:
 
 def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
     """
-    The record, unless its launch was cut short before anything ran: as long as that could be repeated there is no
+    The record, unless its launch was cut short before anything ran. As long as that launch can be repeated there is no
     instance, and nobody may wait for one.
     """
     record = settled(folder, log)
@@ -43,7 +43,7 @@ def shown(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
-    """The record; the instance's end is recorded first where its supervisor has died."""
+    """The record. If the supervisor has died, the instance's end is recorded first."""
     record = folder.read()
     if record is None or record.ended:
         return record
@@ -57,7 +57,7 @@ def settled(folder: RecordFolder, log: CloudLog) -> Record | None:
 
 
 def _buried(folder: RecordFolder, log: CloudLog, record: Record) -> Record:
-    """For the holder of the lock: nobody looks after this instance any more."""
+    """The record with its end. Only for the holder of the lock, who thereby knows that no supervisor lives."""
     if not was_cut_short(record):
         return bury_dead(folder, log, record, folder.last_beat(record.clock), EndedBy.FAULT)
     now = record.clock.now()
@@ -79,7 +79,7 @@ def ends(folder: RecordFolder, log: CloudLog, within_s: float) -> bool:
 
 
 def end_by_force(folder: RecordFolder, log: CloudLog) -> None:
-    """The supervisor hangs: without it, its guardian ends the instance; without both, we do."""
+    """For a supervisor that hangs. When it is killed, its guardian ends the instance; if that hangs too, we do."""
     record = folder.read()
     for process in (record.supervisor, record.guardian) if record is not None else ():
         if process is not None:
@@ -100,7 +100,7 @@ def bury(
     """Write down that an instance, all of whose processes are dead, ended at `at`. For the holder of its lock."""
     if record.instance.ended_at is None:
         record = record.end(at, by, init_exit_code)
-        folder.write(record)  # first of all, so that whoever has to repeat this tells the log the same
+        folder.write(record)  # first of all, so that a process that repeats this tells the log the same
     log.ended(record.instance)
     record = record.with_instance(state=InstanceState.TERMINATED)
     folder.write(record)
@@ -109,9 +109,9 @@ def bury(
 
 def bury_dead(folder: RecordFolder, log: CloudLog, record: Record, at: datetime, by: EndedBy) -> Record:
     """
-    Write down the end of an instance whose supervisor has died, `at` being when it last lived.
+    Write down the end of an instance whose supervisor has died. `at` is when it last lived.
 
-    The supervisor may have died between the record and the log, so what the bill depends on is told again.
+    The supervisor may have died between the record and the log, so what the bill depends on goes into the log again.
     """
     processes.kill_all(partial(processes.carrying, RECORD_VARIABLE, str(folder.path)))
     log.metered(record.instance)

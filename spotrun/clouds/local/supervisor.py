@@ -1,5 +1,5 @@
 """
-The process beside each local instance that makes it live and die as in a cloud, though its launcher be gone.
+The process beside each local instance that makes it live and die as in a cloud, even if its launcher is gone.
 
     launcher ── starts ──> (first process: ends at once, so that the launcher has no child)
                              └── guardian         arms the time-to-live; buries the instance if its supervisor dies
@@ -40,11 +40,11 @@ TICK_S = 0.02
 FAST_TICK_S = 0.003
 """System time. An upload is half sent for tens of milliseconds only."""
 GUARDIAN_GRACE_S = 2.0
-"""System time by which a supervisor may be late with the time-to-live before the guardian steps in."""
+"""How late a supervisor may be with the time-to-live before the guardian steps in, in system time."""
 
 
 class SteadyClock:
-    """Run time that agrees with `clock` now and then passes evenly, whatever is done to the wall clock."""
+    """Run time that agrees with `clock` now, and from then on passes evenly, even if somebody sets the wall clock."""
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
@@ -59,7 +59,7 @@ class SteadyClock:
 
 
 class Supervisor:
-    """One instance's life. Each turn of its loop looks at all that may happen; each of that has its method."""
+    """One instance's life. Each turn of the loop looks at everything that may happen; each thing has its method."""
 
     def __init__(self, places: Places, folder: RecordFolder, record: Record) -> None:
         self._places = places
@@ -171,7 +171,7 @@ class Supervisor:
         self._tell("rebalance")
 
     def _give_notice(self, at: datetime, notice: timedelta | None) -> None:
-        """The instance ends `notice` after `at`, or when it was said before if that is earlier; None: unannounced."""
+        """The instance ends `notice` after `at`, or earlier if that was said before; None: without an announcement."""
         taken_at = at + (notice or timedelta())
         if self._taken_at is not None and self._taken_at <= taken_at:
             return
@@ -204,7 +204,7 @@ class Supervisor:
     # -- the machine -----------------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """Once the boot delay has passed: the meter runs, and so does the init process."""
+        """After the boot delay, start the meter and the init process."""
         if self._init is not None or self._clock.now() < self._boots_at:
             return
         now = self._clock.now()
@@ -217,7 +217,7 @@ class Supervisor:
         self._log.metered(self._record.instance)
         self._log.prices(self._record.instance)
         self._init = self._start_init()
-        self._metadata.start()  # after the fork, which is safe only without threads; clients were queued so far
+        self._metadata.start()  # after the fork, which is safe only without threads; until now clients were queued
 
     def _start_init(self) -> subprocess.Popen[bytes]:
         disk = self._places.disk(self._folder.instance_id)
@@ -271,7 +271,7 @@ def guard(supervisor_pid: int, places: Places, folder: RecordFolder, give_up_at:
     """Wait for the supervisor; end the instance if it died before it did so, or outlived the time-to-live."""
     overdue = not _wait_for_exit(supervisor_pid, give_up_at)
     if overdue:
-        os.kill(supervisor_pid, signal.SIGKILL)  # our child, and not reaped: the id is still its own
+        os.kill(supervisor_pid, signal.SIGKILL)  # it is our child and not reaped, so the id is still its own
     processes.kill_all(partial(processes.descendants, os.getpid()))
     processes.reap()
     record = folder.read()
@@ -314,7 +314,7 @@ def main(root: str, instance_id: str, ready: int) -> None:
         processes.become_subreaper()
         supervisor = Supervisor(places, folder, record)
         supervisor.start()
-        with contextlib.suppress(BrokenPipeError):  # the launcher has died: the instance lives all the same
+        with contextlib.suppress(BrokenPipeError):  # the launcher has died; the instance lives on
             os.write(ready, b"1")
         os.close(ready)
         supervisor.run()
