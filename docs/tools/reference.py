@@ -148,11 +148,10 @@ def cli() -> str:
         "This is what `spotrun VERB --help` prints. All times are UTC.\n"
         "RUN is the id of a run, its name (which means the newest run of that name), or the address of its folder.\n\n"
     )
-    text += EXIT_CODES
-    for words, command in verbs(group, "spotrun"):
+    for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
         context = typer.Context(command, info_name=words, terminal_width=80, max_content_width=80)
         text += f"## {words}\n\n```text\n{command.get_help(context)}\n```\n\n"
-    return text.rstrip() + "\n"
+    return text + EXIT_CODES
 
 
 def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
@@ -182,7 +181,6 @@ EXIT_CODES = """## Exit codes
 | 11 | last night's run is still under way (`--nightly`) |
 | 12 | the cloud has charged what `bill` cannot explain |
 | 130 | Ctrl-C |
-
 """
 
 
