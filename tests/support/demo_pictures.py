@@ -25,9 +25,11 @@ NAME = "resnet50"
 SIZE, MARGIN = (1160, 1000), 16
 SCHEMES: tuple[pages.Scheme, ...] = ("light", "dark")
 COLUMNS = 124
+FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 COMMAND = "spotrun launch examples/resnet50.yaml -y"
 _LEFT_OUT = re.compile(
     r"^\s+local/"  # offerings that are not taken
+    r"|launch \d+ given up"
     r"|  \.\.  "  # where training is at the moment
     r"|\d  checkpoint durable: (?!.*\((final|interruption))"
     r"|^\d\d-\d\d .*(instance \S+ is running|attempt started|training: first new step|training begins)"
@@ -59,7 +61,8 @@ def terminal(printed: str) -> str:
     for line in [*lines[:end], *saved]:
         if not _LEFT_OUT.search(line.plain):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
-    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="spotrun", unique_id="demo"), flags=re.S)
+    svg = console.export_svg(title="spotrun", unique_id="demo")
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S).replace("Fira Code, monospace", FONTS)
 
 
 if __name__ == "__main__":
