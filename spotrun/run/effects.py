@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,14 +24,15 @@ from spotrun.run.state import (
     Terminal,
     Trainer,
 )
+from spotrun.run.versions import Log
 
 
 def _with_launch(state: RunState, number: int, **changes: Any) -> RunState:
-    return replace(state, launches={**state.launches, number: replace(state.launches[number], **changes)})
+    return replace(state, launches=state.launches.changed(replace(state.launches[number], **changes)))
 
 
 def _with_attempt(state: RunState, number: int, **changes: Any) -> RunState:
-    return replace(state, attempts={**state.attempts, number: replace(state.attempts[number], **changes)})
+    return replace(state, attempts=state.attempts.changed(replace(state.attempts[number], **changes)))
 
 
 def _end_attempt(state: RunState, number: int, end: AttemptEnd) -> RunState:
@@ -51,7 +53,7 @@ def _resume_requested(state: RunState, entry: Entry, event: ev.ResumeRequested) 
     if state.terminal is None:
         return opened
     pause = Pause(since=state.terminal.at, until=max(state.terminal.at, entry.at))
-    return replace(opened, pauses=(*state.pauses, pause))
+    return replace(opened, pauses=state.pauses.appended(pause))
 
 
 def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) -> RunState:
@@ -60,11 +62,14 @@ def _prune_requested(state: RunState, entry: Entry, event: ev.PruneRequested) ->
 
 def _launch_intended(state: RunState, entry: Entry, event: ev.LaunchIntended) -> RunState:
     launch = Launch(number=entry.number, intent=event, intended_at=entry.at)
-    return replace(state, launches={**state.launches, entry.number: launch})
+    unsettled = (*state.unsettled, entry.number)
+    return replace(state, launches=state.launches.added(launch), pending=entry.number, unsettled=unsettled)
 
 
 def _launch_recorded(state: RunState, entry: Entry, event: ev.LaunchRecorded) -> RunState:
-    return _with_launch(state, event.launch, recorded=event)
+    state = _with_launch(state, event.launch, recorded=event)
+    known = event.launch in state.unsettled
+    return state if known else replace(state, unsettled=(*state.unsettled, event.launch))
 
 
 def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunState:
@@ -74,7 +79,22 @@ def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunStat
 
 
 def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
-    return _with_launch(state, event.launch, closed=event)
+    state = _no_longer_pending(_with_launch(state, event.launch, closed=event), event.launch)
+    return _settle(state, event.launch) if state.launches[event.launch].settled else state
+
+
+def _no_longer_pending(state: RunState, launch: int) -> RunState:
+    return replace(state, pending=None) if state.pending == launch else state
+
+
+def _settle(state: RunState, number: int) -> RunState:
+    """Its bill is final. A launch whose figures are beyond all reckoning stays among those to be asked."""
+    others = tuple(other for other in state.unsettled if other != number)
+    try:
+        settled_usd = state.settled_usd + state.launches[number].reserved_usd(state.created.billing)
+    except ArithmeticError:
+        return replace(state, unsettled=(*others, number))
+    return replace(state, unsettled=others, settled_usd=settled_usd)
 
 
 def _drain_requested(state: RunState, entry: Entry, event: ev.DrainRequested) -> RunState:
@@ -86,7 +106,8 @@ def _condemned(state: RunState, entry: Entry, event: ev.InstanceCondemned) -> Ru
 
 
 def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
-    state = _with_launch(state, event.launch, gone=event)
+    state = _no_longer_pending(_with_launch(state, event.launch, gone=event), event.launch)
+    state = _settle(state, event.launch)
     current = state.current
     if current is None or current.launch != event.launch:
         return state
@@ -136,38 +157,59 @@ def _attempt_started(state: RunState, entry: Entry, event: ev.AttemptStarted) ->
         started_at=entry.at,
         setup=event.setup,
     )
-    state = _with_launch(state, event.launch, attempt=entry.number)
-    return replace(state, attempts={**state.attempts, entry.number: attempt}, current_attempt=entry.number)
+    state = _no_longer_pending(_with_launch(state, event.launch, attempt=entry.number), event.launch)
+    return replace(state, attempts=state.attempts.added(attempt), current_attempt=entry.number)
 
 
 def _resumed_from(state: RunState, entry: Entry, event: ev.ResumedFrom) -> RunState:
     redone = max(0, _last_step_reached(state) - event.step)
-    chosen = event.commit if event.commit is not None else -1
-    commits = tuple(
-        replace(commit, cut_off=True) if commit.number > chosen and not commit.cut_off else commit
-        for commit in state.commits
-    )
+    chosen = None if event.commit is None else state.commit(event.commit)
     trainer = Trainer(incarnation=event.incarnation, resumed_at=entry.at, commit=event.commit, step=event.step)
     trainers = (*state.attempts[event.attempt].trainers, trainer)
     state = _with_attempt(state, event.attempt, trainers=trainers)
-    objects = next((commit.event.objects for commit in commits if commit.number == event.commit), 0)
     return replace(
         state,
-        commits=commits,
-        epochs=tuple(epoch for epoch in state.epochs if epoch.event.step <= event.step),
-        steps_redone=(*state.steps_redone, (entry.at, redone)) if redone else state.steps_redone,
-        restores=(*state.restores, (entry.at, objects)),
+        commits=_cut_off(state.commits, -1 if event.commit is None else event.commit),
+        epochs=_epochs_until(state.epochs, event.step),
+        steps_redone=state.steps_redone.appended((entry.at, redone)) if redone else state.steps_redone,
+        restores=state.restores.appended((entry.at, 0 if chosen is None else chosen.event.objects)),
     )
+
+
+def _cut_off(commits: Log[Commit], chosen: int) -> Log[Commit]:
+    """The same with all after the chosen one cut off."""
+    for at in range(len(commits) - 1, -1, -1):
+        commit = commits[at]
+        if commit.number <= chosen:
+            break
+        if not commit.cut_off:
+            commits = commits.replaced(at, replace(commit, cut_off=True))
+    return commits
+
+
+def _epochs_until(epochs: Log[Epoch], step: int) -> Log[Epoch]:
+    """Those that end at or before a step. All that comes before one which reached no further is kept untouched."""
+    undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
+    kept = epochs.truncated(len(epochs) - len(undecided))
+    for epoch in reversed(undecided):
+        if epoch.event.step <= step:
+            kept = _with_epoch(kept, epoch)
+    return kept
+
+
+def _with_epoch(epochs: Log[Epoch], epoch: Epoch) -> Log[Epoch]:
+    before = epochs[-1].step_reached if epochs else epoch.event.step
+    return epochs.appended(replace(epoch, step_reached=max(before, epoch.event.step)))
 
 
 def _last_step_reached(state: RunState) -> int:
     """The newest step known to have been done by the trainer before this one."""
-    reached = [commit.event.step for commit in state.commits if not commit.cut_off]
-    trained = [attempt for attempt in state.attempts.values() if attempt.trainers]
-    if not trained:
+    last = next((attempt for attempt in reversed(state.attempts.values()) if attempt.trainers), None)
+    if last is None:
         return 0
-    last = trained[-1]
     trainer = last.trainers[-1]
+    newest = _newest_not_cut_off(state.commits)
+    reached = [] if newest is None else [newest.step_reached]
     reached.append(trainer.step)
     if trainer.exited is not None:
         reached.append(trainer.exited.step)
@@ -197,8 +239,19 @@ def _notices_unseen(state: RunState, entry: Entry, event: ev.NoticesUnseen) -> R
 
 
 def _committed(state: RunState, entry: Entry, event: ev.CheckpointCommitted) -> RunState:
-    state = _with_attempt(state, event.attempt, saves_failed_in_a_row=0)
-    return replace(state, commits=(*state.commits, Commit(number=entry.number, at=entry.at, event=event)))
+    if state.attempts[event.attempt].saves_failed_in_a_row:
+        state = _with_attempt(state, event.attempt, saves_failed_in_a_row=0)
+    newest, borrowers = _newest_not_cut_off(state.commits), state.borrowers
+    reached = event.step if newest is None else max(event.step, newest.step_reached)
+    for prefix in dict.fromkeys(event.borrows):
+        borrowers = borrowers.changed(prefix, borrowers.get(prefix, Log()).appended(entry.number))
+    commit = Commit(number=entry.number, at=entry.at, event=event, step_reached=reached)
+    return replace(state, commits=state.commits.appended(commit), borrowers=borrowers)
+
+
+def _newest_not_cut_off(commits: Log[Commit]) -> Commit | None:
+    """A resumption cuts off all after the commit that it chose: what is left comes before all that was cut."""
+    return next((commit for commit in reversed(commits) if not commit.cut_off), None)
 
 
 def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> RunState:
@@ -207,14 +260,20 @@ def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> R
 
 
 def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunState:
-    commits = tuple(
-        replace(commit, retired_at=entry.at) if commit.number == event.commit else commit for commit in state.commits
-    )
-    return replace(state, commits=commits)
+    at = state.commits.position(event.commit)
+    assert at is not None
+    retired, borrowers = replace(state.commits[at], retired_at=entry.at), state.borrowers
+    state = replace(state, commits=state.commits.replaced(at, retired))
+    for prefix in dict.fromkeys(retired.event.borrows):
+        numbers = borrowers[prefix]
+        while numbers and state.is_retired(numbers[-1]):
+            numbers = numbers.truncated(len(numbers) - 1)
+        borrowers = borrowers.changed(prefix, numbers or None)
+    return replace(state, borrowers=borrowers)
 
 
 def _epoch_completed(state: RunState, entry: Entry, event: ev.EpochCompleted) -> RunState:
-    return replace(state, epochs=(*state.epochs, Epoch(number=entry.number, at=entry.at, event=event)))
+    return replace(state, epochs=_with_epoch(state.epochs, Epoch(number=entry.number, at=entry.at, event=event)))
 
 
 def _trainer_exited(state: RunState, entry: Entry, event: ev.TrainerExited) -> RunState:

@@ -19,6 +19,7 @@ from spotrun.run.effects import EFFECTS
 from spotrun.run.events import Entry
 from spotrun.run.preconditions import CHECKS, Refusal, check_first, check_run
 from spotrun.run.state import RunState, Void
+from spotrun.run.versions import Log
 
 
 def begin(entry: Entry) -> RunState:
@@ -30,7 +31,7 @@ def begin(entry: Entry) -> RunState:
     """
     assert entry.number == 0, f"a fold began at entry {entry.number}"
     created = check_first(entry)
-    return RunState(created=created, created_at=entry.at, opened_at=entry.at, entry_times=(entry.at,))
+    return RunState(created=created, created_at=entry.at, opened_at=entry.at, entry_times=Log([entry.at]))
 
 
 def fold(entries: Iterable[Entry], start: RunState | None = None) -> RunState:
@@ -46,7 +47,7 @@ def apply(state: RunState, entry: Entry) -> RunState:
     """The state after one more entry, which must be the next by number."""
     assert entry.number == state.next_number, f"entry {entry.number} folded at {state.next_number}"
     reason = refusal(state, entry)
-    counted = replace(state, next_number=entry.number + 1, entry_times=(*state.entry_times, entry.at))
+    counted = replace(state, next_number=entry.number + 1, entry_times=state.entry_times.appended(entry.at))
     if reason is not None:
         return _void(counted, entry.number, ev.kind(entry.event), reason)
     return EFFECTS[type(entry.event)](counted, entry, entry.event)
@@ -90,4 +91,4 @@ def replay(entries: Iterable[Entry]) -> Iterator[tuple[RunState, Entry, RunState
 
 
 def _void(state: RunState, number: int, kind: str, reason: str) -> RunState:
-    return replace(state, voids=(*state.voids, Void(number=number, kind=kind, reason=reason)))
+    return replace(state, voids=state.voids.appended(Void(number=number, kind=kind, reason=reason)))

@@ -128,8 +128,8 @@ def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
     _require(launch.open and launch.condemned is None, "the launch is closed")
     pending = state.pending_launch
     _require(pending is not None and pending.number == event.launch, "a newer launch is waiting to start")
-    newest_started = max((other.number for other in state.launches.values() if other.attempt is not None), default=-1)
-    _require(event.launch > newest_started, "a newer launch has started")
+    newest = next(reversed(state.attempts.values()), None)
+    _require(newest is None or event.launch > newest.launch, "a newer launch has started")
 
 
 def _check_current(state: RunState, attempt: int) -> Attempt:
@@ -146,12 +146,13 @@ def _check_resumed_from(state: RunState, event: ev.ResumedFrom) -> None:
     attempt = _check_current(state, event.attempt)
     _require(event.incarnation == len(attempt.trainers), "another trainer of that number has begun")
     if event.commit is None:
-        _require(not state.restore_candidates(), "from zero although there is a checkpoint")
+        _require(state.latest_commit() is None, "from zero although there is a checkpoint")
         return
     commit = state.commit(event.commit)
     _require(commit is not None and commit.usable, "the commit may not be resumed from")
-    newer = {other.number for other in state.restore_candidates() if other.number > event.commit}
-    _require(newer <= set(event.skipped), "there is a newer checkpoint")
+    skipped, chosen = set(event.skipped), event.commit
+    newer = takewhile(lambda other: other.number > chosen, state.usable_commits())
+    _require(all(other.number in skipped for other in newer), "there is a newer checkpoint")
 
 
 def _check_of_trainer(state: RunState, event: Any) -> None:
@@ -171,9 +172,15 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     _require(event.incarnation < len(attempt.trainers), "no such trainer has begun")
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
     _require(not again, "the newest commit is this one already")
-    if event.borrows:
-        lenders = {commit.event.prefix for commit in state.commits if commit.retired_at is None}
-        _require(lenders.issuperset(event.borrows), "it borrows of a checkpoint that may be gone")
+    kept = all(_is_kept(state, prefix) for prefix in event.borrows)
+    _require(kept, "it borrows of a checkpoint that may be gone")
+
+
+def _is_kept(state: RunState, prefix: str) -> bool:
+    """Whether a commit with that prefix is not retired. What another has borrowed of is kept."""
+    if prefix in state.borrowers:
+        return True
+    return any(commit.event.prefix == prefix and commit.retired_at is None for commit in reversed(state.commits))
 
 
 def _check_final_commit(state: RunState, event: ev.AttemptDrained | ev.RunCompleted) -> None:
@@ -191,9 +198,8 @@ def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     commit = state.commit(event.commit)
     _require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
     assert commit is not None
-    later = takewhile(lambda other: other.number > commit.number, reversed(state.commits))
-    needed = any(other.retired_at is None and commit.event.prefix in other.event.borrows for other in later)
-    _require(not needed, "another checkpoint has borrowed of it")
+    borrowers = state.borrowers.get(commit.event.prefix)
+    _require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint has borrowed of it")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:

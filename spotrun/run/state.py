@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -13,6 +13,7 @@ from spotrun.offering import CapacityType
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO, Meter, hourly
 from spotrun.run.events import Cause
+from spotrun.run.versions import Index, Log, Table
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,11 +147,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history."""
+    """
+    An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history.
+
+    `step_reached` is the furthest step of this one and of those before it that were not cut off by then.
+    """
 
     number: int
     at: datetime
     event: ev.CheckpointCommitted
+    step_reached: int = 0
     retired_at: datetime | None = None
     cut_off: bool = False
 
@@ -160,11 +166,15 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """A completed epoch on the history that survives so far."""
+    """
+    A completed epoch on the history that survives so far. `step_reached` is the furthest step of this one and of those
+    before it.
+    """
 
     number: int
     at: datetime
     event: ev.EpochCompleted
+    step_reached: int = 0
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,17 +212,23 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """
     The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
 
-    `opened_at` is when the run was created, or resumed last.
+    `opened_at` is when the run was created, or resumed last. `pending` is the launch that waits for its attempt.
+    `unsettled` are the launches whose bill may still grow, and `settled_usd` is what the others have cost.
+    `borrowers` has the commits that borrow of a prefix, by number; the last of them is not retired.
     """
 
     next_number: int = 1
     created: ev.RunCreated
     created_at: datetime
     opened_at: datetime
-    launches: Mapping[int, Launch] = {}
-    attempts: Mapping[int, Attempt] = {}
-    commits: tuple[Commit, ...] = ()
-    epochs: tuple[Epoch, ...] = ()
+    launches: Table[Launch] = Table()
+    attempts: Table[Attempt] = Table()
+    commits: Log[Commit] = Log()
+    epochs: Log[Epoch] = Log()
+    pending: int | None = None
+    unsettled: tuple[int, ...] = ()
+    settled_usd: Decimal = ZERO
+    borrowers: Index[str, Log[int]] = Index()
     current_attempt: int | None = None
     stop_requested_at: datetime | None = None
     restarts_used: int = 0
@@ -220,11 +236,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     budget_warning: ev.BudgetNearlySpent | None = None
     terminal: Terminal | None = None
     prune: Prune | None = None
-    pauses: tuple[Pause, ...] = ()
-    steps_redone: tuple[tuple[datetime, int], ...] = ()
-    restores: tuple[tuple[datetime, int], ...] = ()
-    entry_times: tuple[datetime, ...] = ()
-    voids: tuple[Void, ...] = ()
+    pauses: Log[Pause] = Log()
+    steps_redone: Log[tuple[datetime, int]] = Log()
+    restores: Log[tuple[datetime, int]] = Log()
+    entry_times: Log[datetime] = Log()
+    voids: Log[Void] = Log()
 
     @property
     def stop_requested(self) -> bool:
@@ -237,7 +253,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pending_launch(self) -> Launch | None:
-        return next((launch for launch in reversed(list(self.launches.values())) if launch.pending), None)
+        return None if self.pending is None else self.launches[self.pending]
 
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
@@ -259,13 +275,18 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def restore_candidates(self) -> list[Commit]:
         """What may be resumed from, newest entry first (protocol 22)."""
-        return [commit for commit in reversed(self.commits) if commit.usable]
+        return list(self.usable_commits())
+
+    def usable_commits(self) -> Iterator[Commit]:
+        """The same one by one: who wants the newest does not wait for all."""
+        return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:
-        return next(iter(self.restore_candidates()), None)
+        return next(self.usable_commits(), None)
 
     def commit(self, number: int) -> Commit | None:
-        return next((commit for commit in reversed(self.commits) if commit.number == number), None)
+        at = self.commits.position(number)
+        return None if at is None else self.commits[at]
 
     def commit_at(self, prefix: str) -> Commit | None:
         """The newest commit whose objects lie below a prefix."""
@@ -277,7 +298,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""
-        return sum((launch.reserved_usd(self.created.billing) for launch in self.launches.values()), ZERO)
+        rule = self.created.billing
+        return sum((self.launches[number].reserved_usd(rule) for number in self.unsettled), self.settled_usd)
 
 
 def reservation_usd(intent: ev.LaunchIntended, rule: ev.BillingRule) -> Decimal:

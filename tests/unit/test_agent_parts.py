@@ -33,6 +33,7 @@ from spotrun.intervals import STALL_SHARE_MAX, auto_interval, checkpoint_interva
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Commit, Prune, RunState
+from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.local import LocalStore
 from spotrun.trainer_link import Progress, SnapshotTaken
@@ -467,7 +468,7 @@ def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:
         for number, fact in enumerate(facts)
     ]
     commits = [Commit(number=number, at=event.taken_at, event=event) for number, event in enumerate(events)]
-    return replace(History().state, commits=tuple(commits), prune=prune)
+    return replace(History().state, commits=Log(commits), prune=prune)
 
 
 @pytest.mark.parametrize(

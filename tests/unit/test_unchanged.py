@@ -22,6 +22,7 @@ from spotrun.errors import CheckpointDamaged
 from spotrun.run import events as ev
 from spotrun.run import fold
 from spotrun.run.state import Commit, RunState
+from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.memory import MemoryStore
 from tests.support.checkpoint_entries import committed, restored
@@ -173,7 +174,7 @@ def state_of(*borrows: int | None, suspect: Sequence[int] = (), cut_off: Sequenc
         facts = {"borrows": needs, "suspect": number in suspect, "metrics": {"loss": float(number)}}
         event = committed(1, f"checkpoints/1-0-{number}", number, datetime.now(UTC), **facts)
         commits.append(Commit(number=number, at=event.taken_at, event=event, cut_off=number in cut_off))
-    return replace(History().state, commits=tuple(commits))
+    return replace(History().state, commits=Log(commits))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,9 @@ def test_the_best_is_held_together_with_what_it_needs() -> None:
     state = state_of(None, None, None)
     held = msgspec.structs.replace(state.commits[0].event, borrows=("checkpoints/1-0-1",))
     first = msgspec.structs.replace(state.commits[0], event=held)
-    assert retention.to_retire(msgspec.structs.replace(state, commits=(first, *state.commits[1:])), best, None) == []
+    assert (
+        retention.to_retire(msgspec.structs.replace(state, commits=Log([first, *state.commits[1:]])), best, None) == []
+    )
 
 
 def lending() -> tuple[History, int, int]:
