@@ -25,10 +25,10 @@ import msgspec
 
 from spotrun.account.storage_prices import storage_prices
 from spotrun.account.summary import summarise
-from spotrun.run.billing import LOCAL_RULE
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType, Offering
 from spotrun.run import events as ev
+from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.fold import fold
 
 UID = "0123456789"
@@ -36,7 +36,7 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 COMMITS_OF_AN_INSTANCE = 60
 COMMITS_OF_AN_EPOCH = 4
 STEPS_OF_A_COMMIT = 100
-KEPT = 3
+KEPT = 5
 PRICE = Decimal("0.36")
 SPOT = Offering(
     cloud="local",
@@ -140,7 +140,7 @@ class _Training:
     def _commit(self, attempt: int, *, ends_epoch: bool) -> Iterator[ev.Entry]:
         self._step += STEPS_OF_A_COMMIT
         number, prefix = self._number, f"checkpoints/{attempt}-0-{self._step}"
-        borrows = (self._kept[-1][1],) if self._kept and number % 2 else ()
+        borrows = (self._kept[-1][1],) if len(self._kept) % 2 else ()
         event = ev.CheckpointCommitted(
             attempt=attempt,
             incarnation=0,
@@ -164,7 +164,9 @@ class _Training:
             yield self._entry(done)
             self._epoch += 1
         if len(self._kept) > KEPT:
-            yield self._entry(ev.CheckpointRetired(attempt=attempt, commit=self._kept.pop(0)[0]))
+            lender, borrower = self._kept.pop(0), self._kept.pop(0)
+            for commit, _ in (borrower, lender):
+                yield self._entry(ev.CheckpointRetired(attempt=attempt, commit=commit))
 
 
 def ledger(entries: int) -> list[ev.Entry]:

@@ -7,13 +7,13 @@ Bytes that a standby fetched ahead and never trained on are in no ledger, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from decimal import Decimal
 
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO, to_nano
-from spotrun.run.state import Launch, RunState
+from spotrun.run.state import Attempt, Launch, RunState
 
 BYTES_PER_GB = 10**9
 
@@ -23,33 +23,35 @@ def data_gb(created: ev.RunCreated) -> Decimal:
     return Decimal(str((created.spec.get("data") or {}).get("gb", 0)))
 
 
-def crossings(state: RunState) -> Iterator[tuple[datetime, Decimal]]:
-    """When each transfer between regions was known of, and what it cost; in no order."""
-    for launch in state.launches.values():
-        yield from of_launch(launch, state)
+def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:
+    """When each transfer of these instances between regions was known of, and what it cost; in no order."""
+    storage = state.created.storage
+    write_usd_per_gb: dict[int, Decimal] = {}
+    for launch in launches:
+        region = launch.intent.offering.region
+        if not storage.crosses(region):
+            continue
+        read = storage.read_usd_per_gb(region)
+        if launch.recorded is not None:
+            yield launch.recorded.billed_from, to_nano(read * data_gb(state.created))
+        if launch.attempt is not None:
+            attempt = state.attempts[launch.attempt]
+            write_usd_per_gb[attempt.number] = storage.write_usd_per_gb(region)
+            yield from _at_start(state, attempt, read, write_usd_per_gb[attempt.number])
+    for commit in state.commits if write_usd_per_gb else ():
+        if (write := write_usd_per_gb.get(commit.event.attempt)) is not None:
+            yield commit.at, usd(write, commit.event.stored_bytes)
 
 
-def of_launch(launch: Launch, state: RunState) -> Iterator[tuple[datetime, Decimal]]:
-    """Those of one instance."""
-    created, region = state.created, launch.intent.offering.region
-    if not created.storage.crosses(region):
-        return
-    read, write = created.storage.read_usd_per_gb(region), created.storage.write_usd_per_gb(region)
-    if launch.recorded is not None:
-        yield launch.recorded.billed_from, to_nano(read * data_gb(created))
-    if launch.attempt is None:
-        return
-    attempt = state.attempts[launch.attempt]
+def _at_start(state: RunState, attempt: Attempt, read: Decimal, write: Decimal) -> Iterator[tuple[datetime, Decimal]]:
+    """The set-up, and what each trainer resumed from."""
     if attempt.setup is not None:
         rate = read if attempt.setup.how == "unpacked" else write
         yield attempt.started_at, usd(rate, attempt.setup.packed_bytes)
-    sizes = {commit.number: commit.event.size_bytes for commit in state.commits}
     for trainer in attempt.trainers:
         if trainer.commit is not None:
-            yield trainer.resumed_at, usd(read, sizes.get(trainer.commit, 0))
-    for commit in state.commits:
-        if commit.event.attempt == launch.attempt:
-            yield commit.at, usd(write, commit.event.stored_bytes)
+            commit = state.commit(trainer.commit)
+            yield trainer.resumed_at, usd(read, 0 if commit is None else commit.event.size_bytes)
 
 
 def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
@@ -57,6 +59,6 @@ def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:
 
 
 def spent_usd(state: RunState) -> Decimal:
-    """What the instances that are gone have cost so; that of the others lies within what they reserved."""
+    """The transfers of the instances that are gone; those of the others lie within what they reserved."""
     gone = (launch for launch in state.launches.values() if launch.gone is not None)
-    return sum((amount for launch in gone for _, amount in of_launch(launch, state)), ZERO)
+    return sum((amount for _, amount in crossings(state, gone)), ZERO)

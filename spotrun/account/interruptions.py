@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -33,29 +35,40 @@ class Interruption:
 
 def interruptions(state: RunState) -> tuple[Interruption, ...]:
     """In the order of the attempts that they ended."""
-    attempts = list(state.attempts.values())
-    return tuple(
-        _told(state, attempt, attempts[index + 1 :])
-        for index, attempt in enumerate(attempts)
-        if interrupted(state, attempt)
-    )
+    redone: Counter[datetime] = Counter()
+    for at, count in state.steps_redone:
+        redone[at] += count
+    found: list[Interruption] = []
+    next_trainer = next_started = None  # read backwards: what comes after an attempt is known when it is reached
+    for attempt in reversed(state.attempts.values()):
+        if interrupted(state, attempt):
+            found.append(_interruption(state, attempt, next_trainer, next_started, redone))
+        for trainer in reversed(attempt.trainers):
+            next_trainer, next_started = trainer, trainer if trainer.started_at is not None else next_started
+    return tuple(reversed(found))
 
 
-def _told(state: RunState, attempt: Attempt, later: list[Attempt]) -> Interruption:
+def _interruption(
+    state: RunState,
+    attempt: Attempt,
+    next_trainer: Trainer | None,
+    next_started: Trainer | None,
+    redone: Mapping[datetime, int],
+) -> Interruption:
+    """`next_trainer` came next; `next_started` was the next to do a step."""
     end, launch = attempt.end, state.launch_of(attempt)
     assert end is not None
     gone_at = end.known_at if launch.gone is None else min(end.known_at, launch.gone.ended_at)
     stood_still_at = min(end.stopped_at, gone_at)
-    trainers = [trainer for each in later for trainer in each.trainers]
     return Interruption(
         attempt=attempt.number,
         offering=launch.intent.offering,
         at=stood_still_at,
         notice_lead=_notice_lead(attempt),
         detection=end.known_at - gone_at,
-        commit_age=_commit_age(state, trainers, stood_still_at),
-        steps_lost=_steps_lost(state, trainers),
-        to_first_step=_to_first_step(state, trainers, stood_still_at),
+        commit_age=_commit_age(state, next_trainer, stood_still_at),
+        steps_lost=0 if next_trainer is None else redone.get(next_trainer.resumed_at, 0),
+        to_first_step=_to_first_step(state, next_started, stood_still_at),
     )
 
 
@@ -65,22 +78,17 @@ def _notice_lead(attempt: Attempt) -> timedelta | None:
     return max(timedelta(0), attempt.notice.deadline_at - attempt.notice_at)
 
 
-def _commit_age(state: RunState, trainers: list[Trainer], at: datetime) -> timedelta | None:
-    """Of what the next trainer chose; of what it would choose, where there is none yet."""
-    number = trainers[0].commit if trainers else None
-    commit = state.latest_commit() if not trainers else None if number is None else state.commit(number)
+def _commit_age(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
+    """The age of the commit that the next trainer chose, or would choose if there is none yet."""
+    if trainer is None:
+        commit = state.latest_commit()
+    else:
+        commit = None if trainer.commit is None else state.commit(trainer.commit)
     return None if commit is None else max(timedelta(0), at - commit.event.taken_at)
 
 
-def _steps_lost(state: RunState, trainers: list[Trainer]) -> int:
-    """What the next trainer does again, as the account counts it."""
-    if not trainers:
-        return 0
-    return sum(count for at, count in state.steps_redone if at == trainers[0].resumed_at)
-
-
-def _to_first_step(state: RunState, trainers: list[Trainer], at: datetime) -> timedelta | None:
-    started_at = next((trainer.started_at for trainer in trainers if trainer.started_at is not None), None)
+def _to_first_step(state: RunState, trainer: Trainer | None, at: datetime) -> timedelta | None:
+    started_at = None if trainer is None else trainer.started_at
     if started_at is None:
         return None
     pauses = (min(started_at, pause.until) - max(at, pause.since) for pause in state.pauses)

@@ -17,14 +17,14 @@ from decimal import Decimal
 from spotrun.account.interruptions import Interruption, interruptions
 from spotrun.account.outcome import durable_epochs, outcome
 from spotrun.account.timeline import DOWNTIME, Kind, Span, spent, timeline
-from spotrun.account.totals import NOTHING, Bill, Books, baseline_in_words
+from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
 
 
 @dataclass(frozen=True)
-class Account:
+class Account(Bill):
     """
     One stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None).
 
@@ -35,20 +35,7 @@ class Account:
     """
 
     epoch: int | None
-    spot_usd: Decimal
-    on_demand_usd: Decimal
-    storage_usd: Decimal
-    requests_usd: Decimal
-    egress_usd: Decimal
-    counterfactual_usd: Decimal
-    paid: timedelta
     times: Mapping[Kind, timedelta]
-    interruptions: int
-    steps_redone: int
-
-    @property
-    def cost_usd(self) -> Decimal:
-        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
 
     @property
     def productive(self) -> timedelta:
@@ -118,9 +105,9 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     spans = timeline(state, now)
     completions = durable_epochs(state)
     horizon = _horizon(state, now)
-    books = Books(state, spans, horizon)
+    totals = Totals(state, spans, horizon)
     cuts = [at for _, at in completions]
-    bills = [books.until(at) for at in [*cuts, horizon]]
+    bills = [totals.until(at) for at in [*cuts, horizon]]
     times = [spent(window) for window in _windows(spans, cuts)]
     names = [*(epoch for epoch, _ in completions), None]
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
@@ -151,24 +138,12 @@ def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datet
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
     """What had accrued by each of these moments."""
-    books = Books(state, timeline(state, now), _horizon(state, now))
-    return [books.until(moment) for moment in moments]
+    totals = Totals(state, timeline(state, now), _horizon(state, now))
+    return [totals.until(moment) for moment in moments]
 
 
 def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> Account:
-    return Account(
-        epoch=epoch,
-        spot_usd=bill.spot_usd,
-        on_demand_usd=bill.on_demand_usd,
-        storage_usd=bill.storage_usd,
-        requests_usd=bill.requests_usd,
-        egress_usd=bill.egress_usd,
-        counterfactual_usd=bill.counterfactual_usd,
-        paid=bill.paid,
-        times=times,
-        interruptions=bill.interruptions,
-        steps_redone=bill.steps_redone,
-    )
+    return Account(**vars(bill), epoch=epoch, times=times)
 
 
 def assumptions(state: RunState) -> str:

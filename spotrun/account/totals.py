@@ -7,19 +7,18 @@ the epochs.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from spotrun.account import cross_region
-from spotrun.account.cross_region import BYTES_PER_GB
+from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
-from spotrun.account.timeline import Kind, Span, account_end
+from spotrun.account.timeline import FOREVER, Kind, Span, account_end
 from spotrun.offering import CapacityType
-from spotrun.run.billing import NANO_DOLLAR, ZERO, to_nano
+from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.state import RunState
 from spotrun.spec.values import ON_DEMAND, is_instance_type
 
@@ -48,17 +47,7 @@ class Bill:
         return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
 
     def __sub__(self, other: Bill) -> Bill:
-        return Bill(
-            spot_usd=self.spot_usd - other.spot_usd,
-            on_demand_usd=self.on_demand_usd - other.on_demand_usd,
-            storage_usd=self.storage_usd - other.storage_usd,
-            requests_usd=self.requests_usd - other.requests_usd,
-            egress_usd=self.egress_usd - other.egress_usd,
-            counterfactual_usd=self.counterfactual_usd - other.counterfactual_usd,
-            paid=self.paid - other.paid,
-            interruptions=self.interruptions - other.interruptions,
-            steps_redone=self.steps_redone - other.steps_redone,
-        )
+        return Bill(**{name: amount - getattr(other, name) for name, amount in vars(self).items()})
 
 
 NOTHING = Bill(ZERO, ZERO, ZERO, ZERO, ZERO, ZERO, timedelta(0), 0, 0)
@@ -112,15 +101,56 @@ def _microseconds(duration: timedelta) -> int:
     return duration // _MICROSECOND
 
 
-class Books:
+class Machines:
+    """
+    What the instances of one capacity type cost, by any moment.
+
+    Each bill is rounded by itself. Those of instances that are gone are added up once; only the few that ran at the
+    moment in question are read then.
+    """
+
+    def __init__(self, meters: Iterable[Meter]) -> None:
+        changes: list[tuple[datetime, bool, Meter]] = []
+        for meter in meters:
+            if meter.billed_from is not None:
+                changes.append((meter.billed_from, True, meter))
+                if meter.ended_at is not None:
+                    changes.append((max(meter.billed_from, meter.ended_at), False, meter))
+        self._moments: list[datetime] = []
+        self._settled = [(ZERO, timedelta(0))]
+        self._running: list[tuple[Meter, ...]] = [()]
+        for moment, begins, meter in sorted(changes, key=lambda change: change[:2]):
+            (usd, paid), running = self._settled[-1], self._running[-1]
+            if begins:
+                running = (*running, meter)
+            else:
+                running = tuple(other for other in running if other is not meter)
+                usd, paid = usd + meter.cost_until(FOREVER), paid + meter.time_until(FOREVER)
+            self._moments.append(moment)
+            self._settled.append((usd, paid))
+            self._running.append(running)
+
+    def until(self, moment: datetime) -> tuple[Decimal, timedelta]:
+        """Dollars, and the billed time of all instances."""
+        index = bisect_left(self._moments, moment)
+        usd, paid = self._settled[index]
+        for meter in self._running[index]:
+            usd, paid = usd + meter.cost_until(moment), paid + meter.time_until(moment)
+        return usd, paid
+
+
+class Totals:
     """Everything that accrues, ready to be asked how much it is by any moment."""
 
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
         self._storage_prices = state.created.storage
-        self._meters = [
-            (launch.intent.offering.capacity_type, launch.meter(rule)) for launch in state.launches.values()
-        ]
+        self._machines = {
+            kind: Machines(
+                launch.meter(rule) for launch in state.launches.values() if launch.intent.offering.capacity_type is kind
+            )
+            for kind in CapacityType
+        }
         kept_until = account_end(state, horizon)
         self._stored = Integral([*_stored(state, kept_until)])
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
@@ -136,7 +166,7 @@ class Books:
                 *_pack_objects(state, "unpacked"),
             ]
         )
-        self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in cross_region.crossings(state))
+        self._egress_nano = Tally((at, int(usd / NANO_DOLLAR)) for at, usd in crossings(state, state.launches.values()))
         self._on_demand_bill = Integral(_counterfactual(state, spans, rule.attached_usd_per_hour))
         self._interruptions = Tally(
             (attempt.end.known_at, 1)
@@ -146,21 +176,19 @@ class Books:
         self._steps_redone = Tally(state.steps_redone)
 
     def until(self, moment: datetime) -> Bill:
+        spot_usd, spot_paid = self._machines[CapacityType.SPOT].until(moment)
+        on_demand_usd, on_demand_paid = self._machines[CapacityType.ON_DEMAND].until(moment)
         return Bill(
-            spot_usd=self._instances(CapacityType.SPOT, moment),
-            on_demand_usd=self._instances(CapacityType.ON_DEMAND, moment),
+            spot_usd=spot_usd,
+            on_demand_usd=on_demand_usd,
             storage_usd=self._storage(moment),
             requests_usd=self._requests(moment),
             egress_usd=self._egress_nano.until(moment) * NANO_DOLLAR,
             counterfactual_usd=to_nano(self._on_demand_bill.until(moment) / MICROSECONDS_PER_HOUR),
-            paid=sum((meter.time_until(moment) for _, meter in self._meters), timedelta(0)),
+            paid=spot_paid + on_demand_paid,
             interruptions=self._interruptions.until(moment),
             steps_redone=self._steps_redone.until(moment),
         )
-
-    def _instances(self, capacity_type: CapacityType, moment: datetime) -> Decimal:
-        meters = (meter for capacity, meter in self._meters if capacity is capacity_type)
-        return sum((meter.cost_until(moment) for meter in meters), ZERO)
 
     def _storage(self, moment: datetime) -> Decimal:
         gb_months = self._stored.until(moment) / (BYTES_PER_GB * HOURS_PER_MONTH * MICROSECONDS_PER_HOUR)

@@ -105,8 +105,8 @@ class Meter:
     ) -> None:
         self._rule = rule
         self._prices = prices
-        self._from = billed_from
-        self._ended_at = ended_at
+        self.billed_from = billed_from
+        self.ended_at = ended_at
         self._free = billed_from is not None and self._forgiven(billed_from, ended_at, ended_by)
 
     def _forgiven(self, billed_from: datetime, ended_at: datetime | None, ended_by: EndedBy | None) -> bool:
@@ -116,21 +116,21 @@ class Meter:
 
     def cost_until(self, moment: datetime) -> Decimal:
         """Dollars accrued by `moment`. What the minimum adds to a short life accrues at its end."""
-        if self._from is None or moment <= self._from:
+        if self.billed_from is None or moment <= self.billed_from:
             return ZERO
         until = self._metered_until(moment)
-        attached = hourly(self._rule.attached_usd_per_hour, until - self._from)
-        return attached if self._free else attached + metered(self._prices, self._from, until)
+        attached = hourly(self._rule.attached_usd_per_hour, until - self.billed_from)
+        return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
         """For how long the machine itself is billed by `moment`: nothing where the cloud forgives it."""
-        if self._from is None or moment <= self._from or self._free:
+        if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
-        return self._metered_until(moment) - self._from
+        return self._metered_until(moment) - self.billed_from
 
     def _metered_until(self, moment: datetime) -> datetime:
         """Where the meter stands: at `moment`, or where it stopped, which the minimum may put off."""
-        assert self._from is not None
-        if self._ended_at is None or moment < self._ended_at:
+        assert self.billed_from is not None
+        if self.ended_at is None or moment < self.ended_at:
             return moment
-        return max(self._ended_at, self._from + timedelta(seconds=self._rule.minimum_s))
+        return max(self.ended_at, self.billed_from + timedelta(seconds=self._rule.minimum_s))
