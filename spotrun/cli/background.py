@@ -44,9 +44,9 @@ def leave_behind(run: OpenRun) -> None:
             env=os.environ | {STARTER_FD: str(writing)},
         )
         os.close(writing)
-        told = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
-        if not told or not answer.read(1):
-            raise _unattended(run, log, before, told)
+        answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+        if not answered or not answer.read(1):
+            raise _unattended(run, log, before, answered)
     print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
 
 

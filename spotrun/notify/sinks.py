@@ -66,8 +66,8 @@ class Webhook:
             raise Undelivered(f"{type(error).__name__}: {getattr(error, 'strerror', None) or 'no answer'}") from None
         if 200 <= status < 300:
             return
-        told = f"the server answered {status}"
-        raise Undelivered(told) if status in (408, 425, 429) or status >= 500 else Refused(told)
+        answer = f"the server answered {status}"
+        raise Undelivered(answer) if status in (408, 425, 429) or status >= 500 else Refused(answer)
 
     def abandon(self) -> None:
         return  # the connection ends with this process

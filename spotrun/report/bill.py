@@ -25,8 +25,8 @@ def show(found: Reconciliation, run: str, *, simulated: bool, console: Console |
 
 
 def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
-    told = [Text(f"  {_dollars(part.usd)}  {part.reason}") for part in found.parts]
-    told += [
+    reasons = [Text(f"  {_dollars(part.usd)}  {part.reason}") for part in found.parts]
+    reasons += [
         Text(f"  {_dollars(line.unexplained_usd)}  UNEXPLAINED, {plain(line.resource, 40)}: {plain(line.why)}")
         for line in found.unexplained
     ]
@@ -37,8 +37,8 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
         Text(),
         _table(found),
         Text(),
-        Text("What explains the difference:" if told else "There is no difference."),
-        *told,
+        Text("What explains the difference:" if reasons else "There is no difference."),
+        *reasons,
         Text(),
         Text(SCOPE, style="dim"),
         Text(f"Rule: {plain(found.statement.rule.source)}", style="dim"),

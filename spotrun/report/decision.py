@@ -27,7 +27,7 @@ class Decision:
 
 def briefly(made: list[Decision]) -> list[Decision]:
     """The same decisions, but with one line for all refused requests in a row except the first and the last."""
-    told: list[Decision] = []
+    shortened: list[Decision] = []
     rest = made
     while rest:
         pairs = _refused_in_a_row(rest)
@@ -35,11 +35,11 @@ def briefly(made: list[Decision]) -> list[Decision]:
             first, left_out = rest[:2], rest[2 : 2 * pairs - 2]
             entries = f"entries {left_out[0].number} to {left_out[-1].number}"
             words = f"asked {pairs - 2} more times, and was refused each time ({entries})"
-            told += [*first, Decision(left_out[0].number, left_out[0].at, REFUSED, words)]
+            shortened += [*first, Decision(left_out[0].number, left_out[0].at, REFUSED, words)]
             rest = rest[2 * pairs - 2 :]
-        told += rest[:2] if pairs else rest[:1]
+        shortened += rest[:2] if pairs else rest[:1]
         rest = rest[2:] if pairs else rest[1:]
-    return told
+    return shortened
 
 
 def _refused_in_a_row(made: list[Decision]) -> int:

@@ -49,14 +49,14 @@ class _Watching:
 class PlainView(_Watching, Lines[Tick]):
     """A line for each event, and now and then one for the progress."""
 
-    _told = 0
+    _printed = 0
     _progress_at = 0.0
 
     def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
-        for entry in worth_watching(entries[self._told :]):
+        for entry in worth_watching(entries[self._printed :]):
             print(event_line(entry), flush=True)
-        self._told = len(entries)
+        self._printed = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
             self._progress_at = time.monotonic()
             print(self._progress(tick), flush=True)

@@ -71,12 +71,12 @@ class _Changes(Lines[Rows]):
     """A line for each run that changed."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
 
     def show(self, update: Rows) -> None:
         for row in update:
             word, step, epochs, *_ = _cells(row)
-            told = " | ".join(part for part in (word, f"epochs {epochs}", row.get("next") or row.get("detail")) if part)
-            if self._told.get(row["run"]) != told:
-                self._told[row["run"]] = told
-                print(f"{row['run']}: {plain(told)} | step {step}", flush=True)
+            line = " | ".join(part for part in (word, f"epochs {epochs}", row.get("next") or row.get("detail")) if part)
+            if self._shown.get(row["run"]) != line:
+                self._shown[row["run"]] = line
+                print(f"{row['run']}: {plain(line)} | step {step}", flush=True)

@@ -39,8 +39,8 @@ def sparkline(prices: Sequence[Decimal | None]) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    told = f"${low:f}/h" if low == high else f"${low:f} to ${high:f}/h"
-    return f"{bars(prices)} {told}"
+    price_range = f"${low:f}/h" if low == high else f"${low:f} to ${high:f}/h"
+    return f"{bars(prices)} {price_range}"
 
 
 def bars(prices: Sequence[Decimal | None]) -> str:

@@ -105,14 +105,14 @@ def interruption_table(found: Sequence[Interruption]) -> Table:
     return table
 
 
-def interruption_cells(told: Interruption) -> list[str]:
+def interruption_cells(found: Interruption) -> list[str]:
     """The figures named in `INTERRUPTION_FIGURES`."""
     return [
-        optional_duration(told.notice_lead, "none"),
-        optional_duration(told.detection, NOTHING),
-        optional_duration(told.commit_age, "no commit"),
-        count(told.steps_lost),
-        optional_duration(told.to_first_step, "not yet"),
+        optional_duration(found.notice_lead, "none"),
+        optional_duration(found.detection, NOTHING),
+        optional_duration(found.commit_age, "no commit"),
+        count(found.steps_lost),
+        optional_duration(found.to_first_step, "not yet"),
     ]
 
 
@@ -145,8 +145,8 @@ def _empty(account: Account) -> bool:
 
 def setups(summary: RunSummary) -> str:
     """How long the set-up took on each instance: the first runs it, later ones only unpack its files."""
-    told = (f"attempt {attempt} {_setup(setup)}" for attempt, setup in summary.setups.items())
-    return f"Set-up: {', '.join(told)}."
+    each = (f"attempt {attempt} {_setup(setup)}" for attempt, setup in summary.setups.items())
+    return f"Set-up: {', '.join(each)}."
 
 
 def _setup(setup: SetUp) -> str:

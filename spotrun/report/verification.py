@@ -30,14 +30,14 @@ class PlainView(Lines[RehearsalProgress]):
     """A line when a training begins, at each kill, and now and then between."""
 
     def __init__(self) -> None:
-        self._told: tuple[str, int] | None = None
-        self._told_at = 0.0
+        self._printed: tuple[str, int] | None = None
+        self._printed_at = 0.0
 
     def show(self, update: RehearsalProgress) -> None:
         now = (update.name, update.kills)
-        if now == self._told and time.monotonic() - self._told_at < PLAIN_EVERY_S:
+        if now == self._printed and time.monotonic() - self._printed_at < PLAIN_EVERY_S:
             return
-        self._told, self._told_at = now, time.monotonic()
+        self._printed, self._printed_at = now, time.monotonic()
         print(progress_line(update), file=sys.stderr, flush=True)
 
 

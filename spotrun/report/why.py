@@ -38,8 +38,8 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
     narrator = _Narrator(spec, end=last[0][2])
     made = []
     for before, entry, after in replay(entries):
-        if (told := narrator.tell(before, entry, after)) is not None:
-            kind, sentence = told
+        if (narrated := narrator.tell(before, entry, after)) is not None:
+            kind, sentence = narrated
             made.append(Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX)))
     return made
 
@@ -69,13 +69,13 @@ class _Narrator:
 
     def tell(self, before: RunState, entry: Entry, after: RunState) -> Narrated | None:
         event = entry.event
-        told = _NARRATED[type(event)](self, before, entry, event) if type(event) in _NARRATED else None
+        narrated = _NARRATED[type(event)](self, before, entry, event) if type(event) in _NARRATED else None
         if _wants_an_instance(after) and not _wants_an_instance(before):
             self._wanted_since = entry.at
         if _may_ask(after) and not _may_ask(before):
             self._idle_since = entry.at
         self._newest = event
-        return told
+        return narrated
 
     def _created(self, _: RunState, entry: Entry, event: ev.RunCreated) -> Narrated:
         self._wanted_since = self._idle_since = entry.at

@@ -38,8 +38,8 @@ class PlacedProblem:
     column: int | None = None
 
     def __str__(self) -> str:
-        told = self.message if not self.suggestion else f"{self.message}; {self.suggestion}"
-        return ": ".join(part for part in (self.where, self.key, told) if part)
+        message = self.message if not self.suggestion else f"{self.message}; {self.suggestion}"
+        return ": ".join(part for part in (self.where, self.key, message) if part)
 
 
 class SpecFileInvalid(SpecInvalid):
@@ -120,8 +120,8 @@ class _Draft:
 
     def placed(self) -> tuple[PlacedProblem, ...]:
         """In the order of the file, flags last."""
-        told = dict.fromkeys(self._place(at, problem) for at, problem in self.problems)
-        return tuple(sorted(told, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
+        placed = dict.fromkeys(self._place(at, problem) for at, problem in self.problems)
+        return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
     def _place(self, at: Position | None, problem: Problem) -> PlacedProblem:
         flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)

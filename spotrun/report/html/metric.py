@@ -25,14 +25,14 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     Raises:
         SpecInvalid: no epoch has logged it; the message names the known metrics.
     """
-    told = [(epoch.at, epoch.event.metrics[metric]) for epoch in state.epochs if metric in epoch.event.metrics]
-    if not told:
+    logged = [(epoch.at, epoch.event.metrics[metric]) for epoch in state.epochs if metric in epoch.event.metrics]
+    if not logged:
         known = sorted({name for epoch in state.epochs for name in epoch.event.metrics})
         nearest = get_close_matches(metric, known, 1)
         advice = f"did you mean {nearest[0]}?" if nearest else f"this run has {', '.join(known) or 'none yet'}"
         raise SpecInvalid(f"--metric: no epoch has logged {plain(metric, 60)!r}", hint=plain(advice))
-    bills = bills_at(state, now, [at for at, _ in told])
-    return [(float(bill.cost_usd), value) for bill, (_, value) in zip(bills, told, strict=True)]
+    bills = bills_at(state, now, [at for at, _ in logged])
+    return [(float(bill.cost_usd), value) for bill, (_, value) in zip(bills, logged, strict=True)]
 
 
 def over_dollars(metric: str, found: list[Point]) -> Markup:
