@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint import layout
-from spotrun.checkpoint.layout import Json, Path, Unsavable
+from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
 from spotrun.errors import CheckpointDamaged
 
 _DTYPE_NAMES = {getattr(torch, name): name for name in layout.ITEM_BYTES if hasattr(torch, name)}
@@ -64,7 +64,7 @@ def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = 
         Unsavable: names the value that has no place in an image.
     """
     encoder = _Encoder(frozenset(lenient))
-    tree = layout.encode_tree(state, encoder)
+    tree = encode_tree(state, encoder)
     entries = layout.place(encoder.kinds)
     header = layout.encode_header(entries, tree, meta)
     pieces = [
@@ -140,7 +140,7 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there) -> tupl
     data = torch.frombuffer(image, dtype=torch.uint8)
     decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors], header, need)
     try:
-        return layout.decode_tree(header.tree, decoder), header.meta
+        return decode_tree(header.tree, decoder), header.meta
     except RecursionError as error:
         raise CheckpointDamaged("the checkpoint's state is nested too deep") from error
 

@@ -16,9 +16,9 @@ from typing import NoReturn
 import msgspec
 
 import spotrun
-from spotrun.checkpoint.layout import Unsavable
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
+from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, tensors, unsupported
 from spotrun.training.data.training_data import TrainingData

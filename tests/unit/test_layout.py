@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.checkpoint import layout, snapshot
-from spotrun.checkpoint.layout import Unsavable
+from spotrun.checkpoint.tree import DEPTH_MAX, Unsavable
 from spotrun.errors import CheckpointDamaged
 from tests.support.checkpoint_images import HOSTILE, entry, header, image_of
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_saved_is_named_with_its_place():
     with pytest.raises(Unsavable, match=r"state_dict\.w is a tensor of torch\.sparse_coo"):
         snapshot.plan_image({"state_dict": {"w": torch.ones(2, 2).to_sparse()}}, {})
     deep = []
-    for _ in range(layout.DEPTH_MAX + 5):
+    for _ in range(DEPTH_MAX + 5):
         deep = [deep]
     with pytest.raises(Unsavable, match="nested"):
         snapshot.plan_image(deep, {})

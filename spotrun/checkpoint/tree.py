@@ -1,0 +1,198 @@
+"""
+The state of a checkpoint with its tensors taken out, as JSON.
+
+JSON's own null, true, numbers, strings and lists stand for themselves, and every other value is an object of one key
+that names its kind (`{"tuple": […]}`). Reading builds plain containers and numbers only; no byte ever names code.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import PurePath
+from typing import Any
+
+from spotrun.errors import CheckpointDamaged
+
+DEPTH_MAX = 200
+_INT_PLAIN_MAX = 1 << 62
+
+Path = tuple[object, ...]
+Json = Any
+
+
+class Unsavable(Exception):
+    """A value that an image cannot hold, and where in the state it is: `callbacks.MyCallback.handle`."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.where = ".".join(map(str, path)) or "the state"
+        self.what = what
+        super().__init__(f"{self.where} is {what}")
+
+
+_OF_TENSORS = frozenset({"tensor", "array", "scalar"})
+"""Objects that name a tensor of the image, or begin with the name of one."""
+_AS_IT_IS = frozenset({type(None), bool, str})
+_OF_TORCH = frozenset({"torch", "torch.nn.parameter"})
+EncodeOther = Callable[[Any, Path], Json]
+"""Encodes what this module does not know (tensors), or raises Unsavable."""
+DecodeOther = Callable[[str, Json], Any]
+"""Decodes the object {kind: content} that this module does not know, or raises CheckpointDamaged."""
+
+
+def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
+    """
+    `value` as JSON. Subclasses of the plain types become these; a namedtuple becomes a tuple.
+
+    Raises:
+        Unsavable: names the first value that has no place in an image.
+    """
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is int:
+        return _encode_int(value)
+    if kind is float:
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if len(path) > DEPTH_MAX:
+        raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
+    if kind.__module__ in _OF_TORCH:
+        return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
+    if kind is dict or isinstance(value, Mapping):
+        return _encode_mapping(value, encode_other, path)
+    if kind is list:
+        return [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
+    return _encode_rarer(value, encode_other, path)
+
+
+def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
+    if isinstance(value, bool | str | int) and type(value).__module__ != "numpy":
+        return _encode_int(int(value)) if isinstance(value, int) else str.__str__(value)
+    if isinstance(value, float) and type(value).__module__ != "numpy":
+        return encode_tree(float(value), encode_other, path)
+    if type(value) is complex:
+        return {"complex": [repr(value.real), repr(value.imag)]}
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, PurePath):
+        return {"path": str(value)}
+    if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
+        return encode_other(value, path)
+    if isinstance(value, list | tuple | AbstractSet):
+        items = sorted(value, key=repr) if isinstance(value, AbstractSet) else value
+        encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(items)]
+        return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
+    return encode_other(value, path)
+
+
+def _sequence_kind(value: Any) -> str:
+    return "tuple" if isinstance(value, tuple) else "frozenset" if isinstance(value, frozenset) else "set"
+
+
+def _encode_int(value: int) -> Json:
+    return value if abs(value) < _INT_PLAIN_MAX else {"int": hex(value)}
+
+
+def _encode_mapping(value: Mapping[Any, Any], encode_other: EncodeOther, path: Path) -> Json:
+    kind = "counter" if isinstance(value, Counter) else "ordered" if isinstance(value, OrderedDict) else "dict"
+    return {
+        kind: [
+            [
+                key if type(key) is str else encode_tree(key, encode_other, (*path, "a key")),
+                encode_tree(item, encode_other, (*path, key)),
+            ]
+            for key, item in value.items()
+        ]
+    }
+
+
+def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
+    """
+    The state that `encode_tree` wrote.
+
+    Raises:
+        CheckpointDamaged
+    """
+    if depth > DEPTH_MAX + 2:
+        raise CheckpointDamaged(f"the checkpoint's state is nested more than {DEPTH_MAX} levels deep")
+    if node is None or type(node) in (bool, int, float, str):
+        return node
+    if type(node) is list:
+        return [decode_tree(item, decode_other, depth + 1) for item in node]
+    if type(node) is not dict or len(node) != 1:
+        raise CheckpointDamaged("the checkpoint's state holds something of no known kind")
+    [(kind, content)] = node.items()
+    try:
+        if kind in MAPPINGS:
+            return MAPPINGS[kind](_decode_items(content, decode_other, depth + 1))
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind](decode_tree(item, decode_other, depth + 1) for item in _listed(content))
+        if kind in _SCALARS:
+            return _SCALARS[kind](content)
+    except (TypeError, ValueError, OverflowError, binascii.Error) as error:
+        raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind!r}") from error
+    return decode_other(kind, content)
+
+
+def _decode_items(content: Json, decode_other: DecodeOther, depth: int) -> list[tuple[Any, Any]]:
+    items = []
+    for pair in _listed(content):
+        key, item = _listed(pair)
+        items.append((decode_tree(key, decode_other, depth), decode_tree(item, decode_other, depth)))
+    return items
+
+
+def _listed(content: Json) -> list[Json]:
+    if type(content) is not list:
+        raise TypeError("not a list")
+    return content
+
+
+def _text(content: Json) -> str:
+    if type(content) is not str:
+        raise TypeError("not a text")
+    return content
+
+
+def _decode_float(content: Json) -> float:
+    value = float(_text(content))
+    if math.isfinite(value):
+        raise ValueError("a finite float stands for itself")
+    return value
+
+
+def _decode_counter(items: list[tuple[Any, Any]]) -> Counter[Any]:
+    counter: Counter[Any] = Counter()
+    for key, count in items:
+        counter[key] = count
+    return counter
+
+
+MAPPINGS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
+    "dict": dict, "ordered": OrderedDict, "counter": _decode_counter,
+}  # fmt: skip
+_SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_SCALARS: dict[str, Callable[[Json], Any]] = {
+    "float": _decode_float,
+    "int": lambda content: int(_text(content), 16),
+    "complex": lambda content: complex(*(float(_text(part)) for part in _listed(content))),
+    "bytes": lambda content: base64.b64decode(_text(content), validate=True),
+    "path": lambda content: PurePath(_text(content)),
+}
+
+
+def tensors_in(node: Json) -> Iterator[int]:
+    """The numbers of its tensors, in the order in which they lie in the image."""
+    if type(node) is list:
+        for item in node:
+            yield from tensors_in(item)
+    elif type(node) is dict:
+        for kind, content in node.items():
+            if kind in _OF_TENSORS:
+                yield content if type(content) is int else content[0]
+            else:
+                yield from tensors_in(content)
