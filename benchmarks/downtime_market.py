@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.simulation.generator import generate
-from spotrun.simulation.world import TickMarket, Timings
-from spotrun.simulation.world.rng import Rng
+from tests.support.world import TickMarket, Timings
+from tests.support.world.rng import Rng
 
 REGIONS = ("east",) * 4 + ("mid",) * 2 + ("west",) * 3
 ZONES = tuple(f"{region}-{number}" for number, region in enumerate(REGIONS))

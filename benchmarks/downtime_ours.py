@@ -13,8 +13,8 @@ from pathlib import Path
 from benchmarks.downtime_market import Market
 from spotrun.account.timeline import Span, timeline
 from spotrun.run.events import Cause
-from spotrun.simulation.world import SimulatedWorld, Training
 from spotrun.spec.model import RunSpec
+from tests.support.world import SimulatedWorld, Training
 
 IDLE_S = 30.0
 """Looks that would see nothing new are left out for so long: three times as fast, and no figure is another."""

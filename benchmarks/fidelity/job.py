@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spotrun.policy import assumptions
-from spotrun.simulation.world.market import SimulatedMarket
-from spotrun.simulation.world.timings import Timings, Training
-from spotrun.simulation.world.world import SimulatedWorld
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.port import Job
+from tests.support.world.market import SimulatedMarket
+from tests.support.world.timings import Timings, Training
+from tests.support.world.world import SimulatedWorld
 
 IDLE_S = 30.0
 """Looks that would see nothing new are left out for so long: 20 times as fast, for a few seconds in the figures."""

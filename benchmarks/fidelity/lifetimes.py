@@ -32,8 +32,8 @@ from spotrun.simulation.forecast import (
 from spotrun.simulation.lifetimes import Lifetime, Source, draw
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
-from spotrun.simulation.world import TickMarket
 from spotrun.spec.model import RunSpec
+from tests.support.world import TickMarket
 
 
 class Lived(msgspec.Struct, frozen=True):

@@ -21,10 +21,10 @@ from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.forecast import HORIZON
 from spotrun.simulation.study import WORKERS, Case, Options, jobs, read
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
-from spotrun.simulation.world import RunResult, SimulatedWorld, TickMarket
-from spotrun.simulation.world.market import usd
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.port import Job
+from tests.support.world import RunResult, SimulatedWorld, TickMarket
+from tests.support.world.market import usd
 
 
 class Twin(msgspec.Struct, frozen=True):

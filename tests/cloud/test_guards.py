@@ -23,7 +23,6 @@ from spotrun.creation import create_run
 from spotrun.errors import CloudUnavailable
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
-from spotrun.simulation.world.faults import Killed
 from spotrun.spec.file import load_spec
 from tests.support.aws_launches import launches, request
 from tests.support.ec2_run import Ec2Run
@@ -31,6 +30,7 @@ from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import History
 from tests.support.iam import Document
+from tests.support.world.faults import Killed
 
 
 @pytest.fixture

@@ -20,12 +20,12 @@ from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.simulation.world.faults import Killed
 from tests.support.aws_launches import count, launches
 from tests.support.ec2_run import UID, URI, Ec2Run
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import Document
+from tests.support.world.faults import Killed
 
 NAME = f"spotrun-run-{UID}"
 MAKING = ("CreateRole", "AttachRolePolicy", "CreateInstanceProfile", "AddRoleToInstanceProfile")

@@ -21,11 +21,11 @@ from spotrun.clouds.local.driver import LocalDriver
 from spotrun.errors import CloudError, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.timings import Timings
 from tests.support import ec2_machines, ec2_server, local_clouds, toy_cloud
 from tests.support.ec2_server import Ec2Account
 from tests.support.eventually import eventually
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.timings import Timings
 from tests.support.worlds import calm
 
 OTHERS = ("aaaaaaaaaa", "bbbbbbbbbb")

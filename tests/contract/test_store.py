@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.simulation.world.faults import LossyStore
-from spotrun.store.memory import MemoryStore
 from spotrun.store.opening import open_store
 from spotrun.store.port import InPieces, Store
+from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
+from tests.support.world.faults import LossyStore
 
 WRITERS, KEYS = 16, 20
 UNSAFE = ["", "/etc/passwd", "../x", "a/../b", "a//b", "a/", ".hidden", "a/.tmp-1", "a b", "a\n", "ü", "a\\b", "a\0b"]

@@ -16,12 +16,12 @@ from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, Trial
 from spotrun.errors import StoreError, StoreUnavailable
-from spotrun.simulation.world.faults import LossyStore
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.local import LocalStore
-from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store, StoredObject, StoreFacts, Unsaid
+from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox
+from tests.support.world.faults import LossyStore
 
 
 @pytest.fixture(autouse=True)

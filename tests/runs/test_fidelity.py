@@ -17,12 +17,12 @@ from benchmarks.fidelity.twins import fidelity, twins
 from spotrun.errors import SpecInvalid
 from spotrun.simulation.study import Options
 from spotrun.simulation.ticks import Ticks, on_demand_bill
-from spotrun.simulation.world import TickMarket
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, offering
 from tests.support.market_records import write_record
 from tests.support.sandbox import Sandbox
+from tests.support.world import TickMarket
 
 HOUR_S = 3600.0
 JOB = Job(2 * HOUR_S, 3.5 * HOUR_S, 360.0, 195.0, 3.0)

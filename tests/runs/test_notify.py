@@ -35,10 +35,10 @@ from spotrun.run.events import Cause
 from spotrun.secrets.redaction import PIECE, Redactor, secrets_in
 from spotrun.spec.model import RunSpec
 from spotrun.spec.values import NEWS_KINDS
-from spotrun.store.memory import MemoryStore
 from tests.support.decisions import spec
 from tests.support.eventually import eventually
 from tests.support.histories import ON_DEMAND, START, History, random_runs
+from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox, environment_of, processes_now
 from tests.support.webhook_server import Answer, Posted, WebhookServer, dripping, hanging
 

@@ -34,14 +34,14 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry
 from spotrun.run.state import RunState
-from spotrun.simulation.world.faults import Watched
 from spotrun.spec.model import CheckpointSpec
-from spotrun.store.memory import MemoryStore
 from spotrun.trainer_link import SnapshotTaken
 from tests.support.agent_bench import AgentRun, Node
 from tests.support.eventually import eventually
 from tests.support.histories import FREE_STORAGE, History
+from tests.support.memory_store import MemoryStore
 from tests.support.object_stores import RunningServer
+from tests.support.world.faults import Watched
 
 ZOMBIES = 500
 KEEP = CheckpointSpec(keep_last=2)

@@ -18,8 +18,6 @@ from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner import Runner
-from spotrun.simulation.world.faults import Watched
-from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 from tests.support.aws_launches import CONFIG
 from tests.support.checkpoint_entries import committed
@@ -27,6 +25,8 @@ from tests.support.decisions import spec
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import AWS_RULE, History
+from tests.support.memory_store import MemoryStore
+from tests.support.world.faults import Watched
 
 UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"

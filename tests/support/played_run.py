@@ -12,15 +12,15 @@ from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
 from spotrun.runner import Runner, Tick
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.faults import Watched
-from spotrun.simulation.world.market import CalmMarket
-from spotrun.simulation.world.timings import Timings
-from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
 from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec
 from tests.support.histories import START, History
+from tests.support.memory_store import MemoryStore
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.faults import Watched
+from tests.support.world.market import CalmMarket
+from tests.support.world.timings import Timings
 from tests.support.worlds import MARKET
 
 STEPS = 60

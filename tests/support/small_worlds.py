@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spotrun.offering import CapacityType
-from spotrun.simulation.world import Faults, SimulatedWorld, TickMarket, Timings, Training
 from spotrun.spec.model import RunSpec
+from tests.support.world import Faults, SimulatedWorld, TickMarket, Timings, Training
 from tests.support.worlds import offer
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND

@@ -7,8 +7,8 @@ from datetime import timedelta
 from decimal import Decimal
 
 from spotrun.offering import CapacityType, Offering
-from spotrun.simulation.world import SimulatedWorld, TickMarket, Timings, Training
 from spotrun.spec.model import RunSpec
+from tests.support.world import SimulatedWorld, TickMarket, Timings, Training
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 

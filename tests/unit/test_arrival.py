@@ -21,12 +21,12 @@ from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import Image, fetch, newest_readable
 from spotrun.checkpoint.snapshot import image_bytes, read_image
 from spotrun.run.state import Commit
-from spotrun.store.memory import MemoryStore
 from spotrun.trainer_link import ArenasWanted, LinkClosed
 from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory
 from spotrun.training.optimizer_states import OptimizerStates
 from tests.support.checkpoint_entries import saved
 from tests.support.eventually import eventually
+from tests.support.memory_store import MemoryStore
 
 MB = 1 << 20
 IMAGE = os.urandom(20 * MB)

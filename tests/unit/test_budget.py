@@ -20,15 +20,15 @@ from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
 from spotrun.simulation.generator import generate
-from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.timings import Timings
 from spotrun.spec.model import RunSpec
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, refused
 from tests.support.played_run import PlayedRun
 from tests.support.short_runs import BUDGET, trained
+from tests.support.world import SimulatedWorld, TickMarket, Training
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.timings import Timings
 from tests.support.worlds import ON_DEMAND, SPOT, offer
 
 # -- never above the cap ---------------------------------------------------------------------------------------------

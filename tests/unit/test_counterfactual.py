@@ -10,8 +10,8 @@ import pytest
 
 from spotrun.account.summary import Account, summarise
 from spotrun.account.timeline import Kind
-from spotrun.simulation.world import SimulatedWorld, Timings, Training
 from spotrun.spec.model import RunSpec
+from tests.support.world import SimulatedWorld, Timings, Training
 from tests.support.worlds import EVERYWHERE, NOWHERE, weather
 
 STARTS = Timings(

@@ -19,9 +19,9 @@ from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run.fold import fold
 from spotrun.store.local import LocalStore
-from spotrun.store.memory import MemoryStore
 from tests.support.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.support.histories import History
+from tests.support.memory_store import MemoryStore
 from tests.support.repository import ROOT
 
 ACCIDENTS_MIN = 400

@@ -14,8 +14,8 @@ from benchmarks.downtime_market import ON_DEMAND, SPOT, ZONES, Market, Setting
 from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import LAUNCHED_AT, POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
 from spotrun.instance import EndedBy
-from spotrun.simulation.world import TickMarket
-from spotrun.simulation.world.rng import Rng
+from tests.support.world import TickMarket
+from tests.support.world.rng import Rng
 
 LOST_S = 3000.0
 HOUR = Setting(horizon_s=3600.0, unannounced=0.0).unwarned.anew

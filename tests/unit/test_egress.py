@@ -26,7 +26,6 @@ from spotrun.simulation.lifetimes import Drawn, Lifetime, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.plan import plan
 from spotrun.simulation.ticks import simulate
-from spotrun.simulation.world import SimulatedWorld, TickMarket, Training
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.strategies.history import MarketHistory
@@ -35,6 +34,7 @@ from spotrun.strategies.port import Job, Situation
 from spotrun.strategies.reserve import Reserve, return_to
 from tests.support.decisions import asked, decided, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
+from tests.support.world import SimulatedWorld, TickMarket, Training
 
 EAST, WEST, TOKYO = "us-east-1", "us-west-2", "ap-northeast-1"
 IN_EAST = replace(S3_STANDARD, region=EAST)

@@ -22,12 +22,12 @@ from spotrun.run import events as ev
 from spotrun.run.events import Entry, decode_entry, encode_entry, entry_json, seal
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
-from spotrun.simulation.world.faults import LossyStore
 from spotrun.store.local import LocalStore
-from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.checkpoint_entries import committed
 from tests.support.histories import History, offering
+from tests.support.memory_store import MemoryStore
+from tests.support.world.faults import LossyStore
 
 UID = "0123456789"
 WRITERS, APPENDS = 16, 6

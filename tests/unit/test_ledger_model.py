@@ -23,9 +23,9 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import apply, begin
 from spotrun.run.state import RunState
-from spotrun.store.memory import MemoryStore
 from tests.support.checkpoint_entries import committed
 from tests.support.histories import SPOT, History, offering
+from tests.support.memory_store import MemoryStore
 
 DEVIATIONS = 2
 SAMPLES = 8000

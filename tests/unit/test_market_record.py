@@ -20,12 +20,12 @@ from spotrun.market.world import World
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import TROUBLE_LASTS
 from spotrun.run.state import Launch
-from spotrun.simulation.world.faults import Watched
-from spotrun.store.memory import MemoryStore
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.support.decisions import MARKET, POOLS, asked, decided, spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History
+from tests.support.memory_store import MemoryStore
 from tests.support.played_run import PlayedRun
+from tests.support.world.faults import Watched
 
 
 def other(**created: object) -> History:

@@ -38,10 +38,10 @@ from spotrun.instance import Instance, InstanceState
 from spotrun.market.hazard import Hazard
 from spotrun.run import events as ev
 from spotrun.run.state import AttemptEnd, RunState
-from spotrun.store.memory import MemoryStore
 from tests.support.checkpoint_entries import committed
 from tests.support.eventually import eventually
 from tests.support.histories import History, offering
+from tests.support.memory_store import MemoryStore
 
 NOTICE = b'{"action": "terminate", "time": "2031-01-01T00:00:00Z"}'
 NOT_NOTICES = [

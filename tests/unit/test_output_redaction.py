@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.output_redaction import OutputRedaction, secret_values
 from spotrun.clock import ManualClock
-from spotrun.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 def canary(number: int) -> str:

@@ -13,12 +13,12 @@ from spotrun.policy import Action
 from spotrun.policy.recommendation import REASON
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.simulation.world import SimulatedWorld, TickMarket, Timings, Training
-from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec.model import RunSpec
 from tests.support import decisions, worlds
 from tests.support.decisions import asked, events_of, instance, spec
 from tests.support.histories import ON_DEMAND, SPOT, History, offering
+from tests.support.world import SimulatedWorld, TickMarket, Timings, Training
+from tests.support.world.market import CalmMarket
 
 MARKET = (
     offering(SPOT, "0.30", "local-a"),

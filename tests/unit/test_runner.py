@@ -17,8 +17,8 @@ from spotrun.policy.housekeeping import SILENCE
 from spotrun.run import events as ev
 from spotrun.run.fold import fold
 from spotrun.runner import Runner, Tick
-from spotrun.simulation.world.faults import Killed
 from tests.support.played_run import STEPS, PlayedRun
+from tests.support.world.faults import Killed
 from tests.support.worlds import MARKET, SPOT
 
 # -- a run, its store and its cloud ----------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ from spotrun.run import fold
 from spotrun.run.state import Commit, RunState
 from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
-from spotrun.store.memory import MemoryStore
 from tests.support.checkpoint_entries import committed, restored
 from tests.support.histories import History
+from tests.support.memory_store import MemoryStore
 
 MB = 1 << 20
 MANIFEST_MAX_BYTES = 256_000

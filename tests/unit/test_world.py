@@ -16,9 +16,6 @@ from spotrun.clock import ManualClock
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.run.billing import hourly
-from spotrun.simulation.world import Faults, SimulatedWorld, TickMarket, Training
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.market import CalmMarket
 from spotrun.spec.model import CheckpointSpec
 from tests.support.small_worlds import (
     ALL_FAULTS,
@@ -34,6 +31,9 @@ from tests.support.small_worlds import (
     spec,
     world,
 )
+from tests.support.world import Faults, SimulatedWorld, TickMarket, Training
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.market import CalmMarket
 
 # -- one seed, one world -----------------------------------------------------------------------------------------------
 

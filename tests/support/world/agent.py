@@ -2,7 +2,7 @@
 The agent of one instance, without a process: it boots, sets up, waits as a standby, takes over and hears notices.
 
 When it may take over, and when a standby gives up, is decided by the real agent's own rules; what follows the takeover
-is in `spotrun.simulation.world.attempt`.
+is in `tests.support.world.attempt`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from spotrun.folder.ledger import key_of
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy, Instance
 from spotrun.run.state import RunState
-from spotrun.simulation.world.attempt import SimulatedAttempt
-from spotrun.simulation.world.journal import NotNow, SimulatedRecorder
-from spotrun.simulation.world.rng import Range
-from spotrun.simulation.world.surroundings import Surroundings
+from tests.support.world.attempt import SimulatedAttempt
+from tests.support.world.journal import NotNow, SimulatedRecorder
+from tests.support.world.rng import Range
+from tests.support.world.surroundings import Surroundings
 
 STANDBY_LOOK_S = 1.0
 """How often a standby looks whether the time is up, once its predecessor leaves."""

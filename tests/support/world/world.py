@@ -21,17 +21,17 @@ from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.simulation.baselines import COMPARED
-from spotrun.simulation.world.agent import SimulatedAgent
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.faults import NO_FAULTS, BadLines, Faults, Killed
-from spotrun.simulation.world.market import SimulatedMarket
-from spotrun.simulation.world.result import RunResult, result_of
-from spotrun.simulation.world.rng import Rng
-from spotrun.simulation.world.setup_cache import SimulatedSetupCache
-from spotrun.simulation.world.surroundings import Surroundings
-from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
-from spotrun.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
+from tests.support.world.agent import SimulatedAgent
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.faults import NO_FAULTS, BadLines, Faults, Killed
+from tests.support.world.market import SimulatedMarket
+from tests.support.world.result import RunResult, result_of
+from tests.support.world.rng import Rng
+from tests.support.world.setup_cache import SimulatedSetupCache
+from tests.support.world.surroundings import Surroundings
+from tests.support.world.timings import Starts, Timings, Training
 
 ROUNDING_S = 1e-6
 

@@ -16,11 +16,11 @@ from spotrun.agent.inbox import PowerOff, Said
 from spotrun.agent.pace import Pace
 from spotrun.market.hazard import observed_hazard
 from spotrun.run.events import ResumedFrom
-from spotrun.simulation.world.journal import SimulatedRecorder
-from spotrun.simulation.world.saves import Save, Saves
-from spotrun.simulation.world.surroundings import Surroundings
-from spotrun.simulation.world.trainer import SimulatedTrainer
 from spotrun.trainer_link import EpochEnded
+from tests.support.world.journal import SimulatedRecorder
+from tests.support.world.saves import Save, Saves
+from tests.support.world.surroundings import Surroundings
+from tests.support.world.trainer import SimulatedTrainer
 
 
 class SimulatedAttempt:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from spotrun.simulation.world.timings import Training
 from spotrun.trainer_link import Progress
+from tests.support.world.timings import Training
 
 ROUNDING = 1e-9
 """In steps: a moment this little before the end of a step counts as that end."""

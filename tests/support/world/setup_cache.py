@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spotrun.simulation.world.cloud import SimulatedCloud
+from tests.support.world.cloud import SimulatedCloud
 
 
 class SimulatedSetupCache:

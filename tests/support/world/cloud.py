@@ -18,9 +18,9 @@ from spotrun.clock import Clock
 from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState, LaunchRequest, PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.simulation.world.market import SimulatedMarket
-from spotrun.simulation.world.rng import Range, Rng
-from spotrun.simulation.world.timings import Timings
+from tests.support.world.market import SimulatedMarket
+from tests.support.world.rng import Range, Rng
+from tests.support.world.timings import Timings
 
 
 @dataclass

@@ -12,8 +12,8 @@ import msgspec
 from spotrun.clock import ManualClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import CloudUnavailable, StoreUnavailable
-from spotrun.simulation.world.rng import Range, Rng
 from spotrun.store.port import Store
+from tests.support.world.rng import Range, Rng
 
 
 class LossyStore:

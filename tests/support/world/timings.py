@@ -8,7 +8,7 @@ from math import ceil, inf
 import msgspec
 
 from spotrun.offering import Pool
-from spotrun.simulation.world.rng import Range, Rng
+from tests.support.world.rng import Range, Rng
 
 Starts = Callable[[int], tuple[float, float]]
 """Seconds of boot and of set-up of a world's instance by its number, from 0 in the order of launches."""

@@ -12,11 +12,11 @@ from spotrun.agent.recorder import unless
 from spotrun.checkpoint import retention
 from spotrun.intervals import COMMIT_GAP
 from spotrun.run.events import CheckpointCommitted, CheckpointRetired
-from spotrun.simulation.world.journal import SimulatedRecorder
-from spotrun.simulation.world.timings import Training
-from spotrun.simulation.world.trainer import SimulatedTrainer
 from spotrun.spec.model import CheckpointSpec
 from spotrun.units import Steps
+from tests.support.world.journal import SimulatedRecorder
+from tests.support.world.timings import Training
+from tests.support.world.trainer import SimulatedTrainer
 
 AFTER = 1e-6
 """Seconds: what is due at a moment is asked for just behind it, where rounding cannot say that it is not."""

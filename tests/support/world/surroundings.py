@@ -9,13 +9,13 @@ import msgspec
 from spotrun.clock import ManualClock
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import Entry
-from spotrun.simulation.world.cloud import SimulatedCloud
-from spotrun.simulation.world.rng import Rng
-from spotrun.simulation.world.setup_cache import SimulatedSetupCache
-from spotrun.simulation.world.timings import Starts, Timings, Training
 from spotrun.spec.model import RunSpec
-from spotrun.store.memory import MemoryStore
 from spotrun.store.port import Store
+from tests.support.memory_store import MemoryStore
+from tests.support.world.cloud import SimulatedCloud
+from tests.support.world.rng import Rng
+from tests.support.world.setup_cache import SimulatedSetupCache
+from tests.support.world.timings import Starts, Timings, Training
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
