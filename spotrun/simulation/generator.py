@@ -4,7 +4,7 @@ Spot markets that never were: seeded, semi-Markov, heavy-tailed, and correlated 
 Capacity of a zone lasts  UP_MIN + lognormal(UP_MEDIAN, UP_SIGMA)  and is away for
 DOWN_MIN + lognormal(DOWN_MEDIAN, DOWN_SIGMA).
 When a zone is lost, each sibling in its region is lost with it with probability TOGETHER. The figures were fitted to a
-public record of nine V100 zones (2023); `shape` measures a market in the terms of that fit:
+public record of nine V100 zones (2023); tests/support/market_shape.py measures a market in the terms of that fit:
 
                   up     median   mean    10 min after a loss: same zone, sibling, other region    8 h without a loss
     record        0.66   0.54 h   1.97 h  0.24                 0.46               0.71             0.31
@@ -17,9 +17,7 @@ forecast from generated markets errs on the side of more losses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
-import msgspec
 import numpy as np
 
 UP_MIN_S, UP_MEDIAN_S, UP_SIGMA = 585.0, 2800.0, 2.5
@@ -29,24 +27,6 @@ STRETCH_MAX_S = 96 * 3600.0
 """Nothing lasts longer: the tails are heavy, and the record was 60 h long."""
 WARM_UP_S = 2 * 86_400.0
 """The market is older than the job, so that a job starts at no special moment of it."""
-LATER_S = 600.0
-"""How long after a loss `shape` looks again."""
-
-
-class Shape(msgspec.Struct, frozen=True):
-    """
-    What one sees of a market: hours up, and where spot is ten minutes after a loss in some zone.
-
-    `again` in the same zone, `sibling` in another of its region, `elsewhere` in another region; None where there is
-    none.
-    """
-
-    up_share: float
-    up_median_h: float
-    up_mean_h: float
-    again: float | None
-    sibling: float | None
-    elsewhere: float | None
 
 
 def generate(regions: Sequence[str], ticks: int, tick_s: float, seed: int) -> np.ndarray:
@@ -80,23 +60,3 @@ def _up_s(rng: np.random.Generator) -> float:
 
 def _down_s(rng: np.random.Generator) -> float:
     return min(STRETCH_MAX_S, DOWN_MIN_S + float(rng.lognormal(np.log(DOWN_MEDIAN_S), DOWN_SIGMA)))
-
-
-def shape(markets: Sequence[np.ndarray], regions: Sequence[str], tick_s: float) -> Shape:
-    """The shape of several markets, each (tick, zone). Stretches that are cut off by the record's ends do not count."""
-    later = max(1, round(LATER_S / tick_s))
-    lives: list[float] = []
-    seen: dict[str, list[bool]] = {"again": [], "sibling": [], "elsewhere": []}
-    for up in markets:
-        for zone in range(up.shape[1]):
-            turns = np.flatnonzero(np.diff(up[:, zone].astype(np.int8)))
-            lives += [(b - a) * tick_s / 3600 for a, b in pairwise(turns) if not up[a, zone]]
-            for tick in turns[up[turns, zone]]:
-                if tick + 1 + later >= len(up):
-                    continue
-                for other in range(up.shape[1]):
-                    near = "sibling" if regions[other] == regions[zone] else "elsewhere"
-                    seen["again" if other == zone else near].append(bool(up[tick + 1 + later, other]))
-    share = float(np.mean([up.mean() for up in markets]))
-    means = {name: float(np.mean(found)) if found else None for name, found in seen.items()}
-    return Shape(share, float(np.median(lives)), float(np.mean(lives)), **means)

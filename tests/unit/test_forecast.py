@@ -26,7 +26,7 @@ from spotrun.report.forecast import as_json, cost_picture, time_cells, time_colu
 from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
 from spotrun.simulation.forecast import Doubt, Question, forecast, tick_for
-from spotrun.simulation.generator import generate, shape
+from spotrun.simulation.generator import generate
 from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Source, SpotPools, draw
 from spotrun.simulation.measured import Measured, measured
 from spotrun.simulation.plan import Plan, asked, plan
@@ -39,6 +39,7 @@ from spotrun.strategies.port import ON_DEMAND as ON_DEMAND_PLACE
 from spotrun.strategies.port import Job
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, SPOT, START, History, offering
+from tests.support.market_shape import shape
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE
 
