@@ -40,7 +40,7 @@ from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.progress import ProgressReporter
 from spotrun.training.python_state.attributes import Attributes
-from spotrun.training.ranks import Follower, Ranks
+from spotrun.training.ranks import Ranks
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.unsupported import TrainingUnsupported
 
@@ -84,7 +84,7 @@ class Fit:
     def begin(cls, framework: Framework) -> Fit | None:
         """The fit, ready for the framework to restore and start it; None if there is no agent."""
         ranks = Ranks(framework.rank, framework.ranks)
-        agent = _claim() if ranks.rank == 0 else Follower()
+        agent = _claim() if ranks.rank == 0 else session.Follower()
         if not ranks.agree(agent is not None) or agent is None:
             return None
         unsupported.check(framework, agent)

@@ -7,18 +7,12 @@ same snapshot after the same step. A lone process does not communicate.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
-from spotrun.checkpoint.snapshot import ImagePlan, Piece
-from spotrun.checkpoint.staging import Aside, Staged
-from spotrun.trainer_link import Message
-from spotrun.training.figures import FiguresBox
 from spotrun.training.image_memory import ImageMemory, Memory, Received
 
 LONGEST_FETCH = timedelta(hours=24)
@@ -68,38 +62,3 @@ class Ranks:
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         distributed.gather_object(value, values, 0, group=self._group)
         return values or []
-
-
-class Follower:
-    """Replaces a session on all ranks but 0: nobody listens, and nothing is wanted."""
-
-    def __init__(self) -> None:
-        self.snapshot_wanted = threading.Event()
-        self.drain_wanted = threading.Event()
-        self.closed = threading.Event()
-        self.figures = FiguresBox()
-        self.arenas_asked = False
-
-    def tell(self, message: Message) -> bool:
-        return False
-
-    def end(self) -> None:
-        pass
-
-    def want_arenas(self, size_bytes: int) -> None:
-        self.arenas_asked = True
-
-    def any_room(self) -> bool:
-        return False
-
-    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
-        return False
-
-    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
-        raise AssertionError("only rank 0 has arenas")
-
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
-        raise AssertionError("only rank 0 has arenas")
-
-    def unstage(self, staged: Staged) -> None:
-        raise AssertionError("only rank 0 has arenas")

@@ -12,7 +12,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -47,34 +47,6 @@ An arena may hold this much more than the first snapshot, as counters, metrics a
 """
 
 T = TypeVar("T")
-
-
-class Agent(Protocol):
-    """What a fit needs of a session. `Session` documents it; ranks other than 0 have a silent `Follower`."""
-
-    snapshot_wanted: threading.Event
-    drain_wanted: threading.Event
-    closed: threading.Event
-    figures: FiguresBox
-
-    @property
-    def arenas_asked(self) -> bool: ...
-
-    def tell(self, message: Message) -> bool: ...
-
-    def end(self) -> None: ...
-
-    def want_arenas(self, size_bytes: int) -> None: ...
-
-    def any_room(self) -> bool: ...
-
-    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool: ...
-
-    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged: ...
-
-    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]: ...
-
-    def unstage(self, staged: Staged) -> None: ...
 
 
 class Session:
@@ -224,6 +196,44 @@ class Session:
             case _:
                 pass  # Committed is not for trainers
 
+
+class Follower:
+    """Replaces a session on all ranks but 0: nobody listens, and nothing is wanted."""
+
+    def __init__(self) -> None:
+        self.snapshot_wanted = threading.Event()
+        self.drain_wanted = threading.Event()
+        self.closed = threading.Event()
+        self.figures = FiguresBox()
+        self.arenas_asked = False
+
+    def tell(self, message: Message) -> bool:
+        return False
+
+    def end(self) -> None:
+        pass
+
+    def want_arenas(self, size_bytes: int) -> None:
+        self.arenas_asked = True
+
+    def any_room(self) -> bool:
+        return False
+
+    def room_for(self, plan: ImagePlan, wait_s: float = 0.0) -> bool:
+        return False
+
+    def stage(self, plan: ImagePlan, later: Sequence[Piece], *, overlapped: bool) -> Staged:
+        raise AssertionError("only rank 0 has arenas")
+
+    def aside(self, work: Callable[[], T], tensors: Iterable[Tensor]) -> Aside[T]:
+        raise AssertionError("only rank 0 has arenas")
+
+    def unstage(self, staged: Staged) -> None:
+        raise AssertionError("only rank 0 has arenas")
+
+
+Agent: TypeAlias = Session | Follower
+"""What a fit talks to."""
 
 _claimed_by: int | None = None
 
