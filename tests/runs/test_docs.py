@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,3 +96,14 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 def test_a_guide_is_true_as_it_stands_after_the_quickstart(reader: Reader, page: str) -> None:
     reader.read(page)
     assert os.path.basename(reader.folder) == "my-project"
+
+
+def test_the_site_is_built_with_every_link_leading_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="make dev installs it")
+    command = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    start = (tmp_path / "site" / "index.html").read_text()
+    assert "terminal.svg" in start
+    assert not re.search(r'(?:src|href)="(?:https?:)?//(?!squidfunk)', re.sub(r"<a [^>]*>", "", start)), "it loads that"
