@@ -1,13 +1,12 @@
 """
-What training gains from an agent whose session stands behind it while a checkpoint is sent (agent/cpu_priority.py).
+What training gains, while a checkpoint is sent, from an agent whose session stands behind it (agent/cpu_priority.py).
 
-    python -m benchmarks.cpu_priority [--rounds 15] [--steps 600]
+    python -m benchmarks.cpu_priority [--rounds 15] [--seconds 3]
 
-Training computes in a process per core, which wait for one another after each step, in a session of their own; an agent
-in another session sends one checkpoint of 512 MB to a folder in memory meanwhile. In each round the same steps are done
-three times in a drawn order: alone, with an agent as it is, and with one that stands behind. Printed are how many
-seconds of training each checkpoint costs and after how long it is there: the median over the rounds, and from where to
-where the middle half lies. The threads that send are nice in both cases: this is about the session.
+As many training processes as there are cores compute in a session of their own; an agent in another session uploads
+images of 256 MB to a folder in memory without a pause. In each round three spans follow one another in a drawn order:
+training alone, with an agent as it is, and with one that stands behind. Printed are the medians over the rounds, and
+from where to where the middle half lies. The threads that send are nice in both cases: this is about the session.
 """
 
 from __future__ import annotations
@@ -18,115 +17,125 @@ import hashlib
 import multiprocessing
 import os
 import random
+import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.checkpoint.upload import discard, upload
 from spotrun.store.local import LocalStore
 
-IMAGE_BYTES = 512 << 20
-STEP_BYTES = 8 << 20
+IMAGE_BYTES = 256 << 20
+STEP_BYTES = 1 << 20
 MEMORY = "/dev/shm"  # noqa: S108
+SETTLE_S = 0.5
+"""The kernel lets a change of priority through ten times a second."""
 CONTEXT = multiprocessing.get_context("fork")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each span")
     options = parser.parse_args()
-    rng = random.Random(0)
-    found: dict[str, list[tuple[float, float]]] = {"alone": [], "as it is": [], "behind": []}
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, uploader(Path(folder)) as agent:
+    rng, alone, usual, behind = random.Random(0), [], [], []
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, training() as steps:
         for _ in range(options.rounds):
-            for beside in rng.sample(list(found), len(found)):
-                found[beside].append(measured(options.steps, agent, beside))
-    alone = [training_s for training_s, _ in found["alone"]]
-    tell("training alone takes", alone, "s")
-    for beside in ("as it is", "behind"):
-        lost = [training_s - before_s for (training_s, _), before_s in zip(found[beside], alone, strict=True)]
-        tell(f"a checkpoint by an agent {beside} costs", lost, "s of it")
-        tell("  and is there after", [sent_s for _, sent_s in found[beside]], "s")
-    pairs = zip(found["as it is"], found["behind"], strict=True)
-    tell("training with one behind, by as it is:", [behind / usual for (usual, _), (behind, _) in pairs], "x")
+            spans: list[tuple[list[tuple[float, float]], Callable[[], contextlib.AbstractContextManager[Any]]]] = [
+                (alone, nobody),
+                (usual, lambda: uploading(folder, behind=False)),
+                (behind, lambda: uploading(folder, behind=True)),
+            ]
+            for found, beside in rng.sample(spans, len(spans)):
+                found.append(span(steps, beside, options.seconds))
+    tell("training with the agent as it is", [u[0] / a[0] for a, u in zip(alone, usual, strict=True)], "of alone")
+    tell("training with the agent behind  ", [b[0] / a[0] for a, b in zip(alone, behind, strict=True)], "of alone")
+    tell("training, behind by as it is    ", [b[0] / u[0] for u, b in zip(usual, behind, strict=True)], "x")
+    tell("sent with the agent as it is    ", [u[1] for u in usual], "MB/s")
+    tell("sent with the agent behind      ", [b[1] for b in behind], "MB/s")
 
 
 def tell(what: str, figures: list[float], unit: str) -> None:
     low, _, high = quantiles(figures, n=4)
-    print(f"{what} {median(figures):.3f} {unit} ({low:.3f} to {high:.3f})", flush=True)
+    print(f"{what}  {median(figures):.3f} {unit} ({low:.3f} to {high:.3f})")
 
 
-def measured(steps: int, agent: Connection, beside: str) -> tuple[float, float]:
-    """Seconds that training takes, and the agent to send."""
-    if beside != "alone":
-        agent.send(beside == "behind")
-    began_s = time.monotonic()
-    train(steps)
-    training_s = time.monotonic() - began_s
-    return training_s, agent.recv() if beside != "alone" else 0.0
-
-
-def train(steps: int) -> None:
-    """In sessions of their own, as trainers are; they share the processor as one."""
-    cores = len(os.sched_getaffinity(0))
-    barrier = CONTEXT.Barrier(cores)
-
-    def rank() -> None:
-        data = bytes(STEP_BYTES)
-        for _ in range(steps):
-            hashlib.sha256(data).digest()
-            barrier.wait()
-
-    def ranks() -> None:
-        os.setsid()
-        others = [CONTEXT.Process(target=rank) for _ in range(cores - 1)]
-        for each in others:
-            each.start()
-        rank()
-        for each in others:
-            each.join()
-
-    trainer = CONTEXT.Process(target=ranks)
-    trainer.start()
-    trainer.join()
+def span(
+    steps: Synchronized[int], beside: Callable[[], contextlib.AbstractContextManager[Any]], seconds: float
+) -> tuple[float, float]:
+    """Steps a second, and MB a second that the agent sent meanwhile."""
+    with beside() as sent:
+        while sent.value == 0:
+            time.sleep(0.01)
+        time.sleep(SETTLE_S)
+        before, sent_before, began_s = steps.value, sent.value, time.monotonic()
+        time.sleep(seconds)
+        took_s = time.monotonic() - began_s
+        return (steps.value - before) / took_s, (sent.value - sent_before) / 1e6 / took_s
 
 
 @contextlib.contextmanager
-def uploader(folder: Path) -> Iterator[Connection]:
-    """Told whether to stand behind, it sends a checkpoint and answers how many seconds that took."""
-    ours, theirs = CONTEXT.Pipe()
+def training() -> Iterator[Synchronized[int]]:
+    steps: Synchronized[int] = CONTEXT.Value("q", 0)
+    with running(lambda: train(steps)):
+        yield steps
 
-    def serve() -> None:
-        os.setsid()
-        precedence, store = Precedence(), LocalStore(folder)
-        image = memoryview(os.urandom(1 << 20) * (IMAGE_BYTES >> 20))
-        while True:
-            stand(precedence, behind=theirs.recv())
-            began_s = time.monotonic()
-            upload(store, "image", image, {})
-            theirs.send(time.monotonic() - began_s)
-            stand(precedence, behind=False)
-            discard(store, "image")
 
-    agent = CONTEXT.Process(target=serve, daemon=True)
-    agent.start()
+def train(steps: Synchronized[int]) -> None:
+    """In this session, on each core, until it is killed."""
+    for _ in range(len(os.sched_getaffinity(0)) - 1):
+        if os.fork() == 0:
+            break
+    data = bytes(STEP_BYTES)
+    while True:
+        hashlib.sha256(data).digest()
+        with steps.get_lock():
+            steps.value += 1
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[Synchronized[int]]:
+    yield CONTEXT.Value("q", 1)
+
+
+@contextlib.contextmanager
+def uploading(folder: str, *, behind: bool) -> Iterator[Synchronized[int]]:
+    sent: Synchronized[int] = CONTEXT.Value("q", 0)
+    with running(lambda: send(Path(folder), sent, behind=behind)):
+        yield sent
+
+
+def send(folder: Path, sent: Synchronized[int], *, behind: bool) -> None:
+    """Until it is killed."""
+    if behind:
+        CpuPriority().stand_behind(True)
+    store, image, already = LocalStore(folder), memoryview(os.urandom(1 << 20) * (IMAGE_BYTES >> 20)), 0
+
+    def told(size_bytes: int) -> None:
+        sent.value = already + size_bytes
+
+    while True:
+        upload(store, "image", image, {}, sent=told)
+        discard(store, "image")
+        already += IMAGE_BYTES
+
+
+@contextlib.contextmanager
+def running(act: Callable[[], None]) -> Iterator[None]:
+    """In a process and a session of its own, which end with the block."""
+    process = CONTEXT.Process(target=lambda: (os.setsid(), act()), daemon=True)
+    process.start()
     try:
-        yield ours
+        yield
     finally:
-        agent.kill()
-        agent.join()
-
-
-def stand(precedence: Precedence, *, behind: bool) -> None:
-    """The kernel lets a change through ten times a second, so one that came too early is repeated."""
-    for _ in range(3):
-        precedence.stand_behind(behind)
-        time.sleep(0.11)
+        assert process.pid is not None
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
 
 
 if __name__ == "__main__":

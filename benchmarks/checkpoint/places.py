@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 from tests.support.object_stores import RunningServer, SeaweedFS, running
 
 Place = Callable[[], AbstractContextManager[str]]
@@ -50,7 +50,7 @@ def places(store: str, room_gb: int) -> Iterator[Place]:
     in_memory = _memory_has(room_gb)
     with running(Elsewhere() if in_memory else SeaweedFS(), MEMORY if in_memory else None) as server:
         os.environ.update(server.environment)
-        Precedence(Path(f"/proc/{server.process.pid}/autogroup")).stand_behind(True)
+        CpuPriority(Path(f"/proc/{server.process.pid}/autogroup")).stand_behind(True)
         yield partial(_bucket, server, numbers)
 
 

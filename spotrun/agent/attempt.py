@@ -15,7 +15,7 @@ from typing import NoReturn
 from spotrun.agent import decisions
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.conversation import Conversation
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.ending import Ending, Final
 from spotrun.agent.inbox import (
@@ -68,7 +68,7 @@ class AttemptLoop:
             node.spec.checkpoint,
             self._trainers.release,
             self._trainers.spend,
-            Precedence(),
+            CpuPriority(),
         )
         self._drain = Drain(node.clock)
         assignment = node.assignment

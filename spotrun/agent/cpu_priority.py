@@ -1,9 +1,13 @@
 """
-Who goes first on a full processor: training, or what its agent does beside it.
+Training goes first on a full processor, and its agent second, while a checkpoint is sent.
 
 Linux shares a processor between sessions first and between the threads of each afterwards, where that is switched on,
 as it is in most distributions (sched(7), "The autogroup feature"). A trainer has a session of its own: the niceness of
 the agent's threads means nothing to it, only that of the agent's session.
+
+Measured by benchmarks/cpu_priority.py on two full cores that others used too: while a checkpoint is sent, training runs
+at 0.98 of its speed alone instead of 0.86, which is 1.14 times as fast (middle half of 15 rounds: 1.03 to 1.34). The
+price: the agent sends 0 to 6 MB/s instead of 167 as long as the cores are full, until a notice brings it forward.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from pathlib import Path
 
 AUTOGROUP = Path("/proc/self/autogroup")
 NICENESS = 15
-"""A thirtieth of the weight of training. What the agent does besides sending needs next to nothing."""
+"""A thirtieth of the weight of training. Apart from sending, the agent needs next to nothing."""
 
 
-class Precedence:
-    """Of this process's session. Without the feature nothing happens, and the niceness of threads does the same."""
+class CpuPriority:
+    """Of this process's session. If the kernel lacks the feature, nothing happens: threads' niceness counts there."""
 
     def __init__(self, autogroup: Path = AUTOGROUP) -> None:
         self._autogroup = autogroup
@@ -26,8 +30,8 @@ class Precedence:
 
     def stand_behind(self, behind: bool) -> None:
         """
-        Training goes first, or no more. To be called again and again: who has no privileges may change it ten times a
-        second, and is told to try later.
+        Let training go first, or no longer. Call it again and again: without privileges a process may change this ten
+        times a second, and the kernel refuses other tries.
         """
         if self._usual is None:
             return
@@ -42,7 +46,7 @@ class Precedence:
 
 
 def _niceness(autogroup: Path) -> int | None:
-    """As the kernel tells it: `/autogroup-34514 nice 0`; None where it has no such thing."""
+    """As the kernel shows it: `/autogroup-34514 nice 0`; None if it has no such thing."""
     try:
         found = re.search(r"nice (-?\d+)", autogroup.read_text())
     except OSError:

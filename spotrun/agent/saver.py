@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
@@ -59,12 +59,12 @@ class Saver:
         rule: CheckpointSpec,
         released: Callable[[Snapshot], None],
         spent: Callable[[Snapshot], None],
-        precedence: Precedence,
+        cpu_priority: CpuPriority,
     ) -> None:
         self._worker = _Worker(store, recorder, clock, status, inbox, rule)
         self._released = released
         self._spent = spent
-        self._precedence = precedence
+        self._cpu_priority = cpu_priority
         self._waiting: Snapshot | None = None
         self._in_flight: Snapshot | None = None
         self._torn = False
@@ -95,7 +95,7 @@ class Saver:
         """Begin the next upload, if there is one and nothing is in flight."""
         self._begin_next(hold=hold)
         large = self._in_flight is not None and self._in_flight.taken.size_bytes >= LARGE_BYTES
-        self._precedence.stand_behind(large and not self._hurried)
+        self._cpu_priority.stand_behind(large and not self._hurried)
 
     def _begin_next(self, *, hold: bool) -> None:
         waiting = self._waiting
@@ -134,7 +134,7 @@ class Saver:
         """There is a deadline: from now on an upload may take all of the line and of the processor."""
         self._hurried = True
         self._control.hurry()
-        self._precedence.stand_behind(False)
+        self._cpu_priority.stand_behind(False)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """The snapshot in flight is settled. It is tried again only if nothing newer can follow it."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotrun.agent.arenas import Arena, Arenas, overlapping
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.saver import Saver
 from spotrun.agent.snapshots import Snapshot
 from spotrun.checkpoint.manifest import Extent, Part
@@ -185,7 +185,7 @@ class Saving:
             nothing,
             lambda snapshot: self.released.append(snapshot.sequence),
             lambda snapshot: self.spent.append(snapshot.sequence),
-            Precedence(folder / "no such feature"),
+            CpuPriority(folder / "no such feature"),
         )
         self.controls: list[UploadControl] = []
         self.saver._worker = self  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""agent/precedence.py: the agent's session stands behind the trainer's while it sends."""
+"""agent/cpu_priority.py: the agent's session stands behind the trainer's while it sends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.agent.cpu_priority import AUTOGROUP, NICENESS, Precedence
+from spotrun.agent.cpu_priority import AUTOGROUP, NICENESS, CpuPriority
 
 SCRIPT = """
 from pathlib import Path
-from spotrun.agent.cpu_priority import Precedence
+from spotrun.agent.cpu_priority import CpuPriority
 own = Path("/proc/self/autogroup")
-precedence = Precedence()
+cpu_priority = CpuPriority()
 before = own.read_text()
-precedence.stand_behind(True)
+cpu_priority.stand_behind(True)
 behind = own.read_text()
 while own.read_text() != before:  # without privileges not at once
-    precedence.stand_behind(False)
+    cpu_priority.stand_behind(False)
 print(behind.split()[-1], own.read_text().split()[-1])
 """
 
@@ -37,14 +37,14 @@ def test_a_session_steps_back_and_comes_forward_again() -> None:
 def test_what_the_kernel_refuses_is_asked_again(tmp_path: Path) -> None:
     autogroup = tmp_path / "autogroup"
     autogroup.write_text("/autogroup-7 nice 0\n")
-    precedence = Precedence(autogroup)
+    cpu_priority = CpuPriority(autogroup)
     autogroup.rename(tmp_path / "away")
     autogroup.mkdir()  # nothing can be written there
-    precedence.stand_behind(True)
+    cpu_priority.stand_behind(True)
     autogroup.rmdir()
-    precedence.stand_behind(True)
+    cpu_priority.stand_behind(True)
     assert autogroup.read_text() == str(NICENESS)
-    precedence.stand_behind(False)
+    cpu_priority.stand_behind(False)
     assert autogroup.read_text() == "0"
 
 
@@ -52,13 +52,13 @@ def test_who_is_behind_already_stays_there(tmp_path: Path) -> None:
     autogroup = tmp_path / "autogroup"
     autogroup.write_text("/autogroup-7 nice 15\n")
     before = os.stat(autogroup).st_mtime_ns
-    precedence = Precedence(autogroup)
-    precedence.stand_behind(True)
-    precedence.stand_behind(False)
+    cpu_priority = CpuPriority(autogroup)
+    cpu_priority.stand_behind(True)
+    cpu_priority.stand_behind(False)
     assert os.stat(autogroup).st_mtime_ns == before
 
 
 def test_without_the_feature_nothing_happens(tmp_path: Path) -> None:
-    precedence = Precedence(tmp_path / "absent")
-    precedence.stand_behind(True)
+    cpu_priority = CpuPriority(tmp_path / "absent")
+    cpu_priority.stand_behind(True)
     assert not (tmp_path / "absent").exists()
