@@ -25,14 +25,7 @@ from spotrun.run.state import RunState
 
 @dataclass(frozen=True)
 class Account(Bill):
-    """
-    One stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None).
-
-    `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
-    with one start (the run's first boot, setup and restore, where it falls); what it would have stood still for its
-    checkpoints is left out. `paid` is the billed time of all instances: two that overlap count twice, and what the
-    cloud forgives counts nothing.
-    """
+    """A stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None)."""
 
     epoch: int | None
     times: Mapping[Kind, timedelta]
@@ -111,7 +104,9 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     times = [spent(window) for window in _windows(spans, cuts)]
     names = [*(epoch for epoch, _ in completions), None]
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
-    *epochs, unfinished = [_account(part, name, time) for part, name, time in zip(parts, names, times, strict=True)]
+    *epochs, unfinished = [
+        Account(**vars(part), epoch=epoch, times=time) for part, epoch, time in zip(parts, names, times, strict=True)
+    ]
     return RunSummary(
         run=f"{created.name}-{created.uid}",
         name=created.name,
@@ -120,7 +115,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         ended_at=None if state.terminal is None else state.terminal.at,
         epochs=tuple(epochs),
         unfinished=unfinished,
-        total=_account(bills[-1], None, spent(spans)),
+        total=Account(**vars(bills[-1]), epoch=None, times=spent(spans)),
         interruptions=interruptions(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         simulated=created.simulated,
@@ -140,10 +135,6 @@ def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> lis
     """What had accrued by each of these moments."""
     totals = Totals(state, timeline(state, now), _horizon(state, now))
     return [totals.until(moment) for moment in moments]
-
-
-def _account(bill: Bill, epoch: int | None, times: Mapping[Kind, timedelta]) -> Account:
-    return Account(**vars(bill), epoch=epoch, times=times)
 
 
 def assumptions(state: RunState) -> str:

@@ -30,7 +30,14 @@ _CHANGEOVER = (Kind.BOOT, Kind.SETUP, Kind.RESTORE)
 
 @dataclass(frozen=True)
 class Bill:
-    """What has accrued by some moment, or between two. `paid` is the billed time of all instances, overlap twice."""
+    """
+    What has accrued by some moment, or between two.
+
+    `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
+    with one start (the run's first boot, setup and restore, where it falls); what it would have stood still for its
+    checkpoints is left out. `paid` is the billed time of all instances: two that overlap count twice, and what the
+    cloud forgives counts nothing.
+    """
 
     spot_usd: Decimal
     on_demand_usd: Decimal
@@ -44,7 +51,12 @@ class Bill:
 
     @property
     def cost_usd(self) -> Decimal:
-        return self.spot_usd + self.on_demand_usd + self.storage_usd + self.requests_usd + self.egress_usd
+        return self.spot_usd + self.on_demand_usd + self.kept_usd
+
+    @property
+    def kept_usd(self) -> Decimal:
+        """What it cost to keep and move checkpoints."""
+        return self.storage_usd + self.requests_usd + self.egress_usd
 
     def __sub__(self, other: Bill) -> Bill:
         return Bill(**{name: amount - getattr(other, name) for name, amount in vars(self).items()})

@@ -21,7 +21,7 @@ from spotrun.report.describe import describe, span, timestamp
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import hourly_prices, sparkline
 from spotrun.report.tables import plain
-from spotrun.report.view import Lines, Screen, View
+from spotrun.report.view import Screen, View
 from spotrun.run.events import CheckpointRetired, Entry
 from spotrun.run.state import Launch, RunState
 from spotrun.runner import Tick
@@ -46,7 +46,7 @@ class _Watching:
         self._run_id = run_id
 
 
-class PlainView(_Watching, Lines[Tick]):
+class PlainView(_Watching, View[Tick]):
     """A line for each event, and now and then one for the progress."""
 
     _printed = 0
@@ -62,15 +62,12 @@ class PlainView(_Watching, Lines[Tick]):
             print(self._progress(tick), flush=True)
 
     def _progress(self, tick: Tick) -> str:
-        summary = summarise(tick.state, self._clock.now())
+        now = self._clock.now()
+        summary = summarise(tick.state, now)
+        budget = _budget(tick, summary, now)
         parts = [status_word(tick.state), _where(tick.state), _position(tick.status), _so_far(summary)]
-        if (budget := _budget(tick, summary, self._clock.now())) is not None:
-            parts.append(f"budget {budget}")
-        if tick.waiting_for:
-            parts.append(plain(tick.waiting_for))
-        if tick.remark:
-            parts.append(plain(tick.remark))
-        return f"{timestamp(self._clock.now())}  ..  " + " | ".join(part for part in parts if part)
+        parts += [budget and f"budget {budget}", plain(tick.waiting_for or ""), plain(tick.remark or "")]
+        return f"{timestamp(now)}  ..  " + " | ".join(part for part in parts if part)
 
 
 class LiveView(_Watching, Screen[Tick]):
@@ -101,21 +98,22 @@ class LiveView(_Watching, Screen[Tick]):
         return row
 
     def _facts(self, tick: Tick, summary: RunSummary) -> Table:
-        facts = Table.grid(padding=(0, 2))
-        facts.add_row(Text("where", "dim"), Text(_where(tick.state) or "no instance"))
-        facts.add_row(Text("so far", "dim"), Text(_so_far(summary)))
-        if prices := sparkline(hourly_prices(tick.state, self._clock.now())):
-            facts.add_row(Text("price", "dim"), Text(prices))
-        if (budget := _budget(tick, summary, self._clock.now())) is not None:
-            facts.add_row(Text("budget", "dim"), Text(budget))
-        facts.add_row(Text("durable", "dim"), Text(self._durable(tick.state)))
-        if coming := next_decision(tick.state, self._spec, self._clock.now()):
-            facts.add_row(Text("next", "dim"), Text(plain(coming)))
-        if tick.waiting_for:
-            facts.add_row(Text("waiting", "dim"), Text(plain(tick.waiting_for)))
-        if tick.remark:
-            facts.add_row(Text("beside", "dim"), Text(plain(tick.remark)))
-        return facts
+        now = self._clock.now()
+        facts = {
+            "where": _where(tick.state) or "no instance",
+            "so far": _so_far(summary),
+            "price": sparkline(hourly_prices(tick.state, now)),
+            "budget": _budget(tick, summary, now),
+            "durable": self._durable(tick.state),
+            "next": plain(next_decision(tick.state, self._spec, now)),
+            "waiting": plain(tick.waiting_for or ""),
+            "beside": plain(tick.remark or ""),
+        }
+        table = Table.grid(padding=(0, 2))
+        for name, text in facts.items():
+            if text:
+                table.add_row(Text(name, "dim"), Text(text))
+        return table
 
     def _durable(self, state: RunState) -> str:
         commit = state.latest_commit()
@@ -165,10 +163,10 @@ def _place(launch: Launch) -> str:
     return f"{offering} at ${launch.newest_price_usd_per_hour}/h" + (" simulated" if offering.simulated else "")
 
 
-def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str | None:
+def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:
     epochs = None if tick.status is None else tick.status.epochs or None
     found = budget_forecast(tick.state, summary, now, epochs)
-    return None if found is None else budget_line(found)
+    return "" if found is None else budget_line(found)
 
 
 def _so_far(summary: RunSummary) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import dollars, plain
-from spotrun.report.view import Lines, Screen, View
+from spotrun.report.view import Screen, View
 
 Rows = Sequence[dict[str, Any]]
 """As `spotrun status --json` prints them."""
@@ -67,7 +67,7 @@ class _Table(Screen[Rows]):
         return Group(table(update), *(Text(line) for line in [*prices(update), *notes(update)]))
 
 
-class _Changes(Lines[Rows]):
+class _Changes(View[Rows]):
     """A line for each run that changed."""
 
     def __init__(self) -> None:

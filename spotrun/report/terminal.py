@@ -72,7 +72,7 @@ def _cost_cells(account: Account) -> list[str]:
         dollars(account.cost_usd),
         dollars(account.spot_usd),
         dollars(account.on_demand_usd),
-        dollars(account.storage_usd + account.requests_usd + account.egress_usd),
+        dollars(account.kept_usd),
         dollars(account.counterfactual_usd),
         percent(account.savings),
         count(account.interruptions),

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from spotrun.exactness.comparison import Difference, DifferenceKind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
-from spotrun.report.view import Lines, Screen, View
+from spotrun.report.view import Screen, View
 from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
@@ -26,7 +26,7 @@ def view() -> View[RehearsalProgress]:
     return LiveView() if sys.stderr.isatty() else PlainView()
 
 
-class PlainView(Lines[RehearsalProgress]):
+class PlainView(View[RehearsalProgress]):
     """A line when a training begins, at each kill, and now and then between."""
 
     def __init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from rich.console import Console, RenderableType
@@ -19,13 +18,7 @@ class View(AbstractContextManager["View[Update]"], Generic[Update]):
     @abstractmethod
     def show(self, update: Update) -> None: ...
 
-
-class Lines(View[Update]):
-    """For output to a file or a pipe."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return
 
 
@@ -39,9 +32,7 @@ class Screen(View[Update]):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, update: Update) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from spotrun.account.summary import RunSummary
-from spotrun.account.timeline import DOWNTIME
+from spotrun.account.timeline import DOWNTIME, Kind
 from spotrun.report.compare import Compared, assumptions, comparison, trend
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
+from spotrun.report.html.markup import Markup, bar, bars, element, join, label, legend, picture, section
 from spotrun.report.html.tables import figure, head, optional_figure, table
 from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
@@ -52,17 +52,11 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []
     for number, run in enumerate(runs):
-        total = run.summary.total
-        kept = total.storage_usd + total.requests_usd + total.egress_usd
-        y, x = number * ROW, float(LEFT)
-        parts = [_name(run, y)]
-        for amount, class_ in ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (kept, "storage")):
-            width = float(amount / most) * WIDTH
-            parts.append(bar(x, y + 3, width, 11, class_))
-            x += width
-        parts.append(bar(LEFT, y + 16, float(total.counterfactual_usd / most) * WIDTH, 7, "wait"))
-        parts.append(label(LEFT + WIDTH + 10, y + 17, dollars(total.cost_usd)))
-        rows.append(join(*parts))
+        total, y = run.summary.total, number * ROW
+        paid = ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (total.kept_usd, "storage"))
+        drawn = bars(LEFT, y + 3, 11, ((float(amount / most) * WIDTH, class_) for amount, class_ in paid))
+        compared = bar(LEFT, y + 16, float(total.counterfactual_usd / most) * WIDTH, 7, "wait")
+        rows.append(join(_name(run, y), drawn, compared, label(LEFT + WIDTH + 10, y + 17, dollars(total.cost_usd))))
     said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {dollars(run.summary.total.cost_usd)}" for run in runs)
     keys = [
         ("spot", "spot"),
@@ -78,17 +72,12 @@ def _times(runs: Sequence[Compared]) -> Markup:
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
     for number, run in enumerate(runs):
-        total = run.summary.total
-        y, x = number * ROW, float(LEFT)
-        parts = [_name(run, y)]
-        for seconds, class_ in [
-            (total.productive.total_seconds(), "productive"),
-            *((total.times[kind].total_seconds(), str(kind)) for kind in DOWNTIME),
-        ]:
-            parts.append(bar(x, y + 3, seconds / most * WIDTH, 20, class_))
-            x += seconds / most * WIDTH
-        parts.append(label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall)))
-        rows.append(join(*parts))
+        total, y = run.summary.total, number * ROW
+        widths = (
+            (total.times[kind].total_seconds() / most * WIDTH, str(kind)) for kind in (Kind.PRODUCTIVE, *DOWNTIME)
+        )
+        drawn = bars(LEFT, y + 3, 20, widths)
+        rows.append(join(_name(run, y), drawn, label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall))))
     said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {short_duration(run.summary.total.wall)}" for run in runs)
     keys = [("productive", "training"), *((str(kind), str(kind)) for kind in DOWNTIME)]
     return join(picture(f"Wall time: {said}", len(runs) * ROW, *rows), legend(keys))

@@ -40,9 +40,8 @@ def _name(epoch: Account, x: float) -> Markup:
 
 
 def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:
-    kept = epoch.storage_usd + epoch.requests_usd + epoch.egress_usd
     parts, top = [], float(HEIGHT + 10)
-    for amount, class_ in ((epoch.spot_usd, "spot"), (epoch.on_demand_usd, "on_demand"), (kept, "storage")):
+    for amount, class_ in ((epoch.spot_usd, "spot"), (epoch.on_demand_usd, "on_demand"), (epoch.kept_usd, "storage")):
         height = round(float(amount / most) * (HEIGHT - 10), 2)
         top -= height
         if height:

@@ -7,7 +7,7 @@ from math import isfinite
 
 from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import Markup, bar, element, join, label, legend, picture, section
+from spotrun.report.html.markup import Markup, bar, bars, element, join, label, legend, picture, section
 from spotrun.report.html.tables import head, row, table
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
@@ -67,12 +67,9 @@ def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
     for number, each in enumerate(forecasts):
-        parts, x = [label(0, number * ROW + 17, _named(each))], float(LEFT)
-        for (class_, _, _), seconds in zip(CAUSES, _seconds(each), strict=True):
-            width = WIDTH * seconds / whole
-            parts.append(bar(x, number * ROW + 3, width, ROW - 8, class_))
-            x += width
-        rows.append(join(*parts))
+        widths = [(WIDTH * lost / whole, class_) for (class_, _, _), lost in zip(CAUSES, _seconds(each), strict=True)]
+        drawn = bars(LEFT, number * ROW + 3, ROW - 8, widths)
+        rows.append(join(label(0, number * ROW + 17, _named(each)), drawn))
     y = len(forecasts) * ROW + 17
     axis = join(label(LEFT, y, "0"), label(LEFT + WIDTH, y, lasting(whole), "end"))
     said = "; ".join(f"{_named(each)}: {lasting(sum(_seconds(each)))}" for each in forecasts)

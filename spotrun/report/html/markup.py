@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
@@ -57,6 +58,15 @@ def picture(label: str, height: float, *content: Content) -> Markup:
 
 def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
     return element("rect", x=f"{x:.1f}", y=f"{y:g}", width=f"{max(width, 0):.1f}", height=f"{height:g}", class_=class_)
+
+
+def bars(x: float, y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
+    """Bars side by side, each with its width and its class."""
+    drawn = []
+    for width, class_ in parts:
+        drawn.append(bar(x, y, width, height, class_))
+        x += width
+    return join(*drawn)
 
 
 def label(x: float, y: float, text: str, anchor: str = "start") -> Markup:
