@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
-from spotrun.cli.runs import OPENERS, absent, opened, try_open
+from spotrun.cli.runs import absent, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
 from spotrun.errors import SpecInvalid, StoreError
 from spotrun.folder.market_record import MarketRecord
-from spotrun.market.observations import Sighting
 from spotrun.market.quotes import Quotes
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
-from spotrun.run.events import RunCreated
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+
+Answer = TypeVar("Answer")
 
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
@@ -38,10 +39,11 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     `store` has the runs, if that is not checkpoint.uri. If it cannot be read yet, less is known; the launch reports it.
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
-    unborn = newborn(spec, clock, _region(folder))
+    unborn = newborn(spec, clock, _asked(folder, region_of) or "")
     offerings = suitable(cloud_of(spec).driver(spec, clock).offerings(), spec)  # its own market, which begins with it
-    sightings = _told(folder, unborn.created, offerings)
-    return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings)
+    created = unborn.created
+    sightings = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
+    return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings or ())
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
@@ -71,35 +73,21 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"report": report})
 
 
-def _region(folder: str) -> str:
-    if absent(folder):
-        return ""
-    try:
-        return region_of(open_store(folder))
-    except StoreError:
-        return ""
-
-
-def _told(folder: str, created: RunCreated, offerings: list[Offering]) -> tuple[Sighting, ...]:
-    if absent(folder):
-        return ()
-    try:
-        return MarketRecord(open_store(folder)).read(created, offerings, created.clock_epoch)
-    except StoreError:
-        return ()
-
-
 def earlier_run(spec: RunSpec) -> RunState | None:
     """The newest run of that name that can be read, if there is one in its store."""
-    folder = spec.checkpoint.uri
+
+    def newest(store: Store) -> RunState | None:
+        runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
+        return max(runs, key=lambda run: run.created.clock_epoch).ledger.refresh() if runs else None
+
+    return _asked(spec.checkpoint.uri, newest)
+
+
+def _asked(folder: str, question: Callable[[Store], Answer]) -> Answer | None:
+    """The answer of a store; None if it cannot be read, because only the launch needs it."""
     if absent(folder):
         return None
     try:
-        store = open_store(folder)
-        names = [name for name in store.folders() if name.rpartition("-")[0] == spec.name]
-        with ThreadPoolExecutor(OPENERS) as pool:
-            found = list(pool.map(lambda name: try_open(name, f"{store.uri}/{name}"), names))
-        runs = sorted(opened(found), key=lambda run: run.created.clock_epoch)
-        return runs[-1].ledger.refresh() if runs else None
+        return question(open_store(folder))
     except StoreError:
-        return None  # the launch will find out whether it can hold a run
+        return None

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+from spotrun.errors import BillUnexplained, SpecInvalid
 
 
 def bill(
@@ -34,7 +35,6 @@ def bill(
     from spotrun.bill.reconcile import line_filter, reconcile
     from spotrun.bill.rows import files_of
     from spotrun.cli.runs import open_run
-    from spotrun.errors import BillUnexplained, SpecInvalid
     from spotrun.report import bill as shown
 
     readers = [

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunArgument, StoreOption, read_flag
+from spotrun.errors import CloudError
 
 
 def chaos(
@@ -23,16 +24,12 @@ def chaos(
     Works on the local cloud only.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.errors import CloudError, SpecInvalid
-    from spotrun.units import Unreadable, parse_duration
+    from spotrun.units import parse_duration
 
     opened = open_run(run, store)
     current = opened.ledger.refresh().current
     if current is None:
         raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.id}`")
-    try:
-        warning = None if no_notice else parse_duration(notice)
-    except Unreadable as problem:
-        raise SpecInvalid(f"--notice: {problem}", hint="--notice 120s") from problem
+    warning = None if no_notice else read_flag("--notice", parse_duration, notice, "--notice 120s")
     opened.cloud.interrupt(current.instance_id, warning)
     print(f"{current.instance_id} will be interrupted " + ("now" if warning is None else f"with a notice of {notice}"))

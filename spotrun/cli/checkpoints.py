@@ -9,6 +9,7 @@ import typer
 
 from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, SpecArgument, StoreOption, print_json
 from spotrun.cli.plain_help import Verbs, add_verbs
+from spotrun.errors import CheckpointDamaged, ObjectMissing, RunNotFound, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -45,7 +46,6 @@ def verify(run: RunArgument, store: StoreOption = None) -> None:
     """Read every usable checkpoint back and compare its checksums."""
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.cli.runs import open_run
-    from spotrun.errors import CheckpointDamaged, ObjectMissing
     from spotrun.report.tables import plain
 
     opened = open_run(run, store)
@@ -81,7 +81,6 @@ def export_checkpoint(
     from spotrun.checkpoint.restore import fetch
     from spotrun.checkpoint.snapshot import map_image
     from spotrun.cli.runs import open_run
-    from spotrun.errors import SpecInvalid
     from spotrun.lightning.checkpoint_file import export
 
     if out.exists() and not force:
@@ -97,8 +96,6 @@ def export_checkpoint(
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
     """The newest checkpoint of a step. A step may name one that is suspect or cut off."""
-    from spotrun.errors import RunNotFound
-
     held = [commit for commit in state.commits if commit.retired_at is None]
     chosen = state.restore_candidates() if step is None else [c for c in reversed(held) if c.event.step == step]
     if chosen:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json, write_text
+from spotrun.errors import SpecInvalid
 
 
 def compare(
@@ -27,7 +28,6 @@ def compare(
     """Show the bills of several runs side by side."""
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import last_runs, open_run
-    from spotrun.errors import SpecInvalid
     from spotrun.report import compare as comparison
     from spotrun.report.html.comparison import comparison_page
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, LaunchStoreOption, print_json
+from spotrun.errors import LedgerDamaged, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.clouds.cloud import Cloud, Wish
@@ -67,7 +68,6 @@ def _findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fi
     from spotrun.cli.runs import default_store
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_named
-    from spotrun.errors import SpecInvalid
     from spotrun.spec.clouds import known_clouds
     from spotrun.spec.file import load_spec
 
@@ -122,7 +122,6 @@ def _store(address: str, region: str | None) -> Iterator[Finding]:
 def _ledgers(address: str) -> Iterator[Finding]:
     from spotrun.cli.runs import look_in
     from spotrun.doctor.finding import failed, ok
-    from spotrun.errors import LedgerDamaged
 
     runs, unreadable = look_in(address)
     for each in unreadable:

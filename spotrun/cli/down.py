@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
+from spotrun.errors import CloudUnavailable, StoreError
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -16,13 +19,9 @@ LOOK_AGAIN_S = 0.5
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """End a run and its instances now, without a last checkpoint."""
-    import contextlib
-    import time
-
     from spotrun.cli import attend
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run
-    from spotrun.errors import CloudUnavailable, StoreError
 
     opened = open_run(run, store)
     attend.confirm(yes, f"End {opened.id} and its instances now?")

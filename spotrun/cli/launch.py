@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spotrun.cli.options import DetachOption, LaunchStoreOption, SpecArgument, YesOption
+from spotrun.errors import SpecInvalid
 
 
 def launch(
@@ -48,15 +50,12 @@ def launch(
     store: LaunchStoreOption = None,
 ) -> None:
     """Train JOB.yaml to its end, on spot capacity where possible."""
-    import os
-
     from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
     from spotrun.cli.before_launch import with_baseline_price
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.creation import create_run
-    from spotrun.errors import SpecInvalid
     from spotrun.notify.sinks import require_sinks
     from spotrun.secrets.values import require_variables
     from spotrun.spec.file import load_spec
@@ -104,8 +103,6 @@ def launch(
 
 
 def _variables(assignments: list[str]) -> dict[str, object]:
-    from spotrun.errors import SpecInvalid
-
     for assignment in assignments:
         if "=" not in assignment:
             raise SpecInvalid(f"--env {assignment!r} has no value", hint="--env NAME=VALUE")

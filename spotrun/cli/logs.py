@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.errors import RunNotFound
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -24,10 +28,7 @@ def logs(
     ] = None,
 ) -> None:
     """Show what the training printed, attempt by attempt."""
-    import time
-
     from spotrun.cli.runs import open_run
-    from spotrun.errors import RunNotFound
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()
@@ -59,8 +60,6 @@ def _print_consoles(run: OpenRun) -> None:
 
 
 def _print_failed_starts(run: OpenRun) -> None:
-    from functools import partial
-
     from spotrun.report.describe import printable
     from spotrun.store.retrying import persist
 
@@ -70,9 +69,6 @@ def _print_failed_starts(run: OpenRun) -> None:
 
 
 def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
-    import sys
-    from functools import partial
-
     from spotrun.report.describe import printable
     from spotrun.store.retrying import persist
 

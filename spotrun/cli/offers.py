@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json
+from spotrun.cli.options import JsonOption, print_json, read_flag
+from spotrun.errors import SpecInvalid
 
 
 def offers(
@@ -47,10 +48,12 @@ def offers(
     """Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_named
-    from spotrun.errors import SpecInvalid
     from spotrun.report import quotes as shown
+    from spotrun.spec.values import read_accelerators
 
-    wanted = None if accelerators is None else _canonical(accelerators)
+    wanted = None
+    if accelerators is not None:
+        wanted = str(read_flag("--accelerators", read_accelerators, accelerators, "write it like A10G:1"))
     wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
     found = cloud_named(cloud).offers(wish)
     if not found.quotes:
@@ -59,14 +62,3 @@ def offers(
         print_json(shown.as_json(found, sort))
     else:
         shown.show(found, sort)
-
-
-def _canonical(accelerators: str) -> str:
-    from spotrun.errors import SpecInvalid
-    from spotrun.spec.values import read_accelerators
-    from spotrun.units import Unreadable
-
-    try:
-        return str(read_accelerators(accelerators))
-    except Unreadable as error:
-        raise SpecInvalid(f"--accelerators: {error.args[0]}", hint="write it like A10G:1") from error

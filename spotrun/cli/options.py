@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from spotrun.errors import SpecInvalid, SpotrunError
 
 RunArgument = Annotated[
     str,
@@ -35,7 +37,41 @@ LaunchStoreOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]
+PublishedAsOption = Annotated[
+    str,
+    typer.Option(
+        "--published-as",
+        metavar="[skypilot|adrs]",
+        help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
+    ),
+]
 SpecArgument = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+
+
+Value = TypeVar("Value")
+
+
+def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str | None = None) -> Value:
+    """
+    Raises:
+        SpecInvalid: `read` cannot read the flag's value. The hint is its suggestion, unless another one is given.
+    """
+    from spotrun.units import Unreadable
+
+    try:
+        return read(text)
+    except Unreadable as error:
+        raise SpecInvalid(f"{flag}: {error.message}", hint=hint or error.suggestion) from error
+
+
+def known_word(flag: str, word: str, words: Collection[str]) -> str:
+    """
+    Raises:
+        SpecInvalid: the flag's value is none of `words`.
+    """
+    if word not in words:
+        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
+    return word
 
 
 def print_json(value: object) -> None:
@@ -60,8 +96,6 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         SpotrunError: the file cannot be written.
     """
-    from spotrun.errors import SpotrunError
-
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

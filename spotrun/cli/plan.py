@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar, write_text
+from spotrun.cli.options import (
+    JsonOption,
+    PublishedAsOption,
+    SpecArgument,
+    StoreOption,
+    known_word,
+    print_json,
+    progress_bar,
+    write_text,
+)
+from spotrun.errors import SpecInvalid, StoreError
 
 if TYPE_CHECKING:
     from spotrun.market.world import World
@@ -37,14 +47,7 @@ def plan(
         Path | None,
         typer.Option("--traces", metavar="PATH", help="Use a recorded market, in a format of `spotrun simulate`."),
     ] = None,
-    published_as: Annotated[
-        str,
-        typer.Option(
-            "--published-as",
-            metavar="[skypilot|adrs]",
-            help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
-        ),
-    ] = "skypilot",
+    published_as: PublishedAsOption = "skypilot",
     price_history: Annotated[
         bool, typer.Option("--price-history", help="Let prices move as they did lately: over 90 days on AWS.")
     ] = False,
@@ -117,7 +120,6 @@ def planned(
     from spotrun.cli.before_launch import first_look
     from spotrun.clock import system_clock
     from spotrun.creation import deadline_at
-    from spotrun.errors import SpecInvalid
     from spotrun.policy.deadline import unreachable
     from spotrun.policy.explain import considered
     from spotrun.simulation.plan import plan as forecast_of
@@ -162,15 +164,12 @@ def _measured(spec: RunSpec, store: str | None) -> Measured:
     Raises:
         StoreError: the store cannot be read, and the specification does not say how long the work is.
     """
-    from spotrun import address
-    from spotrun.cli.runs import runs_in
-    from spotrun.errors import StoreError
+    from spotrun.cli.runs import absent, runs_in
     from spotrun.simulation.measured import Measured, measured
 
     folder = store or spec.checkpoint.uri
-    place = address.parse(folder)
-    if isinstance(place, str) and not Path(place).expanduser().is_dir():
-        return Measured()  # to open a folder would make it
+    if absent(folder):
+        return Measured()
     try:
         runs = [run for run in runs_in(folder) if run.created.name == spec.name]
         newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
@@ -187,14 +186,12 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
         SpecInvalid: two markets are asked for, or one that nobody knows.
     """
     from spotrun.clouds.local.config import market_config
-    from spotrun.errors import SpecInvalid
     from spotrun.simulation.lifetimes import Generated, Local, Recorded
     from spotrun.simulation.traces import AVAILABLE, read_any
 
     if traces is not None and price_history:
         raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
-    if published_as not in AVAILABLE:
-        raise SpecInvalid(f"--published-as {published_as!r} is not known", hint=f"one of {', '.join(AVAILABLE)}")
+    known_word("--published-as", published_as, AVAILABLE)
     if traces is not None:
         return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
     if price_history:
@@ -204,7 +201,6 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
 
 def _price_history(spec: RunSpec, world: World) -> Source:
     from spotrun.cli.before_launch import quotes_of
-    from spotrun.errors import SpecInvalid
     from spotrun.offering import CapacityType
     from spotrun.policy.facts import name_of
     from spotrun.simulation.price_replay import Replayed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import StoreOption, YesOption
+from spotrun.errors import AccessDenied, CloudError, LedgerDamaged, SpecInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,8 +39,6 @@ def reap(
 
     On AWS this also removes the roles of ended runs.
     """
-    from functools import cache
-
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.runs import runs_in
     from spotrun.clouds.registry import cloud_named
@@ -73,8 +73,6 @@ def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -
 
 
 def _disarm(guards: Guards, instance: Instance) -> None:
-    from spotrun.errors import CloudError
-
     try:
         guards.disarm(instance.token, instance.offering.region)
     except CloudError as error:
@@ -86,8 +84,6 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
     Whether the instance's run still needs it. A run that cannot be found or read keeps its instances, because unknown
     does not mean dead.
     """
-    from spotrun.errors import LedgerDamaged
-
     if run is None:
         return True
     try:
@@ -115,8 +111,6 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
 
 def _is_removed(identities: Identities, run: OpenRun) -> bool:
     """Remove a run's role. A failure is printed, so that the others are still removed."""
-    from spotrun.errors import CloudError
-
     try:
         identities.remove(run.created.uid)
     except CloudError as error:
@@ -127,8 +121,6 @@ def _is_removed(identities: Identities, run: OpenRun) -> bool:
 
 def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
     """The runs of this store that have a role. An account with one role for all runs may not allow the question."""
-    from spotrun.errors import AccessDenied
-
     try:
         uids = identities.runs()
     except AccessDenied as error:
@@ -143,8 +135,6 @@ def _is_over(run: OpenRun) -> bool:
 
     A run that is not in this store, or cannot be read, keeps its role. So does one that is being created.
     """
-    from spotrun.errors import LedgerDamaged, SpecInvalid
-
     try:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, write_text
+from spotrun.errors import SpecInvalid
 
 
 def report(
@@ -30,7 +31,6 @@ def report(
     """Show what each completed epoch cost, in dollars and in downtime."""
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import open_run
-    from spotrun.errors import SpecInvalid
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
 

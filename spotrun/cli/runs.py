@@ -158,17 +158,17 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreError: the store, or a folder in it, cannot be read, so that a run may be missed.
     """
     store = open_store(folder)
+    return open_each(store, [name for name in persist(store.folders) if name != MARKET])
+
+
+def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
+    """The runs in these folders of a store, and those whose first entry cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
-        names = [name for name in persist(store.folders) if name != MARKET]
-        found = list(pool.map(lambda name: try_open(name, f"{store.uri}/{name}"), names))
-    return opened(found), [run for run in found if isinstance(run, Unreadable)]
+        found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
+    return [run for run in found if isinstance(run, OpenRun)], [run for run in found if isinstance(run, Unreadable)]
 
 
-def opened(found: Iterable[OpenRun | Unreadable | None]) -> list[OpenRun]:
-    return [run for run in found if isinstance(run, OpenRun)]
-
-
-def try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
+def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
     try:
         return OpenRun(uri, writer("cli"))
     except RunNotFound:

@@ -7,21 +7,14 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json, progress_bar
+from spotrun.cli.options import JsonOption, PublishedAsOption, known_word, print_json, progress_bar, read_flag
 
 STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
 
 
 def simulate(
     traces: Annotated[Path, typer.Option("--traces", metavar="PATH", help="Recorded markets: a folder, or one file.")],
-    published_as: Annotated[
-        str,
-        typer.Option(
-            "--published-as",
-            metavar="[skypilot|adrs]",
-            help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
-        ),
-    ] = "skypilot",
+    published_as: PublishedAsOption = "skypilot",
     strategy: Annotated[
         list[str] | None,
         typer.Option(
@@ -73,7 +66,7 @@ def simulate(
         changeovers_s=seconds_of("--changeover", changeover),
         on_demand_usd_per_hour=on_demand,
         price_ratio=price_ratio,
-        published_as=known_word("--published-as", published_as, list(AVAILABLE)),
+        published_as=known_word("--published-as", published_as, AVAILABLE),
         nodes=nodes,
         starts=starts,
         every=every,
@@ -95,20 +88,7 @@ def _strategies() -> list[str]:
     return [*COMPARED, OPTIMUM]
 
 
-def known_word(flag: str, word: str, words: list[str]) -> str:
-    from spotrun.errors import SpecInvalid
-
-    if word not in words:
-        raise SpecInvalid(f"{flag} {word!r} is not known", hint=f"one of {', '.join(words)}")
-    return word
-
-
 def seconds_of(flag: str, durations: list[str]) -> tuple[float, ...]:
-    from spotrun.errors import SpecInvalid
     from spotrun.spec.values import read_positive_duration
-    from spotrun.units import Unreadable
 
-    try:
-        return tuple(read_positive_duration(text).total_seconds() for text in durations)
-    except Unreadable as error:
-        raise SpecInvalid(f"{flag}: {error.message}", hint=error.suggestion) from error
+    return tuple(read_flag(flag, read_positive_duration, text).total_seconds() for text in durations)

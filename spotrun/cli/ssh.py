@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.errors import CloudError
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -44,8 +48,6 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     Raises:
         CloudError: no instance of the run lives, or `instance_id` does not.
     """
-    from spotrun.errors import CloudError
-
     living = sorted(
         (each for each in run.driver.instances(run.created.uid) if each.alive), key=lambda each: each.launch
     )
@@ -72,12 +74,6 @@ def become(shell: Shell) -> None:
     Raises:
         CloudError: a program that the shell needs is not installed here.
     """
-    import os
-    import shutil
-    import sys
-
-    from spotrun.errors import CloudError
-
     for program, advice in shell.needs.items():
         if shutil.which(program) is None:
             raise CloudError(f"a session needs {program}, which is not installed here", hint=advice)

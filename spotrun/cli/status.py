@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json
+from spotrun.errors import LedgerDamaged, SpecInvalid
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
@@ -29,7 +30,6 @@ def status(
     """List all runs, newest first."""
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.runs import look_in
-    from spotrun.errors import SpecInvalid
 
     if watch and as_json:
         raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
@@ -61,8 +61,6 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
     """Raise for damaged runs, so that the exit code shows them too."""
-    from spotrun.errors import LedgerDamaged
-
     damaged = [row for row in rows if row["state"] == "damaged"]
     if damaged:
         names = ", ".join(row["run"] for row in damaged)
@@ -72,7 +70,6 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
 def _row(run: OpenRun) -> dict[str, Any]:
     from spotrun.account.outcome import status_word
     from spotrun.account.summary import summarise
-    from spotrun.errors import LedgerDamaged
     from spotrun.report.budget import budget_forecast
     from spotrun.report.sparkline import hourly_prices
     from spotrun.report.tables import plain
@@ -127,7 +124,6 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 def _next(run: OpenRun, state: RunState) -> str | None:
     """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
-    from spotrun.errors import SpecInvalid
     from spotrun.report.next_decision import next_decision
     from spotrun.report.tables import plain
 
@@ -151,8 +147,6 @@ def _detail(state: RunState, budget: BudgetForecast | None) -> str:
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:
-    from spotrun.errors import LedgerDamaged
-
     state = "damaged" if isinstance(run.error, LedgerDamaged) else "unreadable"
     facts = {"run": run.name, "name": run.name.rpartition("-")[0], "started_at": "", "uri": run.uri}
     return {**facts, "state": state, "detail": run.error.message, "hint": run.error.hint}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, print_json
+from spotrun.errors import SpecInvalid
 
 
 def validate(
@@ -16,7 +17,6 @@ def validate(
     as_json: JsonOption = False,
 ) -> None:
     """Check JOB.yaml and show every mistake, with its line and how to mend it."""
-    from spotrun.errors import SpecInvalid
     from spotrun.spec.file import load_spec
     from spotrun.spec.schema import json_schema
 

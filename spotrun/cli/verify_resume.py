@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json
+from spotrun.cli.options import JsonOption, print_json, read_flag
+from spotrun.errors import NotIdentical, SpecInvalid
 
 
 def verify_resume(
@@ -33,13 +33,15 @@ def verify_resume(
     """
     from msgspec.structs import replace
 
-    from spotrun.errors import NotIdentical
     from spotrun.report import verification as report
+    from spotrun.units import parse_duration
     from spotrun.verify.job import load_job
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import KillPlan, verify
 
-    plan = KillPlan(kills=kills, at=_steps(at), seed=seed, within=_duration(within))
+    plan = KillPlan(
+        kills=kills, at=_steps(at), seed=seed, within=read_flag("--within", parse_duration, within, "--within 30m")
+    )
     spec = load_job(job, arguments or [])
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)
@@ -54,19 +56,7 @@ def verify_resume(
 
 
 def _steps(text: str | None) -> tuple[int, ...]:
-    from spotrun.errors import SpecInvalid
-
     try:
         return tuple(int(step) for step in text.split(",")) if text else ()
     except ValueError:
         raise SpecInvalid(f"--at {text} is no list of steps", hint="--at 12,40") from None
-
-
-def _duration(text: str) -> timedelta:
-    from spotrun.errors import SpecInvalid
-    from spotrun.units import Unreadable, parse_duration
-
-    try:
-        return parse_duration(text)
-    except Unreadable as problem:
-        raise SpecInvalid(f"--within: {problem}", hint="--within 30m") from problem
