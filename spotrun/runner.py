@@ -27,6 +27,7 @@ from spotrun.errors import (
     StoreUnavailable,
 )
 from spotrun.folder.agent_statuses import AgentStatuses
+from spotrun.folder.final_status import write_final_status
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.market_record import MarketRecord
@@ -90,6 +91,7 @@ class Runner:
         its own. `decide` says what to do next.
         """
         self._ledger = ledger
+        self._store = store
         self._identified = IdentifiedDriver(driver, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock
@@ -142,6 +144,7 @@ class Runner:
         else:
             tick = self._told(world, actions, wrote=self._ledger.state.next_number > read)
             if tick.done:
+                write_final_status(self._store, self._ledger)
                 self._identified.remove_identity(self._run_uid)
         self._message = tick.waiting_for or tick.remark or ""
         return tick

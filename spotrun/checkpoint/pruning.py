@@ -10,6 +10,7 @@ import msgspec
 
 from spotrun.checkpoint import retention
 from spotrun.folder import setup_cache
+from spotrun.folder.final_status import write_final_status
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import CheckpointRetired
 from spotrun.run.state import Commit, RunState
@@ -58,6 +59,7 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     packed = [key for key in keys if key.startswith(f"{setup_cache.FOLDER}/")]
     for key in (*retention.garbage(ledger.state, [key for key in keys if key not in packed]), *packed):
         store.delete(key)
+    write_final_status(store, ledger)
     return planned
 
 

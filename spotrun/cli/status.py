@@ -13,6 +13,7 @@ from spotrun.errors import LedgerDamaged, SpecInvalid
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
     from spotrun.cli.runs import OpenRun, Unreadable
+    from spotrun.folder.final_status import RunStatus
     from spotrun.run.state import RunState
 
 
@@ -36,7 +37,7 @@ def status(
     runs, unreadable = look_in(store or DEFAULT_STORE)
     newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
     damaged = [_unreadable_row(each) for each in unreadable]
-    rows = _watch(newest_first, damaged) if watch else [_row(run) for run in newest_first] + damaged
+    rows = _watch(newest_first, damaged) if watch else _rows(newest_first) + damaged
     if as_json:
         print_json(rows)
     elif not rows:
@@ -52,7 +53,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
     with watching() as view:
         while True:
-            rows = [_row(run) for run in runs] + damaged
+            rows = _rows(runs) + damaged
             view.show(rows)
             if not any(row.get("next") for row in rows):
                 return rows
@@ -67,37 +68,69 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
         raise LedgerDamaged(f"{len(damaged)} of {len(rows)} runs cannot be read: {names}", hint=damaged[0]["hint"])
 
 
+def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from spotrun.cli.runs import OPENERS
+
+    with ThreadPoolExecutor(OPENERS) as pool:
+        return list(pool.map(_row, runs))
+
+
 def _row(run: OpenRun) -> dict[str, Any]:
-    from spotrun.account.outcome import status_word
-    from spotrun.account.summary import summarise
-    from spotrun.report.budget import budget_forecast
-    from spotrun.report.sparkline import hourly_prices
+    """A run that has ended for good is shown without its ledger, if a runner has left its final status."""
+    from spotrun.folder.final_status import final_status, read_final_status
+    from spotrun.store.retrying import persist
+
+    created = run.created
+    base = {"run": run.id, "name": created.name, "started_at": created.clock_epoch.isoformat(), "uri": run.uri}
+    status = persist(lambda: read_final_status(run.store, created.uid))
+    if status is None:
+        try:
+            state = run.ledger.refresh()
+        except LedgerDamaged as error:
+            return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
+        status = final_status(state)
+        if status is None:
+            return base | _facts_so_far(run, state)
+    return base | _final_facts(run, status)
+
+
+def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
+    from spotrun.account.spending import BudgetForecast
     from spotrun.report.tables import plain
 
-    base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
-    try:
-        state = run.ledger.refresh()
-    except LedgerDamaged as error:
-        return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
+    budget_usd = run.created.budget_usd
+    budget = None if budget_usd is None else BudgetForecast(budget_usd, status.cost_usd)
+    ended = {"attended": None, "next": None, "detail": plain(status.detail)}
+    return _status_facts(run, status) | _budget_facts(budget) | ended
+
+
+def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
+    from spotrun.account.summary import summarise
+    from spotrun.folder.final_status import run_status
+    from spotrun.report.budget import budget_forecast
+    from spotrun.report.tables import plain
+
     now = run.clock.now()
     summary = summarise(state, now)
-    total, budget = summary.total, budget_forecast(state, summary, now, _epochs_total(run))
+    budget = budget_forecast(state, summary, now, _epochs_total(run))
+    live = {"attended": _attended(run), "next": _next(run, state), "detail": plain(_detail(state, budget))}
+    return _status_facts(run, run_status(state, summary, now)) | _budget_facts(budget) | live
+
+
+def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
     return {
-        **base,
-        "state": status_word(state),
-        "attended": _attended(run),
-        "step": max((commit.event.step for commit in state.commits if commit.usable), default=0),
-        "epochs_completed": len(state.epochs),
-        "interruptions": total.interruptions,
-        "cost_usd": str(total.cost_usd),
-        "prices_usd_per_hour": [None if price is None else str(price) for price in hourly_prices(state, now)],
+        "state": status.state,
+        "step": status.step,
+        "epochs_completed": status.epochs_completed,
+        "interruptions": status.interruptions,
+        "cost_usd": str(status.cost_usd),
+        "prices_usd_per_hour": [None if price is None else str(price) for price in status.prices_usd_per_hour],
         "simulated": run.created.simulated,
-        "voids": len(state.voids),
+        "voids": status.voids,
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
-        "deadline_lost": state.deadline_lost is not None,
-        **_budget_facts(budget),
-        "next": _next(run, state),
-        "detail": plain(_detail(state, budget)),
+        "deadline_lost": status.deadline_lost,
     }
 
 

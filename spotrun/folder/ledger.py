@@ -7,6 +7,7 @@ put-if-absent. Whatever the store answers but success means *unknown*; reading n
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Iterable
@@ -147,6 +148,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._entries: list[Entry] = []
         self._state: RunState | None = None
+        self._newest = b""
         self._cold = True
         if first is not None:
             self._begin(first)
@@ -156,6 +158,11 @@ class Ledger:
         """The fold of what has been read so far, entry 0 at least; `refresh` reads on."""
         assert self._state is not None, "nothing was read yet"
         return self._state
+
+    @property
+    def newest_sha256(self) -> str | None:
+        """Of the object of the newest entry; None if entry 0 was given and nothing was read."""
+        return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
     def entries(self) -> list[Entry]:
@@ -270,6 +277,10 @@ class Ledger:
         self._entries.append(entry)
 
     def _fold(self, number: int, data: bytes) -> None:
+        self._fold_one(number, data)
+        self._newest = data
+
+    def _fold_one(self, number: int, data: bytes) -> None:
         if self._state is None:
             self._begin(_creating(self._store, data))
             return

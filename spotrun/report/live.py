@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotrun.account.outcome import status_word
+from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger
@@ -19,7 +20,7 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
 from spotrun.report.describe import describe, span, timestamp
 from spotrun.report.next_decision import next_decision
-from spotrun.report.sparkline import hourly_prices, sparkline
+from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
 from spotrun.run.events import CheckpointRetired, Entry

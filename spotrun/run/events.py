@@ -556,7 +556,7 @@ def decode_entry(data: bytes) -> Entry | None:
         LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is
             not a writer's fault that all agree to pass over, but an accepted entry that nobody can read any more.
     """
-    body = _unsealed(data)
+    body = unsealed(data)
     if body is None:
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
     try:
@@ -570,10 +570,11 @@ RESTORE = "restore the entry from a backup or an object version; nobody may appe
 
 def is_whole(data: bytes) -> bool:
     """Whether these are the bytes that a writer sealed, an entry or not."""
-    return _unsealed(data) is not None
+    return unsealed(data) is not None
 
 
-def _unsealed(data: bytes) -> bytes | None:
+def unsealed(data: bytes) -> bytes | None:
+    """The JSON object that was sealed; None where these are not the bytes that came of it."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 

@@ -15,6 +15,7 @@ from botocore.serialize import create_serializer
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import Image
 from spotrun.clouds.aws.request import run_instances
+from spotrun.folder.final_status import KEY
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from tests.support.aws_templates import Template
@@ -117,6 +118,7 @@ ALLOWED = [
     ),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}::parameter/aws/service/deeplearning/ami/latest")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", CREATING)),
+    ("runner", Asked("s3:PutObject", f"{RUN}/{KEY}", TLS)),
     ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
     ("runner", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
@@ -127,6 +129,7 @@ ALLOWED = [
 ]
 
 DENIED = [
+    *(("node", Asked(f"s3:{verb}Object", f"{RUN}/{KEY}", TLS)) for verb in ("Put", "Delete")),
     *(
         ("node", Asked(f"s3:{verb}Object", f"{folder}/hints/agent-1.json", TLS))
         for verb in ("Get", "Put", "Delete")

@@ -8,11 +8,12 @@ from decimal import Decimal
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
+from spotrun.account.prices import WIDTH, hourly_prices
 from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
-from spotrun.report.sparkline import BARS, WIDTH, hourly_prices, sparkline
+from spotrun.report.sparkline import BARS, sparkline
 from spotrun.run.events import InstanceGone
 from spotrun.runner import Tick
 from tests.support.decisions import spec

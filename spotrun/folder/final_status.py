@@ -1,0 +1,110 @@
+"""
+What `spotrun status` shows of a run that has ended, in one small object, so that nobody folds its ledger for it.
+
+A runner writes it once nothing of the run is left running. It is a status object: the ledger is the truth, and one
+that does not fit the ledger is ignored. It names the number of entries and the digest of the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from datetime import datetime
+from decimal import Decimal
+
+import msgspec
+
+from spotrun.account.outcome import status_word
+from spotrun.account.prices import hourly_prices
+from spotrun.account.summary import RunSummary, summarise
+from spotrun.errors import ObjectMissing, StoreError
+from spotrun.folder.ledger import FOLDER as LEDGER
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import FOLDER
+from spotrun.run.events import seal, unsealed
+from spotrun.run.state import RunState
+from spotrun.store.port import Store
+
+KEY = f"{FOLDER}summary.json"
+VERSION = 1
+"""To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
+    rented. `detail` says how it ended.
+    """
+
+    state: str
+    step: int
+    epochs_completed: int
+    interruptions: int
+    cost_usd: Decimal
+    prices_usd_per_hour: tuple[Decimal | None, ...]
+    voids: int
+    deadline_lost: bool
+    detail: str
+
+
+class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`entries` is how many the ledger has; `sha256` is that of the last one's object."""
+
+    version: int
+    run: str
+    entries: int
+    sha256: str
+    status: RunStatus
+
+
+def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus:
+    return RunStatus(
+        state=status_word(state),
+        step=max((commit.event.step for commit in state.commits if commit.usable), default=0),
+        epochs_completed=len(state.epochs),
+        interruptions=summary.total.interruptions,
+        cost_usd=summary.total.cost_usd,
+        prices_usd_per_hour=tuple(hourly_prices(state, now)),
+        voids=len(state.voids),
+        deadline_lost=state.deadline_lost is not None,
+        detail="" if state.terminal is None else state.terminal.detail,
+    )
+
+
+def final_status(state: RunState) -> RunStatus | None:
+    """None while anything of it may still change: the run has not ended, or the end of an instance is not recorded."""
+    end = state.terminal
+    if end is None or any(launch.recorded and not launch.gone for launch in state.launches.values()):
+        return None
+    return run_status(state, summarise(state, end.at), end.at)
+
+
+def write_final_status(store: Store, ledger: Ledger) -> None:
+    """Write it if the run has ended for good. Without it `spotrun status` reads the ledger; so a failure is no loss."""
+    status, sha256 = final_status(ledger.state), ledger.newest_sha256
+    if status is None or sha256 is None:
+        return
+    uid, entries = ledger.state.created.uid, ledger.state.next_number
+    stored = _Stored(version=VERSION, run=uid, entries=entries, sha256=sha256, status=status)
+    with contextlib.suppress(StoreError):
+        store.put_status(KEY, seal(msgspec.json.encode(stored)))
+
+
+def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
+    """
+    None if there is none that fits the ledger: each of its entries is there, none follows, and the last is the same.
+
+    Raises:
+        StoreError: it could not be read, or the ledger not be listed.
+    """
+    try:
+        stored = msgspec.json.decode(unsealed(store.get(KEY)) or b"", type=_Stored)
+        if (stored.version, stored.run) != (VERSION, run_uid):
+            return None
+        keys = [found.key for found in store.list(LEDGER)]
+        if not keys or len(keys) != stored.entries or keys != [key_of(number) for number in range(len(keys))]:
+            return None
+        last = store.get(keys[-1])
+    except (ObjectMissing, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return stored.status if hashlib.sha256(last).hexdigest() == stored.sha256 else None

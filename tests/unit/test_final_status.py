@@ -1,0 +1,226 @@
+"""What a runner leaves of a run that has ended: `spotrun status` reads it instead of the ledger, if it fits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spotrun.store.memory import MemoryStore
+from typer.testing import CliRunner
+
+from spotrun.account.summary import summarise
+from spotrun.checkpoint.pruning import prune
+from spotrun.cli import runs
+from spotrun.cli.app import app
+from spotrun.clock import ManualClock
+from spotrun.errors import ObjectMissing
+from spotrun.folder.final_status import KEY, final_status, read_final_status, run_status, write_final_status
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.instance import EndedBy
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry, seal, unsealed
+from spotrun.store.local import LocalStore
+from spotrun.store.port import Store, StoredObject
+from tests.support.decisions import spec
+from tests.support.histories import ON_DEMAND, History
+from tests.support.played_run import PlayedRun
+
+RUNS = 150
+
+
+def ended(uid: str = "0123456789", **created: Any) -> History:
+    """A run that was interrupted, went on on demand, and is complete; nothing of it is left."""
+    history = History(uid=uid, spec=spec().to_dict(), **created)
+    first = history.running()
+    history.step = 30
+    history.after(600).commit()
+    history.after(60).gone(first)
+    last = history.after(30).running(ON_DEMAND, "3.60")
+    history.step = 60
+    history.after(600).completed(history.commit())
+    history.after(20).gone(last, EndedBy.ITSELF)
+    return history
+
+
+def put(store: Store, history: History) -> Ledger:
+    """A ledger of these entries, read to its end."""
+    for entry in history.entries:
+        store.put_if_absent(key_of(entry.number), encode_entry(entry))
+    ledger = Ledger(store, history.uid, "test", ManualClock(history.now + timedelta(hours=1)))
+    ledger.refresh()
+    return ledger
+
+
+class Counted:
+    """A store, or the part of one below a folder, that counts what is read through it."""
+
+    def __init__(self, store: Store, folder: str, reads: Counter[str]) -> None:
+        self._store, self._folder, self._reads = store, folder, reads
+        self.uri = f"counted/{folder}".rstrip("/")
+
+    def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
+        self._reads[self._folder] += 1
+        return self._store.get(self._folder + key, start, size)
+
+    def list(self, prefix: str, after: str = "") -> list[StoredObject]:
+        found = self._store.list(self._folder + prefix, self._folder + after if after else "")
+        strip = len(self._folder)
+        return [StoredObject(key=o.key[strip:], size_bytes=o.size_bytes, modified_at=o.modified_at) for o in found]
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._store.put_if_absent(self._folder + key, data)
+
+    def put_status(self, key: str, data: bytes) -> None:
+        self._store.put_status(self._folder + key, data)
+
+    def folders(self) -> tuple[str, ...]:
+        return self._store.folders()
+
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        return self._store.put(self._folder + key, data)
+
+    def delete(self, key: str) -> None:
+        self._store.delete(self._folder + key)
+
+
+@pytest.fixture(params=["memory", "local folder"])
+def shelf(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Callable[[str], Store], Counter[str]]:
+    """How to open a store of runs or a run in it, and the objects that were read of each run since."""
+    whole: Store = MemoryStore() if request.param == "memory" else LocalStore(tmp_path)
+    reads: Counter[str] = Counter()
+
+    def opened(uri: str) -> Counted:
+        name = uri.removeprefix("counted").strip("/")
+        return Counted(whole, f"{name}/" if name else "", reads)
+
+    monkeypatch.setattr(runs, "open_store", opened)
+    return opened, reads
+
+
+def rows() -> list[dict[str, Any]]:
+    found = json.loads(CliRunner().invoke(app, ["status", "--json", "--store", "counted"]).stdout)
+    return sorted(found, key=lambda row: row["run"])
+
+
+Shelf = tuple[Callable[[str], Store], Counter[str]]
+
+
+def test_status_of_150_ended_runs_reads_three_objects_of_each(shelf: Shelf) -> None:
+    opened, reads = shelf
+    for number in range(RUNS):
+        history = ended(f"{number:010d}")
+        store = opened(f"counted/demo-{history.uid}")
+        put(store, history)
+        ledger = Ledger(store, history.uid, "test", ManualClock(history.now))
+        ledger.refresh()
+        write_final_status(store, ledger)
+    reads.clear()
+    shown = rows()
+    assert len(shown) == RUNS
+    assert set(reads.values()) == {3}
+    assert {row["state"] for row in shown} == {"completed"}
+
+
+@pytest.mark.parametrize("budget", [None, "400"])
+def test_status_says_the_same_with_it_and_without(shelf: Shelf, budget: str | None) -> None:
+    opened, _ = shelf
+    history = ended(budget_usd=None if budget is None else Decimal(budget))
+    store = opened(f"counted/demo-{history.uid}")
+    ledger = put(store, history)
+    without = rows()
+    write_final_status(store, ledger)
+    later = history.now + timedelta(days=9)
+    by_the_ledger = run_status(history.state, summarise(history.state, later), later)
+    assert read_final_status(store, history.uid) == final_status(history.state) == by_the_ledger
+    assert rows() == without
+    assert float(without[0]["cost_usd"]) > 0
+    assert without[0]["interruptions"] == 1
+
+
+def changed(**fields: object) -> Callable[[bytes], bytes]:
+    return lambda data: seal(json.dumps({**json.loads(unsealed(data) or b""), **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: b"\xff" * 100,
+        lambda data: data[:-10],
+        lambda data: data.replace(b'"interruptions":1', b'"interruptions":7'),
+        lambda data: seal(b'{"version":1}'),
+        changed(run="ffffffffff"),
+        changed(version=0),
+        changed(entries=0),
+        changed(entries=3),
+        changed(entries=10**15),
+        changed(sha256="0" * 64),
+    ],
+)
+def test_one_that_does_not_fit_the_ledger_is_ignored(damage: Callable[[bytes], bytes], shelf: Shelf) -> None:
+    opened, _ = shelf
+    history = ended()
+    store = opened(f"counted/demo-{history.uid}")
+    ledger = put(store, history)
+    truth = rows()
+    write_final_status(store, ledger)
+    store.put_status(KEY, damage(store.get(KEY)))
+    assert read_final_status(store, history.uid) is None
+    assert rows() == truth
+
+
+def test_a_run_that_was_resumed_is_shown_as_it_is_now(shelf: Shelf) -> None:
+    opened, _ = shelf
+    history = History(spec=spec().to_dict())
+    history.write(ev.RunFailed(cause=ev.Cause.QUOTA, detail="none left"))
+    store = opened(f"counted/demo-{history.uid}")
+    ledger = put(store, history)
+    write_final_status(store, ledger)
+    assert rows()[0]["state"] == "failed"
+    ledger.append(lambda _: ev.ResumeRequested(by="test"))
+    assert rows()[0]["state"] == "created"
+
+
+def test_a_missing_entry_is_seen_all_the_same(shelf: Shelf) -> None:
+    opened, _ = shelf
+    history = ended()
+    store = opened(f"counted/demo-{history.uid}")
+    write_final_status(store, put(store, history))
+    store.delete(key_of(4))
+    assert rows()[0]["state"] == "damaged"
+
+
+def test_none_is_written_while_a_figure_may_still_change() -> None:
+    history = ended()
+    for entries in (history.entries[:-1], history.entries[:-2]):
+        store, begun = MemoryStore(), History()
+        begun.entries = entries
+        write_final_status(store, put(store, begun))
+        with pytest.raises(ObjectMissing):
+            store.get(KEY)
+
+
+def test_a_runner_leaves_one_when_nothing_of_the_run_is_left_running() -> None:
+    played = PlayedRun()
+    runner = played.runner()
+    while not (tick := runner.tick()).done:
+        assert KEY not in played.store.objects
+        played.turn()
+    assert read_final_status(played.store, played.uid) == final_status(tick.state)
+
+
+def test_pruning_an_ended_run_renews_it() -> None:
+    history, store = ended(), MemoryStore()
+    ledger = put(store, history)
+    write_final_status(store, ledger)
+    prune(ledger, store, spec(checkpoint={"keep_last": 1}).checkpoint)
+    assert ledger.state.next_number > history.state.next_number
+    assert read_final_status(store, history.uid) == final_status(ledger.state)
