@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spotrun.store.memory import MemoryStore
 from typer.testing import CliRunner
 
 from spotrun.account.summary import summarise
@@ -29,6 +28,7 @@ from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, History
+from tests.support.memory_store import MemoryStore
 from tests.support.played_run import PlayedRun
 
 RUNS = 150
