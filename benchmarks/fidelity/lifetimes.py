@@ -22,6 +22,7 @@ from spotrun.simulation.forecast import (
     GENERATED,
     HORIZON,
     WORKERS,
+    Asked,
     Forecast,
     Question,
     horizons,
@@ -31,7 +32,7 @@ from spotrun.simulation.forecast import (
 )
 from spotrun.simulation.lifetimes import Lifetime, Source, draw
 from spotrun.simulation.measured import Measured
-from spotrun.simulation.plan import NOTHING_MEASURED, Asked, Plan, affordable_of, asked
+from spotrun.simulation.plan import NOTHING_MEASURED, Plan, affordable_of, asked
 from spotrun.spec.model import RunSpec
 from tests.support.world import TickMarket
 
@@ -131,16 +132,8 @@ def _own(spec: RunSpec, questions: Sequence[Question]) -> int:
 def _live(scene: _Scene, number: int) -> Lived:
     made_of, question, own = scene.made_of, scene.question, seed_of(scene.seed, number)
     job = made_of.job
-    ((by_ticks,),) = outcomes_of(
-        [question],
-        job,
-        made_of.rework_s,
-        range(number, number + 1),
-        scene.seed,
-        scene.source,
-        made_of.doubt,
-        made_of.standby,
-    )
+    this_alone = msgspec.structs.replace(made_of, questions=(question,))
+    ((by_ticks,),) = outcomes_of(this_alone, range(number, number + 1), scene.seed, scene.source)
     market = _market(scene, own)
     world = world_of(
         made_of.doubt.job(job, own),

@@ -103,71 +103,66 @@ class Forecast(msgspec.Struct, frozen=True):
     waiting_s: float
 
 
-NO_DOUBT = Doubt()
+class Asked(msgspec.Struct, frozen=True):
+    """
+    What a forecast is made of: its questions, the job as it is known before it runs, and how it is lived. Each lifetime
+    has notices of its own in place of those of `standby`.
+    """
+
+    questions: tuple[Question, ...]
+    job: Job
+    rework_s: float
+    doubt: Doubt = Doubt()
+    standby: Standby = STANDBY
 
 
 def forecast(
-    questions: Sequence[Question],
-    job: Job,
-    rework_s: float,
+    asked: Asked,
     lifetimes: int,
     *,
-    doubt: Doubt = NO_DOUBT,
-    standby: Standby = STANDBY,
     budget_usd: float | None = None,
     seed: int = 0,
     source: Source = GENERATED,
     progressed: Callable[[int, int], None] = lambda done, of: None,
 ) -> list[Forecast]:
     """
-    One forecast per question, in their order. Each lifetime has notices of its own in place of those of `standby`.
+    One forecast per question, in their order.
 
     All questions are asked of the same markets, drawn once a lifetime for the widest of them: the pools of each market
     must be among its pools. The same seed gives the same markets.
     """
-    outcomes: list[list[Outcome]] = [[] for _ in questions]
+    outcomes: list[list[Outcome]] = [[] for _ in asked.questions]
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        tasks = [
-            pool.submit(outcomes_of, questions, job, rework_s, lives, seed, source, doubt, standby)
-            for lives in _chunks(lifetimes)
-        ]
+        tasks = [pool.submit(outcomes_of, asked, lives, seed, source) for lives in _chunks(lifetimes)]
         for done, _ in enumerate(as_completed(tasks), 1):
             progressed(done, len(tasks))
     for task in tasks:
         for found, more in zip(outcomes, task.result(), strict=True):
             found += more
-    return [summary(*each, job, budget_usd) for each in zip(questions, outcomes, strict=True)]
+    return [summary(*each, asked.job, budget_usd) for each in zip(asked.questions, outcomes, strict=True)]
 
 
 def _chunks(lifetimes: int) -> list[range]:
     return [range(first, min(first + CHUNK, lifetimes)) for first in range(0, lifetimes, CHUNK)]
 
 
-def outcomes_of(
-    questions: Sequence[Question],
-    job: Job,
-    rework_s: float,
-    lifetimes: range,
-    seed: int,
-    source: Source,
-    doubt: Doubt,
-    standby: Standby,
-) -> list[list[Outcome]]:
+def outcomes_of(asked: Asked, lifetimes: range, seed: int, source: Source) -> list[list[Outcome]]:
     """Per question the outcome of each of these lifetimes."""
+    questions, job, doubt = asked.questions, asked.job, asked.doubt
     widest = max((question.market for question in questions), key=lambda market: len(market.pools))
     columns = [[widest.pools.index(pool) for pool in question.market.pools] for question in questions]
     rules = [question.rule or STRATEGIES[question.strategy] for question in questions]
     found: list[list[Outcome]] = [[] for _ in questions]
     for own in (seed_of(seed, number) for number in lifetimes):
         drawn = cache(partial(draw, widest, tick_s=job.tick_s, seed=own, source=source))
-        real, ready = doubt.job(job, own), standby_of(standby, own)
+        real, ready = doubt.job(job, own), standby_of(asked.standby, own)
         for number, question in enumerate(questions):
             lives = (
                 simulate(
                     rules[number],
                     real,
                     Lifetime(question.market, drawn(ticks).only(columns[number])),
-                    rework_s=rework_s,
+                    rework_s=asked.rework_s,
                     standby=ready,
                     believed=doubt.believed(real),
                     tolls=question.market.tolls,

@@ -19,7 +19,7 @@ from spotrun.policy.capacity import patience
 from spotrun.policy.explain import Considered
 from spotrun.policy.facts import name_of
 from spotrun.run.events import RunCreated
-from spotrun.simulation.forecast import GENERATED, Doubt, Forecast, Question, forecast, tick_for
+from spotrun.simulation.forecast import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
 from spotrun.simulation.lifetimes import STANDBY, Source, SpotPools
 from spotrun.simulation.measured import Measured
 from spotrun.simulation.sent import NOTHING_SENT, Sent
@@ -51,16 +51,6 @@ class Plan(msgspec.Struct, frozen=True):
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a forecast is made of: its questions, the job as it is known before it runs, and how it is lived."""
-
-    questions: tuple[Question, ...]
-    job: Job
-    rework_s: float
-    doubt: Doubt
-    standby: Standby
-
-
 def plan(
     spec: RunSpec,
     offerings: Sequence[Offering],
@@ -87,18 +77,8 @@ def plan(
     """
     made_of = asked(spec, offerings, work, time_left, measured, created)
     budget = spec.budget.max_usd
-    rows = forecast(
-        made_of.questions,
-        made_of.job,
-        made_of.rework_s,
-        lifetimes,
-        doubt=made_of.doubt,
-        standby=made_of.standby,
-        budget_usd=None if budget is None else float(budget),
-        seed=seed,
-        source=source,
-        progressed=progressed,
-    )
+    budget_usd = None if budget is None else float(budget)
+    rows = forecast(made_of, lifetimes, budget_usd=budget_usd, seed=seed, source=source, progressed=progressed)
     assumed = _assumed(spec, made_of, measured, source)
     return Plan(work, time_left, epochs, tuple(rows), tuple(considered), assumed)
 
