@@ -1,5 +1,5 @@
 """
-Processes by the environment that they were started with, as Linux tells it: proc_pid_environ(5).
+Processes as Linux tells of them, and those that were started with a variable in their environment.
 
 Within execve(2) a process has none: its old memory is gone, and the new one is not filled yet. Who killed all processes
 with a variable and did not wait for these let 7 in 100 escape that were executing one program after another.
@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 EXEC_WITHIN_S = 0.1
 """System time that a process may be within execve on a busy machine. One without any environment costs as much."""
@@ -42,17 +46,48 @@ def _environment(pid: int) -> bytes | None:
 
 
 def _will_have_one(pid: int) -> bool:
-    fields = stat(pid)
-    return bool(fields) and fields[0] not in (b"Z", b"X") and not int(fields[6]) & _KERNEL_THREAD
+    found = stat(pid)
+    return found is not None and not found.ended and not found.flags & _KERNEL_THREAD
 
 
-def stat(pid: int) -> list[bytes]:
+class ProcessMark(msgspec.Struct, frozen=True):
+    """One process, for ever: its id may be another's later. `started` is in clock ticks since the machine booted."""
+
+    pid: int
+    started: int
+
+
+class Stat(NamedTuple):
     """
-    The fields of /proc/PID/stat from the third, `state`, on (proc_pid_stat(5)); empty where it is gone.
-
-    A command's name, the second, may hold anything, so fields count from its last ')'.
+    What Linux tells of a process (proc_pid_stat(5)). `ended`: it waits to be reaped, or threads of it live on without
+    the first. `cpu_s` is what it and the children it has waited for have computed.
     """
+
+    mark: ProcessMark
+    ended: bool
+    parent: int
+    group: int
+    flags: int
+    cpu_s: float
+    threads: int
+
+
+def stat(pid: int) -> Stat | None:
+    """A command's name, the second field, may hold anything, so the others are counted from its last ')'."""
     try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return []
+        return None
+    if not fields:
+        return None
+    state, parent, group, flags = fields[0], *map(int, (fields[1], fields[2], fields[6]))
+    cpu_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    mark = ProcessMark(pid, int(fields[19]))
+    return Stat(mark, state in (b"Z", b"X"), parent, group, flags, cpu_s, threads=int(fields[17]))
+
+
+def all_stats() -> Iterator[Stat]:
+    """Of every process there is."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := stat(int(name))) is not None:
+            yield found

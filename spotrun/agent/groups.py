@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from spotrun import proc
+from spotrun.proc import ProcessMark
 
 TRAINER_VARIABLE = "SPOTRUN_TRAINER"
 """The variable that names the instance, in the environment of a trainer and of all that it starts."""
@@ -22,27 +23,18 @@ GONE_WITHIN_S = 30.0
 _PAUSE_S = 0.01
 
 
-class GroupMark(msgspec.Struct, frozen=True):
-    """The leader of a process group; `started` is in clock ticks since the machine booted."""
-
-    pid: int
-    started: int
-
-
-def mark(pid: int) -> GroupMark | None:
+def mark(pid: int) -> ProcessMark | None:
     """The process of that id, dead but unreaped ones included, or None."""
-    fields = proc.stat(pid)
-    return GroupMark(pid, int(fields[19])) if fields else None
+    found = proc.stat(pid)
+    return None if found is None else found.mark
 
 
 def cpu_s(group: int) -> float:
     """System seconds that the live processes of the group and the children they have waited for have computed."""
-    found = (proc.stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    ticks = sum(sum(map(int, fields[11:15])) for fields in found if fields and int(fields[2]) == group)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return sum(found.cpu_s for found in proc.all_stats() if found.group == group)
 
 
-def remember(path: Path, group: GroupMark) -> None:
+def remember(path: Path, group: ProcessMark) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.encode(group))
     temporary.replace(path)
@@ -74,7 +66,7 @@ def end_left_over(path: Path, instance_id: str) -> None:
 
 def _end_remembered(path: Path) -> None:
     try:
-        group = msgspec.json.decode(path.read_bytes(), type=GroupMark)
+        group = msgspec.json.decode(path.read_bytes(), type=ProcessMark)
     except (FileNotFoundError, msgspec.MsgspecError):
         return
     if mark(group.pid) == group:

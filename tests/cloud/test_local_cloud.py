@@ -22,11 +22,11 @@ from spotrun.clock import ManualClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.driver import LocalDriver, instance_id_of
 from spotrun.clouds.local.metadata import MetadataService
-from spotrun.clouds.local.processes import ProcessMark
 from spotrun.clouds.local.records import Places
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent
 from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.offering import CapacityType
+from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
 from tests.support.local_clouds import RUN, Bench, until
 

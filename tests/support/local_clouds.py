@@ -13,9 +13,9 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.driver import LocalDriver
-from spotrun.clouds.local.processes import ProcessMark
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType
+from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
 
 MARK_VARIABLE = "SPOTRUN_TEST_MARK"

@@ -11,11 +11,10 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-
-import msgspec
+from collections.abc import Callable, Iterable
 
 from spotrun import proc
+from spotrun.proc import ProcessMark, Stat
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,23 +25,10 @@ KILL_WITHIN_S = 60.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class ProcessMark(msgspec.Struct, frozen=True):
-    """One process, and never another one: `started` is in clock ticks since the machine booted."""
-
-    pid: int
-    started: int
-
-
-class _Stat(msgspec.Struct, frozen=True):
-    mark: ProcessMark
-    parent: int
-    dead: bool
-
-
 def mark(pid: int) -> ProcessMark | None:
     """The live process of that id, or None."""
-    stat = _stat(pid)
-    return None if stat is None or stat.dead else stat.mark
+    stat = proc.stat(pid)
+    return None if stat is None or _is_dead(stat) else stat.mark
 
 
 def is_alive(process: ProcessMark) -> bool:
@@ -62,13 +48,13 @@ def kill(process: ProcessMark) -> None:
 
 def descendants(pid: int) -> list[ProcessMark]:
     """All live processes below `pid`, itself excluded."""
-    children: dict[int, list[_Stat]] = {}
-    for stat in _all():
+    children: dict[int, list[Stat]] = {}
+    for stat in proc.all_stats():
         children.setdefault(stat.parent, []).append(stat)
     found, pending = [], [pid]
     while pending:
         below = children.get(pending.pop(), [])
-        found += [stat.mark for stat in below if not stat.dead]
+        found += [stat.mark for stat in below if not _is_dead(stat)]
         pending += [stat.mark.pid for stat in below]
     return found
 
@@ -118,16 +104,6 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _all() -> Iterator[_Stat]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (stat := _stat(int(name))) is not None:
-            yield stat
-
-
-def _stat(pid: int) -> _Stat | None:
-    fields = proc.stat(pid)
-    if len(fields) < 20:
-        return None
-    state, parent, threads, started = fields[0], int(fields[1]), int(fields[17]), int(fields[19])
-    dead = state in (b"Z", b"X") and threads <= 1  # a zombie may still have threads that live
-    return _Stat(ProcessMark(pid, started), parent, dead)
+def _is_dead(stat: Stat) -> bool:
+    """A zombie with threads lives on in them."""
+    return stat.ended and stat.threads <= 1

@@ -30,8 +30,8 @@ import msgspec
 
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
-from spotrun.clouds.local.processes import ProcessMark
 from spotrun.instance import EndedBy, Instance, InstanceState
+from spotrun.proc import ProcessMark
 
 RECORD_VARIABLE = "SPOTRUN_INSTANCE_RECORD"
 """In the environment of all that an instance starts; a path, for another cloud's instance may have the same id."""
