@@ -292,9 +292,6 @@ class TrainerLink:
                 return None
             self._read()
 
-    def receive_nowait(self) -> tuple[Message, list[int]] | None:
-        return self.receive(0)
-
     def close(self) -> None:
         """Idempotent. A thread that waits in `receive` gets LinkClosed."""
         with contextlib.suppress(OSError):  # the other end went first

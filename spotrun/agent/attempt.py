@@ -35,7 +35,7 @@ from spotrun.agent.inbox import (
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
-from spotrun.agent.saver import DETAIL_MAX, Saver
+from spotrun.agent.saver import DETAIL_MAX, Saver, Worker
 from spotrun.agent.trainer import ABORT_GRACE_S, Trainer
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
@@ -59,17 +59,8 @@ class AttemptLoop:
     def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
         self._node = node
         self._trainers = Trainers(node, spare)
-        self._saver = Saver(
-            node.store,
-            node.recorder,
-            node.clock,
-            node.status,
-            node.inbox,
-            node.spec.checkpoint,
-            self._trainers.release,
-            self._trainers.spend,
-            CpuPriority(),
-        )
+        worker = Worker(node.store, node.recorder, node.clock, node.status, node.inbox, node.spec.checkpoint)
+        self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._drain = Drain(node.clock)
         assignment = node.assignment
         self._journal = AttemptJournal(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
+from spotrun.account.summary import summarise
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Drain
-from spotrun.agent.figures import figures
 from spotrun.agent.inbox import Said
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.saver import Saver
 from spotrun.agent.trainer import Trainer
+from spotrun.run.state import RunState
 from spotrun.trainer_link import (
     ArenasWanted,
     EpochEnded,
+    Figures,
     Finished,
     Hello,
     Progress,
@@ -109,3 +113,19 @@ class Conversation:
         known = state.epochs[-1].event.epoch + 1 if state.epochs else 0
         ended = max(known, epochs_ended)
         self._trainer.tell(figures(state, self._node.clock.now(), self._journal.attempt, ended))
+
+
+def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> Figures:
+    """
+    What the ledger says of the run so far, as of `now`. `epochs_ended` counts epochs whose last step is done, durable
+    or not: when a training resumes, what the script's loggers show is rolled back to the checkpoint, and these figures
+    with it.
+    """
+    total = summarise(state, now).total
+    return Figures(
+        cost_usd=float(total.cost_usd),
+        usd_per_epoch=float(total.cost_usd / epochs_ended) if epochs_ended else None,
+        lost_s=total.downtime.total_seconds(),
+        attempt=list(state.attempts).index(attempt) + 1,
+        epochs=epochs_ended,
+    )

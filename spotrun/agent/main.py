@@ -13,7 +13,6 @@ import os
 import sys
 import threading
 import traceback
-from types import TracebackType
 
 from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
@@ -113,12 +112,8 @@ def _early_trainer(node: Node) -> TrainerProcess | None:
 def _crash_of_thread(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_type is SystemExit:
         return
-    _print(hook.exc_type, hook.exc_value, hook.exc_traceback)
+    traceback.print_exception(hook.exc_type, hook.exc_value, hook.exc_traceback)
     _exit(CRASHED)
-
-
-def _print(kind: type[BaseException], error: BaseException | None, where: TracebackType | None) -> None:
-    traceback.print_exception(kind, error, where)
 
 
 def _exit(exit_code: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -65,16 +65,13 @@ class Node:
     status: Status
     console: Console
     created: RunCreated
+    spec: RunSpec
     secrets: Secrets
     booted_at: datetime
     heartbeat: Heartbeat
     shipper: LogShipper
     watcher: NoticeWatcher
-    spec: RunSpec = field(init=False)
     setup: SetUp | None = None
-
-    def __post_init__(self) -> None:
-        self.spec = RunSpec.from_dict(self.created.spec)
 
     @classmethod
     def open(cls, assignment: Assignment) -> Node:
@@ -91,10 +88,8 @@ class Node:
         inbox = Inbox()
         spec = RunSpec.from_dict(created.spec)
         secrets = Secrets.of(spec, os.environ)
-        status, console = (
-            Status(assignment.folder),
-            Console(assignment.folder, secrets.redaction(spec, assignment.folder)),
-        )
+        status = Status(assignment.folder)
+        console = Console(assignment.folder, secrets.redaction(spec, assignment.folder))
         return cls(
             assignment=assignment,
             clock=clock,
@@ -104,6 +99,7 @@ class Node:
             status=status,
             console=console,
             created=created,
+            spec=spec,
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
             heartbeat=Heartbeat(store, clock, assignment.launch, status, console.tail),

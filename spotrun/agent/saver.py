@@ -51,17 +51,12 @@ class Saver:
 
     def __init__(
         self,
-        store: Store,
-        recorder: Recorder,
-        clock: Clock,
-        status: Status,
-        inbox: Inbox,
-        rule: CheckpointSpec,
+        worker: Worker,
         released: Callable[[Snapshot], None],
         spent: Callable[[Snapshot], None],
         cpu_priority: CpuPriority,
     ) -> None:
-        self._worker = _Worker(store, recorder, clock, status, inbox, rule)
+        self._worker = worker
         self._released = released
         self._spent = spent
         self._cpu_priority = cpu_priority
@@ -148,7 +143,7 @@ class Saver:
         return snapshot
 
 
-class _Worker:
+class Worker:
     """The part that runs in threads, one at a time."""
 
     def __init__(

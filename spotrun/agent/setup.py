@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import threading
 import time
@@ -203,7 +202,7 @@ def _run(node: Node, command: str) -> None:
         )
     finally:
         os.close(output)
-    watchdog = threading.Timer(SETUP_MAX_S, _kill_group, (process.pid,))
+    watchdog = threading.Timer(SETUP_MAX_S, groups.kill_group, (process.pid,))
     watchdog.daemon = True
     watchdog.start()
     exit_code = process.wait()
@@ -211,8 +210,3 @@ def _run(node: Node, command: str) -> None:
     if exit_code != 0:
         tail = node.console.tail(1000, since=before).strip()
         raise SetupFailed(f"setup ended with exit code {exit_code}: {tail}", hint="correct setup, then launch again")
-
-
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)

@@ -203,7 +203,7 @@ def _price_history(spec: RunSpec, world: World) -> Source:
     from spotrun.cli.before_launch import quotes_of
     from spotrun.offering import CapacityType
     from spotrun.policy.facts import name_of
-    from spotrun.simulation.price_replay import Replayed
+    from spotrun.simulation.lifetimes import Replayed
 
     found = quotes_of(spec, world.offerings)
     histories = {

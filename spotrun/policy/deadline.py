@@ -20,7 +20,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
-from spotrun.strategies.fixed import OnDemandOnly
+from spotrun.strategies.catalogue import OnDemandOnly
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.reserve import return_to
 from spotrun.units import to_the_second

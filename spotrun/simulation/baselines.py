@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun.strategies.catalogue import STRATEGIES
-from spotrun.strategies.fixed import listed_first
+from spotrun.strategies.catalogue import STRATEGIES, listed_first
 from spotrun.strategies.port import ON_DEMAND, Choice, Situation, Strategy
 from spotrun.strategies.safety_net import ROUNDING_S, SafetyNet
 

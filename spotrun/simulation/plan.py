@@ -16,13 +16,13 @@ from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
+from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer
 from spotrun.policy.explain import Considered
 from spotrun.policy.facts import name_of
 from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
 from spotrun.simulation.lifetimes import STANDBY, Source, SpotPools
 from spotrun.simulation.measured import Measured
-from spotrun.simulation.sent import NOTHING_SENT, Sent
 from spotrun.simulation.ticks import Standby
 from spotrun.spec.model import RunSpec
 from spotrun.strategies.patient import Patient
@@ -49,6 +49,25 @@ class Plan(msgspec.Struct, frozen=True):
 
     def epochs_per_usd(self, row: Forecast) -> float | None:
         return self.epochs / row.cost_mean_usd if self.epochs and row.cost_mean_usd else None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What passes between an instance and the bucket: a checkpoint of that size at each start and each `interval_s`."""
+
+    created: RunCreated | None = None
+    checkpoint_bytes: int = 0
+    interval_s: float = 600.0
+
+    def to(self, offering: Offering) -> Transfer:
+        if self.created is None or not self.created.storage.crosses(offering.region):
+            return NO_TRANSFER
+        return transfer(self.created, offering.region, self.interval_s, self.checkpoint_bytes, self.checkpoint_bytes)
+
+    def usd_per_hour(self, offering: Offering) -> float:
+        return float(offering.price_usd_per_hour) + self.to(offering).usd_per_hour
+
+
+NOTHING_SENT = Sent()
 
 
 def plan(

@@ -22,7 +22,7 @@ import pytest
 from spotrun.agent.arenas import overlapping
 from spotrun.agent.inbox import Inbox
 from spotrun.agent.recorder import Recorder
-from spotrun.agent.saver import _Worker
+from spotrun.agent.saver import Worker
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.status import Status
 from spotrun.checkpoint import layout
@@ -58,7 +58,7 @@ class Agent:
         self.ledger.refresh()
         self._recorder = Recorder(self.ledger, clock, inbox)
         self._recorder.start()
-        self._worker = _Worker(store, self._recorder, clock, Status(folder), inbox, KEEP)
+        self._worker = Worker(store, self._recorder, clock, Status(folder), inbox, KEEP)
         self._sequence = count()
 
     def commit(self, attempt: int, step: int) -> None:

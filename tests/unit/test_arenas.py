@@ -175,20 +175,14 @@ class Saving:
     def __init__(self, folder: Path) -> None:
         self.spent: list[int] = []
         self.released: list[int] = []
-        nothing: Any = None
+        worker: Any = self
         self.saver = Saver(
-            LocalStore(folder),
-            nothing,
-            nothing,
-            nothing,
-            nothing,
-            nothing,
+            worker,
             lambda snapshot: self.released.append(snapshot.sequence),
             lambda snapshot: self.spent.append(snapshot.sequence),
             CpuPriority(folder / "no such feature"),
         )
         self.controls: list[UploadControl] = []
-        self.saver._worker = self  # type: ignore[assignment]
         self._begun = threading.Event()
 
     def save(self, snapshot: Snapshot, control: UploadControl, resume_source: int | None) -> None:

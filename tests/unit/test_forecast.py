@@ -27,10 +27,9 @@ from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
 from spotrun.simulation.forecast import Asked, Doubt, Question, forecast, tick_for
 from spotrun.simulation.generator import generate
-from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Source, SpotPools, draw
+from spotrun.simulation.lifetimes import Generated, Lifetime, Local, Recorded, Replayed, Source, SpotPools, draw
 from spotrun.simulation.measured import Measured, measured
 from spotrun.simulation.plan import Plan, asked, plan
-from spotrun.simulation.price_replay import Replayed
 from spotrun.simulation.ticks import Standby, on_demand_bill, simulate
 from spotrun.simulation.traces import Windows
 from spotrun.strategies.catalogue import STRATEGIES
