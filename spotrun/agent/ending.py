@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NoReturn
 
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.drain import Drain
-from spotrun.agent.idle import await_the_cloud
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainers import Trainers
-from spotrun.run.events import Cause
+from spotrun.run.events import BillingRule, Cause
 
 Final = tuple[Snapshot, int]
 """The last snapshot of a training, and its commit."""
+
+
+TAKEN_WITHIN = timedelta(minutes=3)
+"""After the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and bills."""
 
 
 class Ending:
@@ -61,3 +64,30 @@ class Ending:
     def _power_off(self, reason: str) -> NoReturn:
         self._trainers.close()
         raise PowerOff(reason)
+
+
+def idle_until(rule: BillingRule, billed_from: datetime, deadline_at: datetime | None) -> datetime | None:
+    """
+    Until when to wait for the cloud to take the instance at `deadline_at`; None if waiting saves nothing.
+
+    An instance that the cloud takes back in its first hour costs nothing, whether or not its final commit was in time,
+    and one that leaves by itself is billed (protocol 15;
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-for-interrupted-spot-instances.html).
+    """
+    if deadline_at is None or deadline_at - billed_from >= timedelta(seconds=rule.free_if_interrupted_within_s):
+        return None
+    return deadline_at + TAKEN_WITHIN
+
+
+def await_the_cloud(node: Node, attempt: int) -> None:
+    """Do nothing, as long as being taken is cheaper than leaving. On most machines that never returns."""
+    state = node.recorder.state
+    mine = state.attempts[attempt]
+    launch = state.launch_of(mine)
+    billed_from = node.booted_at if launch.recorded is None else launch.recorded.billed_from
+    until = idle_until(node.created.billing, billed_from, None if mine.notice is None else mine.notice.deadline_at)
+    left_s = 0.0 if until is None else (until - node.clock.now()).total_seconds()
+    if left_s > 0:
+        node.note("the instance waits for the cloud to take it, which makes it free")
+        node.status.change(phase="idle")
+        node.clock.sleep(left_s)

@@ -94,18 +94,14 @@ class Heartbeat:
 
     def _beat(self) -> None:
         self._sequence += 1
-        node = self._status.node
+        node = msgspec.structs.asdict(self._status.node)
+        del node["upload"]
         status = AgentStatus(
             launch=self._launch,
-            phase=node.phase,
             at=self._clock.now(),
             sequence=self._sequence,
-            attempt=node.attempt,
-            epoch=node.epoch,
-            batch=node.batch,
-            batches=node.batches,
-            step=node.step,
             console_tail=self._console_tail(),
+            **node,
             **self._status.facts,
         )
         write_status(self._store, agent_key(self._launch), status)

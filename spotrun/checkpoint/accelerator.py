@@ -9,45 +9,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 
-class Lanes(Protocol):
-    """The streams of the devices that have memory of their own."""
-
-    def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
-        """Those that hold any of `tensors`."""
-
-    def mark(self, device: torch.device) -> Any:
-        """This moment, in the order of what the calling thread asks `device` to compute."""
-
-    def beside(self, device: torch.device, mark: Any) -> AbstractContextManager[None]:
-        """What is asked for within goes to another stream, after `mark`; the block's end waits until it is done."""
-
-    def wait(self, device: torch.device) -> None:
-        """Waits until all is done that the calling thread has asked for."""
-
-
-class CudaLanes:
-    """A stream for copies on each device."""
+class Lanes:
+    """The streams of the devices that have memory of their own; a stream for copies on each."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def devices(self, tensors: Iterable[Tensor]) -> set[torch.device]:
+        """Those that hold any of `tensors`."""
         return {tensor.device for tensor in tensors if tensor.is_cuda}
 
     def mark(self, device: torch.device) -> torch.cuda.Event:
+        """This moment, in the order of what the calling thread asks `device` to compute."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 
     @contextlib.contextmanager
     def beside(self, device: torch.device, mark: torch.cuda.Event) -> Iterator[None]:
+        """What is asked for within goes to another stream, after `mark`; the block's end waits until it is done."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream = self._streams[device]
@@ -57,6 +42,7 @@ class CudaLanes:
         stream.synchronize()
 
     def wait(self, device: torch.device) -> None:
+        """Waits until all is done that the calling thread has asked for."""
         torch.cuda.current_stream(device).synchronize()
 
 

@@ -65,9 +65,4 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
 
 def _retire(ledger: Ledger, number: int) -> None:
     event = CheckpointRetired(attempt=None, commit=number)
-
-    def unless_retired(state: RunState) -> CheckpointRetired | None:
-        commit = state.commit(number)
-        return None if commit is None or commit.retired_at is not None else event
-
-    ledger.append(unless_retired)
+    ledger.append(lambda state: None if state.is_retired(number) else event)

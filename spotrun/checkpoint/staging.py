@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint.accelerator import CudaLanes, Lanes, Moment, pin, unpin
+from spotrun.checkpoint.accelerator import Lanes, Moment, pin, unpin
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, write_header, write_pieces
 
 _PAGE_BYTES = 4096
@@ -83,7 +83,7 @@ class Stager:
     """Safe for one thread that stages and one that adopts and frees."""
 
     def __init__(self, lanes: Lanes | None = None) -> None:
-        self._lanes = lanes or CudaLanes()
+        self._lanes = lanes or Lanes()
         self._lock = threading.Condition()
         self._memory: Tensor | None = None
         self._arenas: dict[int, Tensor] = {}

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,48 +40,6 @@ _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 Bytes: TypeAlias = bytearray | np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Memory(Protocol):
-    """`image` is for reading: writing to it changes nothing."""
-
-    image: Bytes
-
-    def need(self, end: int) -> None:
-        """
-        Wait until the first `end` bytes of `image` are there.
-
-        Raises:
-            LinkClosed: the agent, which fetches them, is gone.
-        """
-
-    def need_all_of(self, tree: Any) -> None:
-        """Wait for the tensors of `tree`, which are views into `image`."""
-
-    def keep(self, tree: Any) -> Any:
-        """The same tree with tensors that may be kept, once they are there."""
-
-    def let_go(self) -> None:
-        """Nothing more will be kept. The memory of the rest is given back with the last view into it."""
-
-
-class Received:
-    """An image that another process is going to send."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.image: Bytes = bytearray(size_bytes)
-
-    def need(self, end: int) -> None:
-        pass
-
-    def need_all_of(self, tree: Any) -> None:
-        pass
-
-    def keep(self, tree: Any) -> Any:
-        return owned(tree)
-
-    def let_go(self) -> None:
-        del self.image
-
-
 class Arrival:
     """How many of an image's first bytes have arrived."""
 
@@ -102,7 +60,12 @@ class Arrival:
             self._changed.notify_all()
 
     def need(self, end: int) -> None:
-        """See `Memory.need`."""
+        """
+        Wait for the first `end` bytes.
+
+        Raises:
+            LinkClosed: the agent, which fetches them, is gone.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._lost or self.size_bytes >= end)
             if self.size_bytes < end:
@@ -114,7 +77,8 @@ class ImageMemory:
     The image behind `fd`, from `start` on; only its first `here_bytes` may have arrived so far. Closes the descriptor.
     Only the agent, which fetches the rest, may use that memory besides this object.
 
-    Large tensors that are kept are that memory itself. A forked process shares it with this one.
+    `image` is for reading: writing to it changes nothing. Large tensors that are kept are that memory itself. A forked
+    process shares it with this one.
     """
 
     def __init__(self, fd: int, size_bytes: int, start: int = 0, here_bytes: int | None = None) -> None:
@@ -133,14 +97,17 @@ class ImageMemory:
         threading.Thread(target=_map, args=(memory, self.arrival), name="spotrun-map", daemon=True).start()
 
     def need(self, end: int) -> None:
+        """Wait until the first `end` bytes of `image` are there. Raises what `Arrival.need` does."""
         self.arrival.need(end)
 
     def need_all_of(self, tree: Any) -> None:
+        """Wait for the tensors of `tree`, which are views into `image`."""
         start = self._start_address()
         ends = [tensor.data_ptr() + tensor.nbytes - start for tensor in tensors_of(tree)]
         self.need(max((end for end in ends if end <= len(self._private)), default=0))
 
     def keep(self, tree: Any) -> Any:
+        """The same tree with tensors that may be kept, once they are there."""
         start = self._start_address()
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
 
@@ -157,6 +124,7 @@ class ImageMemory:
         return mapped(tree, own)
 
     def let_go(self) -> None:
+        """Nothing more will be kept. The memory of the rest is given back with the last view into it."""
         lasting = torch.frombuffer(self._lasting, dtype=torch.uint8)
         spare = list(_pages_between(sorted(self._kept), len(lasting)))
         weakref.finalize(self.image, _give_back, os.getpid(), self._private, lasting, spare).atexit = False
@@ -164,6 +132,28 @@ class ImageMemory:
 
     def _start_address(self) -> int:
         return torch.frombuffer(self._private, dtype=torch.uint8).data_ptr()
+
+
+class Received:
+    """As `ImageMemory`: an image that another process is going to send."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.image: Bytes = bytearray(size_bytes)
+
+    def need(self, end: int) -> None:
+        pass
+
+    def need_all_of(self, tree: Any) -> None:
+        pass
+
+    def keep(self, tree: Any) -> Any:
+        return owned(tree)
+
+    def let_go(self) -> None:
+        del self.image
+
+
+Memory: TypeAlias = ImageMemory | Received
 
 
 def _map(memory: Tensor, arrival: Arrival) -> None:
