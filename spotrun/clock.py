@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 SCALE_VARIABLE = "SPOTRUN_TIME_SCALE"
@@ -72,32 +72,3 @@ def clock_from_environment(environment: Mapping[str, str] = os.environ) -> Scale
     if SCALE_VARIABLE not in environment:
         return system_clock()
     return ScaledClock(datetime.fromisoformat(environment[EPOCH_VARIABLE]), float(environment[SCALE_VARIABLE]))
-
-
-class ManualClock:
-    """Time for tests and simulation: it passes only when somebody sleeps or advances it."""
-
-    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self.scale = 1.0
-        self._start = start
-        self._elapsed_s = 0.0
-
-    def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._elapsed_s)
-
-    def monotonic(self) -> float:
-        return self._elapsed_s
-
-    def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        self.advance(seconds)
-        return event.is_set()
-
-    def advance(self, seconds: float) -> None:
-        self.pass_to(self._elapsed_s + max(0.0, seconds))
-
-    def pass_to(self, moment_s: float) -> None:
-        """Set `monotonic` to exactly `moment_s`, unless that has passed."""
-        self._elapsed_s = max(self._elapsed_s, moment_s)

@@ -88,8 +88,8 @@ def _guarded_account() -> GuardedAccount:
 @pytest.fixture
 def cloud(account: Ec2Account) -> AwsDriver:
     """A driver for it, on a clock that stands still."""
-    from spotrun.clock import ManualClock
     from spotrun.clouds.aws.driver import AwsDriver
     from tests.support.aws_launches import CONFIG
+    from tests.support.manual_clock import ManualClock
 
     return AwsDriver(CONFIG, ManualClock(datetime.now(UTC)))

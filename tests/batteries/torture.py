@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from unittest import mock
 
 from spotrun.checkpoint.upload import upload
-from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
@@ -36,6 +35,7 @@ from tests.support import fault_proxy as faults
 from tests.support.checkpoint_entries import committed, restored
 from tests.support.fault_proxy import Fault, FaultProxy, Seeded
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer, SeaweedFS, running
 
 WRITERS = 4

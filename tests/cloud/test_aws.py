@@ -11,7 +11,6 @@ import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.bootstrap import USER_DATA_MAX_BYTES, user_data
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.error_codes import ERRORS_BY_CODE, error_of
@@ -21,6 +20,7 @@ from spotrun.offering import CapacityType
 from tests.support.aws_launches import CONFIG, launches, request
 from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES, ZONES, Ec2Account
 from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
 
 
 def test_one_call_holds_every_fact(account: Ec2Account, cloud: AwsDriver) -> None:

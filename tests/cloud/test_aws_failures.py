@@ -10,7 +10,6 @@ import pytest
 from moto.ec2.models import ec2_backends
 from msgspec.structs import replace
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import ATTEMPTS_MAX, CONFIG, PAUSE_MAX_S, Region
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import QUOTA_HELD_FOR, AwsDriver
@@ -25,6 +24,7 @@ from tests.support.aws_launches import Login, count, launches, request
 from tests.support.ec2_run import Ec2Run
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, ZONES
 from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
 
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND
 INTERRUPTED = "Server.SpotInstanceTermination"

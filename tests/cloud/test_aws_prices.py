@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from spotrun.account.summary import assumptions
 from spotrun.cli.before_launch import with_baseline_price
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import SHIPPED_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
@@ -22,6 +21,7 @@ from tests.support.decisions import spec
 from tests.support.ec2_prices import SpotRow
 from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES, Ec2Account
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 POOL = SpotPool("g5.xlarge", "us-east-1a")

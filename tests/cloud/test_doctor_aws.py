@@ -14,7 +14,7 @@ import pytest
 from moto import backends
 from msgspec.structs import replace
 
-from spotrun.clock import Clock, ManualClock, system_clock
+from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
@@ -30,6 +30,7 @@ from tests.support.aws_launches import CONFIG, count, launches, request
 from tests.support.ec2_server import ACCOUNT, IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
 from tests.support.iam import Document, listed
+from tests.support.manual_clock import ManualClock
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
 

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from spotrun.cli.app import app
 from spotrun.cli.runs import open_run
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import LATER, AwsGuards
 from spotrun.clouds.guards import AGAIN_AFTER, Guard
@@ -30,6 +29,7 @@ from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import History
 from tests.support.iam import Document
+from tests.support.manual_clock import ManualClock
 from tests.support.world.faults import Killed
 
 

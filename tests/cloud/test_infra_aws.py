@@ -15,7 +15,7 @@ from typing import Any
 import boto3
 import pytest
 
-from spotrun.clock import ManualClock, system_clock
+from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
@@ -27,6 +27,7 @@ from tests.support.aws_templates import NAMES, Template, deploy, path_of
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import listed
+from tests.support.manual_clock import ManualClock
 
 MOTO_CANNOT_DEPLOY = {"AWS::S3::BucketPolicy", "AWS::Scheduler::ScheduleGroup"}
 """What is only linted, and read from the template; of a bucket, moto deploys no more than name and encryption."""

@@ -9,7 +9,6 @@ import boto3
 import pytest
 from msgspec.structs import replace
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.catalog import SURROUNDINGS_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.error_codes import BadLaunchTemplate
@@ -17,6 +16,7 @@ from spotrun.errors import AccessDenied
 from spotrun.offering import CapacityType
 from tests.support.aws_launches import CONFIG, launches, request
 from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS")
 NAME = "spotrun-node"

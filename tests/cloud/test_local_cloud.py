@@ -18,7 +18,6 @@ import botocore.utils
 import msgspec
 import pytest
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.local import processes
 from spotrun.clouds.local.driver import LocalDriver, instance_id_of
 from spotrun.clouds.local.metadata import MetadataService
@@ -29,6 +28,7 @@ from spotrun.offering import CapacityType
 from spotrun.proc import ProcessMark
 from tests.support.eventually import eventually
 from tests.support.local_clouds import RUN, Bench, until
+from tests.support.manual_clock import ManualClock
 
 ESCAPE = """
 import os, subprocess, sys

@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 from spotrun.cli.app import app
 from spotrun.cli.before_launch import quotes_of
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quota_headroom import Headroom
@@ -38,6 +37,7 @@ from tests.support.aws_launches import request
 from tests.support.ec2_prices import SpotRow
 from tests.support.ec2_server import TYPES, ZONES, Ec2Account
 from tests.support.histories import offering
+from tests.support.manual_clock import ManualClock
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SPOT, ON_DEMAND = CapacityType.SPOT, CapacityType.ON_DEMAND

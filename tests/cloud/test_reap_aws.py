@@ -16,7 +16,6 @@ from moto.iam.models import iam_backends
 from msgspec.structs import replace
 
 from spotrun.cli.runs import OpenRun, open_run
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.driver import AwsDriver
@@ -31,6 +30,7 @@ from spotrun.spec.file import load_spec
 from tests.support.aws_launches import CONFIG, request
 from tests.support.ec2_server import ACCOUNT, REGION, RUN
 from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 
 

@@ -13,7 +13,6 @@ import boto3
 import pytest
 from moto.iam.models import iam_backends
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.clouds.identities import SETTLES_WITHIN
@@ -25,6 +24,7 @@ from tests.support.ec2_run import UID, URI, Ec2Run
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.iam import Document
+from tests.support.manual_clock import ManualClock
 from tests.support.world.faults import Killed
 
 NAME = f"spotrun-run-{UID}"

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.clock import ManualClock
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.report.live import PlainView
 from spotrun.run import events as ev
@@ -26,6 +25,7 @@ from tests.support.bills import (
     write_csv,
 )
 from tests.support.decisions import spec
+from tests.support.manual_clock import ManualClock
 from tests.support.market_records import write_records
 from tests.support.sandbox import Sandbox
 from tests.support.short_runs import bare, trained

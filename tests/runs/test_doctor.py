@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from spotrun.clock import ManualClock
 from spotrun.doctor.facts import fact_findings
 from spotrun.doctor.finding import Finding, Verdict, findings_of
 from spotrun.doctor.trial import RACERS, SKEW_MAX, SKEW_WARNED, Trial
@@ -19,6 +18,7 @@ from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.store.conditional_put_probe import race
 from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject, StoreFacts, Unsaid
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.sandbox import Sandbox
 from tests.support.world.faults import LossyStore

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import pytest
 
 from spotrun.checkpoint.upload import upload
-from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, LoginExpired, ObjectMissing, StoreError, StoreUnavailable
 from spotrun.folder.ledger import Ledger, first_entry, key_of
 from spotrun.run import events as ev
@@ -33,6 +32,7 @@ from tests.support.aws_launches import Login
 from tests.support.checkpoint_entries import restored, saved
 from tests.support.fault_proxy import Fault, FaultProxy, Once, Request
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer, SeaweedFS, running
 
 IMAGE = random.Random(7).randbytes(96 << 10)

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import newest_readable
 from spotrun.checkpoint.upload import SMALL_BYTES, upload
-from spotrun.clock import ManualClock
 from spotrun.folder.ledger import FOLDER, Ledger, key_of
 from spotrun.run.events import encode_entry
 from spotrun.run.state import RunState
@@ -18,6 +17,7 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 from tests.support.checkpoint_entries import committed, content_of
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 
 HUGE_BYTES = 8 << 20
 COMMITS = 3

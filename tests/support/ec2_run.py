@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import boto3
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
@@ -25,6 +24,7 @@ from tests.support.decisions import spec
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import AWS_RULE, History
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.faults import Watched
 

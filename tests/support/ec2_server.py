@@ -35,7 +35,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clock import ScaledClock
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws import run_role
 from spotrun.clouds.aws.calls import Region
@@ -46,6 +46,7 @@ from spotrun.offering import CapacityType, Offering
 from tests.support.ec2_machines import Identity, Machine
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import SpotRequests
+from tests.support.manual_clock import ManualClock
 
 ACCOUNT, REGION, ZONES = "123456789012", "us-east-1", ("us-east-1a", "us-east-1b")
 TYPES = {"g4dn.xlarge": "0.526", "g5.xlarge": "1.006"}

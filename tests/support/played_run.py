@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotrun.clock import ManualClock
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.folder.market_record import MarketRecord
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
@@ -16,6 +15,7 @@ from spotrun.store.port import Store
 from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec
 from tests.support.histories import START, History
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.faults import Watched

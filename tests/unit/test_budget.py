@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import summarise
-from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy
 from spotrun.policy import Wait
 from spotrun.policy.money import ONE_AT_A_TIME
@@ -24,6 +23,7 @@ from spotrun.spec.model import RunSpec
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, refused
+from tests.support.manual_clock import ManualClock
 from tests.support.played_run import PlayedRun
 from tests.support.short_runs import BUDGET, trained
 from tests.support.world import SimulatedWorld, TickMarket, Training

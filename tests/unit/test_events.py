@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import (
@@ -35,6 +34,7 @@ from spotrun.run.events import (
 )
 from spotrun.store.opening import open_store
 from tests.support.histories import History, histories
+from tests.support.manual_clock import ManualClock
 
 EVENT_TYPES = typing.get_args(AnyEvent)
 TEXT = st.text(max_size=20)

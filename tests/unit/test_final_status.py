@@ -17,7 +17,6 @@ from spotrun.account.summary import summarise
 from spotrun.checkpoint.pruning import prune
 from spotrun.cli import runs
 from spotrun.cli.app import app
-from spotrun.clock import ManualClock
 from spotrun.errors import ObjectMissing
 from spotrun.folder.final_status import KEY, final_status, read_final_status, run_status, write_final_status
 from spotrun.folder.ledger import Ledger, key_of
@@ -28,6 +27,7 @@ from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, History
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.played_run import PlayedRun
 

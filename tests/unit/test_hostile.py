@@ -25,7 +25,6 @@ from spotrun.checkpoint import layout, snapshot
 from spotrun.checkpoint.manifest import FORMAT
 from spotrun.checkpoint.restore import fetch
 from spotrun.cli import app
-from spotrun.clock import ManualClock
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
@@ -37,6 +36,7 @@ from tests.support.checkpoint_entries import committed
 from tests.support.checkpoint_images import HOSTILE, header, image_of
 from tests.support.damaged_runs import SmallRun
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"

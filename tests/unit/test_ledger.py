@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from spotrun.clock import ManualClock
 from spotrun.errors import LedgerDamaged, RunNotFound, SpotrunError, StoreError, StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
@@ -26,6 +25,7 @@ from spotrun.store.local import LocalStore
 from spotrun.store.port import Store, StoredObject
 from tests.support.checkpoint_entries import committed
 from tests.support.histories import History, offering
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.faults import LossyStore
 

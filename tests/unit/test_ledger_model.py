@@ -16,7 +16,6 @@ from decimal import Decimal
 
 import pytest
 
-from spotrun.clock import ManualClock
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import EntryRefused, Ledger, key_of
 from spotrun.run import events as ev
@@ -25,6 +24,7 @@ from spotrun.run.fold import apply, begin
 from spotrun.run.state import RunState
 from tests.support.checkpoint_entries import committed
 from tests.support.histories import SPOT, History, offering
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 DEVIATIONS = 2

@@ -22,7 +22,7 @@ from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
 from spotrun.agent.notices import NoticeWatcher
 from spotrun.agent.pace import Pace
-from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.notices import (
     ACTION_PATH,
     Ec2Notices,
@@ -41,6 +41,7 @@ from spotrun.run.state import AttemptEnd, RunState
 from tests.support.checkpoint_entries import committed
 from tests.support.eventually import eventually
 from tests.support.histories import History, offering
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 NOTICE = b'{"action": "terminate", "time": "2031-01-01T00:00:00Z"}'

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.output_redaction import OutputRedaction, secret_values
-from spotrun.clock import ManualClock
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
 from spotrun.account.prices import WIDTH, hourly_prices
-from spotrun.clock import ManualClock
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
@@ -18,6 +17,7 @@ from spotrun.run.events import InstanceGone
 from spotrun.runner import Tick
 from tests.support.decisions import spec
 from tests.support.histories import ON_DEMAND, History, random_runs
+from tests.support.manual_clock import ManualClock
 
 
 def dearer() -> History:

@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.account.outcome import durable_epochs
-from spotrun.clock import ManualClock
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.run.billing import hourly
 from spotrun.spec.model import CheckpointSpec
+from tests.support.manual_clock import ManualClock
 from tests.support.small_worlds import (
     ALL_FAULTS,
     CHANGING,

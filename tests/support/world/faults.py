@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from spotrun.clock import ManualClock
 from spotrun.clouds.driver import CloudDriver
 from spotrun.errors import CloudUnavailable, StoreUnavailable
 from spotrun.store.port import Store
+from tests.support.manual_clock import ManualClock
 from tests.support.world.rng import Range, Rng
 
 

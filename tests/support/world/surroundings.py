@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from spotrun.clock import ManualClock
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import Entry
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.rng import Rng

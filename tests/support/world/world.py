@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from math import ceil, inf
 
-from spotrun.clock import ManualClock, ScaledClock
+from spotrun.clock import ScaledClock
 from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import InstanceState
@@ -22,6 +22,7 @@ from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.simulation.baselines import COMPARED
 from spotrun.spec.model import RunSpec
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.agent import SimulatedAgent
 from tests.support.world.cloud import SimulatedCloud
