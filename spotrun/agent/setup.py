@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -117,18 +116,13 @@ def _unpacked(node: Node, key: str) -> int | None:
 
 
 def _unpack(node: Node, key: str, packed: setup_cache.PackedSetup) -> None:
-    with _temporary(node.assignment.folder / "setup-fetched.tar") as archive:
+    archive = node.assignment.folder / "setup-fetched.tar"
+    try:
         setup_cache.fetch(node.store, key, packed, archive)
         made_in = diff_archive.unpack(archive, node.assignment.folder, FOLDERS).made_in
-    environment.relocate(node.assignment.folder, made_in)
-
-
-@contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[Path]:
-    try:
-        yield path
     finally:
-        path.unlink(missing_ok=True)
+        archive.unlink(missing_ok=True)
+    environment.relocate(node.assignment.folder, made_in)
 
 
 # -- by the command --------------------------------------------------------------------------------------------------

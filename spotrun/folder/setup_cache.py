@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -106,9 +105,9 @@ def upload(store: Store, key: str, launch: int, archive: Path) -> PackedSetup | 
     Raises:
         StoreError
     """
-    pieces = list(_pieces(archive.stat().st_size))
+    offsets = range(0, archive.stat().st_size, PART_BYTES)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        parts = tuple(pool.map(partial(_upload_part, store, key, launch, archive), range(len(pieces))))
+        parts = tuple(pool.map(partial(_upload_part, store, key, launch, archive), range(len(offsets))))
     packed = PackedSetup(launch=launch, parts=parts)
     data = msgspec.json.encode(packed)
     if through_faults(WITHIN_S)(lambda: store.put_if_absent(_description_key(key), data)) or find(store, key) == packed:
@@ -123,10 +122,6 @@ def _upload_part(store: Store, key: str, launch: int, archive: Path, number: int
         data = os.pread(file.fileno(), PART_BYTES, number * PART_BYTES)
     through_faults(WITHIN_S)(lambda: store.put(_part_key(key, launch, number), data))
     return PackedPart(len(data), hashlib.sha256(data).hexdigest())
-
-
-def _pieces(size_bytes: int) -> Iterator[int]:
-    yield from range(0, size_bytes, PART_BYTES)
 
 
 def discard(store: Store, key: str) -> None:
