@@ -176,10 +176,10 @@ EXIT_CODES = """## Exit codes
 | 6 | no checkpoint can be read back |
 | 7 | the cloud refused |
 | 8 | the ledger is damaged: an entry is missing, was moved, or is not what was written |
-| 9 | an interrupted training is not the same as the undisturbed one (`verify-resume`) |
-| 10 | a figure of the report is as `--fail-if`, or `report.fail_if` of the job, says that it must not be |
-| 11 | last night's run is still under way (`--nightly`) |
-| 12 | the cloud has charged what `bill` cannot explain |
+| 9 | an interrupted training differs from the undisturbed one (`verify-resume`) |
+| 10 | the condition of `--fail-if`, or of `report.fail_if` in the job, is true |
+| 11 | last night's run is still going (`--nightly`) |
+| 12 | `bill` cannot explain what the cloud charged |
 | 130 | Ctrl-C |
 """
 

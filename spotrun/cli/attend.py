@@ -92,7 +92,7 @@ def show_deadline(spec: RunSpec) -> None:
     now = system_clock().now()
     at = deadline_at(spec.policy.deadline, now)
     if (reason := unreachable(spec, at - now)) is not None:
-        raise SpecInvalid(reason, hint="give a later policy.deadline, or a truer policy.expected_work")
+        raise SpecInvalid(reason, hint="give a later policy.deadline, or correct policy.expected_work")
     known = (
         ""
         if spec.policy.expected_work

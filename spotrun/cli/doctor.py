@@ -76,7 +76,7 @@ def _findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fi
     if len(paths) > 1:
         raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
     if named is None and wish != Wish():
-        raise SpecInvalid("what instances are to be is asked of a cloud", hint="spotrun doctor aws --region …")
+        raise SpecInvalid("options that describe instances need a cloud", hint="spotrun doctor aws --region …")
     spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
     address = store or (spec.checkpoint.uri if spec is not None else default_store())
     if named is None:

@@ -63,7 +63,7 @@ def launch(
     if spot + on_demand + auto > 1:
         raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
     if nightly and detach:
-        raise SpecInvalid("--nightly attends to its night itself", hint="leave --detach out; cron needs none")
+        raise SpecInvalid("--nightly looks after its run itself", hint="leave --detach out; cron needs none")
     policy = "spot" if spot else "on-demand" if on_demand else "auto" if auto else None
     overrides: dict[str, object] = {
         "name": name,

@@ -101,7 +101,7 @@ def _unfinished(run: OpenRun) -> bool:
 
 def _under_way(what: str) -> NightUnderWay:
     hint = "see `spotrun status`; the next call starts a new night once this one is over"
-    return NightUnderWay(f"a nightly run of {what} is under way", hint=hint)
+    return NightUnderWay(f"a nightly run of {what} is still going", hint=hint)
 
 
 def _if_late(run: OpenRun) -> str:

@@ -57,7 +57,7 @@ def offers(
     wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
     found = cloud_named(cloud).offers(wish)
     if not found.quotes:
-        raise SpecInvalid(f"{cloud} rents out nothing of the kind there", hint="ask for less, or in another --region")
+        raise SpecInvalid(f"{cloud} has no such instances there", hint="ask for less, or in another --region")
     if as_json:
         print_json(shown.as_json(found, sort))
     else:

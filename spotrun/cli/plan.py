@@ -130,7 +130,7 @@ def planned(
     expected = spec.policy.expected_work or known.work
     if expected is None:
         hint = "give --work 3h, or policy.expected_work; a completed run of this name would tell it too"
-        raise SpecInvalid("nobody knows how long this training takes", hint=hint)
+        raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
     policy = spec.policy.model_copy(update={"expected_work": expected})
@@ -212,5 +212,5 @@ def _price_history(spec: RunSpec, world: World) -> Source:
         if quote.offering.capacity_type is CapacityType.SPOT and quote.history and quote.history[0].since < found.at
     }
     if not histories:
-        raise SpecInvalid("nobody knows what spot cost lately", hint="leave out --price-history")
+        raise SpecInvalid("recent spot prices are not known", hint="leave out --price-history")
     return Replayed(histories, found.at)

@@ -16,7 +16,7 @@ def validate(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check JOB.yaml and show every mistake, with its line and how to mend it."""
+    """Check JOB.yaml and show every mistake, with its line and how to fix it."""
     from spotrun.spec.file import load_spec
     from spotrun.spec.schema import json_schema
 

@@ -52,7 +52,7 @@ def verify_resume(
     else:
         print(report.text(seen))
     if seen.first_difference is not None:
-        raise NotIdentical("the two trainings are not the same", hint="mend the likely cause, then verify again")
+        raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 
 
 def _steps(text: str | None) -> tuple[int, ...]:

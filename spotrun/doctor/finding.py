@@ -34,7 +34,7 @@ class ChecksFailed(SpotrunError):
 
     def __init__(self, failures: Sequence[Finding]) -> None:
         names = ", ".join(dict.fromkeys(failure.name for failure in failures))
-        super().__init__(f"checks failed: {names}", hint="mend what is named above")
+        super().__init__(f"checks failed: {names}", hint="fix what is named above")
         self.exit_code = failures[0].exit_code  # type: ignore[misc]
 
 

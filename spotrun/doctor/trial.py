@@ -169,4 +169,4 @@ def _while(doing: str) -> Iterator[None]:
 
 def _require(condition: bool, otherwise: str) -> None:
     if not condition:
-        raise StoreError(otherwise, hint="use another store, or one without a cache before it")
+        raise StoreError(otherwise, hint="use another store, or take away the cache in front of it")

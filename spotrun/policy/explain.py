@@ -65,16 +65,16 @@ def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot:
     spot, first = offering.capacity_type is CapacityType.SPOT, offering == order[0]
     trouble = facts.just_lost.get(offering.pool)
     if trouble is not None:
-        place = "asked all the same, there is no other" if first else "asked last"
+        place = "asked anyway, as there is no other" if first else "asked last"
         return f"{place}: {SAW[trouble.kind]} there {_minutes(facts.now - trouble.at)} ago"
     if not spot:
-        return no_spot if first else "where the one before has none"
+        return no_spot if first else "if the one before has none"
     if first:
         cheaper = [other for other in order if other.price_usd_per_hour < offering.price_usd_per_hour]
         return f"asked first: {_why_not_those(cheaper, facts)}"
     before = order[: order.index(offering)]
     if all(other.price_usd_per_hour <= offering.price_usd_per_hour for other in before):
-        return "where the ones before have none, or lost us"
+        return "if those before have none, or lost our instance"
     return f"later than dearer spot: it {'is far from its bucket' if _far(offering, facts) else 'would last less'}"
 
 
@@ -97,5 +97,5 @@ def _why_not(offering: Offering, facts: Facts) -> str:
     if not affordable(offering, facts.spec.resources.max_price):
         return "above max_price"
     if not reservable(offering, facts.state):
-        return "not before a checkpoint's size is known: a budget has to say what sending it to another region may cost"
+        return "only once a checkpoint's size is known: the budget has to cover sending it to another region"
     return f"spot_policy is {facts.spec.resources.spot_policy}"

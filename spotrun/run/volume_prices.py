@@ -44,5 +44,5 @@ def volume_price(regions: Collection[str]) -> VolumePrice:
     """
     unknown = sorted(set(regions) - GP3_USD_PER_GIB_MONTH.keys())
     dearest = max(GP3_USD_PER_GIB_MONTH if unknown else regions, key=GP3_USD_PER_GIB_MONTH.__getitem__)
-    where = f"{dearest}, the dearest known, for want of {', '.join(unknown)}" if unknown else dearest
+    where = f"{dearest}, the dearest known, as there is no price for {', '.join(unknown)}" if unknown else dearest
     return VolumePrice(GP3_USD_PER_GIB_MONTH[dearest], where)

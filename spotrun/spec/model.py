@@ -377,7 +377,7 @@ class RunSpec(Model):
         description="Environment variables of the training alone, by name: [WANDB_API_KEY]. The instance reads their "
         "values when it needs them, and nothing else stores them. On aws a value comes from the SecureString "
         "/spotrun/NAME of the Parameter Store, or {NAME: ssm:/spotrun/other}; on the local cloud from the variable "
-        "NAME of whoever launches, or {NAME: env:OTHER}.",
+        "NAME of the environment that you launch from, or {NAME: env:OTHER}.",
     )
     resources: ResourcesSpec = Field(
         default=ResourcesSpec(), description="Where to train, and which instances spotrun may rent."

@@ -36,7 +36,7 @@ _LOG_IN = "log in by `gcloud auth application-default login`, or set GOOGLE_APPL
 _HINTS = {
     401: _LOG_IN,
     403: "allow storage.objects.get, list, create and delete on the bucket (role Storage Object User)",
-    404: "make the bucket (`gcloud storage buckets create`), or mend checkpoint.uri",
+    404: "make the bucket (`gcloud storage buckets create`), or correct checkpoint.uri",
     507: "make space in the store",
 }
 

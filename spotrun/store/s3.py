@@ -58,7 +58,7 @@ _HINTS = {
     "PermanentRedirect": _REGION,
     "AuthorizationHeaderMalformed": _REGION,
     "IllegalLocationConstraintException": _REGION,
-    "NoSuchBucket": "make the bucket (`aws s3 mb`), or mend checkpoint.uri",
+    "NoSuchBucket": "make the bucket (`aws s3 mb`), or correct checkpoint.uri",
     "NotImplemented": "use a store that knows If-None-Match on PutObject",
     "QuotaExceeded": "make space in the store, or raise its quota",
     "XMinioStorageFull": "make space in the store",
@@ -214,7 +214,7 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
     if code in _EXPIRED_CODES:
         return LoginExpired(text, hint=_EXPIRED)
     if _is_vague(status, code):
-        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL where it is set: that was no answer of an S3")
+        return StoreUnavailable(text, hint="check AWS_ENDPOINT_URL if it is set: that was not an answer of S3")
     return StoreError(text, hint=_HINTS.get(code, "check checkpoint.uri, and AWS_ENDPOINT_URL where it is set"))
 
 

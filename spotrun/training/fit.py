@@ -269,5 +269,5 @@ def _claim() -> session.Session | None:
     except session.SecondFit:
         raise TrainingUnsupported(
             "a second fit() in one process cannot be resumed exactly",
-            hint="split the script, one fit() in each; validate() and test() are free",
+            hint="split the script, one fit() in each; validate() and test() may be called freely",
         ) from None

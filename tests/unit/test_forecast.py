@@ -312,7 +312,7 @@ def test_a_plan_for_machines_is_json_and_says_what_it_assumes() -> None:
     assert facts["assumed"].startswith("Assumed: spot comes and goes as in a generator")
     assert [each["why"] for each in facts["offerings"]] == [
         "asked first: the cheapest spot",
-        "where the ones before have none, or lost us",
+        "if those before have none, or lost our instance",
         "when the deadline leaves no time for spot",
     ]
     ours = facts["forecasts"][0]

@@ -149,7 +149,7 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
     warned = considered(young, capped, World(offerings=POOLS, instances=(), sightings=(seen,)))
     assert [(each.offering.zone, each.why) for each in plain] == [
         ("local-a", "asked first: the cheapest spot"),
-        ("local-b", "where the ones before have none, or lost us"),
+        ("local-b", "if those before have none, or lost our instance"),
         ("local-c", "above max_price"),
         ("local-a", "above max_price"),
         ("local-b", "above max_price"),

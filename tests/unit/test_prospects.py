@@ -32,7 +32,7 @@ def with_cloud(cloud: str, uri: str) -> RunSpec:
 def test_checkpoints_that_go_with_the_machine_are_refused_on_spot(cloud: str) -> None:
     found = hopeless_on_spot(with_cloud(cloud, "/data/runs"), None, MEDIAN_LIFE)
     assert found is not None
-    assert "go with the spot instance" in found.reason
+    assert "are lost with the spot instance" in found.reason
     assert "s3://" in found.fix
     assert hopeless_on_spot(with_cloud(cloud, "s3://bucket/runs"), None, MEDIAN_LIFE) is None
 

@@ -111,7 +111,7 @@ class AwsDoctor:
         now = self._clock.now()
         skew = _skew(now, now, told_at)
         if abs(skew) > SKEW_MAX:
-            raise AccessDenied(f"{_in_words(skew)}, and AWS takes no signature of it", hint=_SET_CLOCK) from error
+            raise AccessDenied(f"{_in_words(skew)}, so AWS refuses its signatures", hint=_SET_CLOCK) from error
 
     # -- what surrounds an instance ------------------------------------------------------------------------------
 

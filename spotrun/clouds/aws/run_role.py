@@ -98,7 +98,7 @@ class RunRoles:
         found = {each["Key"]: each["Value"] for each in role.get("Tags", [])}
         if boundary != self._policy_arn or not tags.items() <= found.items():
             what = f"the role {name} has another boundary than {POLICY}, or other tags than this run's"
-            raise CloudError(what, hint="delete it: spotrun has not made it like this")
+            raise CloudError(what, hint="delete it: spotrun did not make it like this")
         made_at: datetime = role["CreateDate"]
         return made_at.astimezone(UTC)
 
@@ -119,7 +119,7 @@ class RunRoles:
             profile = self._ask("look at an instance profile", "get_instance_profile", InstanceProfileName=name)
             roles = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
             if roles != [name]:
-                hint = "delete it: spotrun has not made it like this"
+                hint = "delete it: spotrun did not make it like this"
                 raise CloudError(f"the instance profile {name} holds {roles}", hint=hint) from error
             return False
         return True
