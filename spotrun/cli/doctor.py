@@ -71,7 +71,8 @@ def _findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fi
     from spotrun.spec.clouds import known_clouds
     from spotrun.spec.file import load_spec
 
-    named = subjects[0] if subjects and subjects[0] in known_clouds() else None
+    first = subjects[0] if subjects else ""
+    named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
     paths = subjects if named is None else subjects[1:]
     if len(paths) > 1:
         raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")

@@ -55,7 +55,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
         while True:
             rows = _rows(runs) + damaged
             view.show(rows)
-            if not any(row.get("next") for row in rows):
+            if all(row.get("attended") is None for row in rows):
                 return rows
             time.sleep(LOOK_AGAIN_S)
 

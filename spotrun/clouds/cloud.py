@@ -7,6 +7,7 @@ method imports what it needs when it is called.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,6 +78,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     # -- a run ---------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def driver(self, spec: RunSpec, clock: ScaledClock) -> CloudDriver:
         """
         What rents for a run of `spec`.
@@ -105,6 +107,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     def furnish(self, store: Store) -> None:
         """Put into a new run's folder what its instances need before they have an agent: see `spotrun.boot`."""
 
+    @abstractmethod
     def billing(self, spec: RunSpec) -> BillingRule:
         """From when to when an instance is billed, how that is rounded, and what is free."""
 
@@ -114,9 +117,11 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     # -- an instance ---------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
         """What tells an agent that its instance will be taken. `environment` is that of the instance."""
 
+    @abstractmethod
     def shell(self, instance: Instance) -> Shell:
         """How a person gets onto an instance."""
 
@@ -135,6 +140,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
 
     # -- an account ----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def account(self, regions: Sequence[str]) -> Account:
         """
         To look at and to end what is there, whichever run it belongs to; in all regions if none is named.
@@ -143,12 +149,15 @@ class Cloud(CloudRules[RunSpec], Protocol):
             SpecInvalid: it has no such regions.
         """
 
+    @abstractmethod
     def offers(self, wish: Wish) -> Quotes:
         """What can be rented of that kind, for how much, and how that has moved."""
 
+    @abstractmethod
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
         """The same for a job, of these types alone."""
 
+    @abstractmethod
     def findings(self, spec: RunSpec | None, wish: Wish) -> Iterator[Finding]:
         """What `doctor` finds out about the account, and about what a job or its user wants of it."""
 

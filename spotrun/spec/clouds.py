@@ -8,18 +8,19 @@ the cloud that it names, and no other.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Protocol, TypeVar
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, ValidationInfo
 
 from spotrun.errors import SpecInvalid
 from spotrun.secrets.reference import Reference
-from spotrun.spec.values import one_of
+from spotrun.spec.values import STORED, one_of
 from spotrun.units import Unreadable
 
 GROUP = "spotrun.clouds"
@@ -39,15 +40,19 @@ class CloudRules(Protocol[_Spec]):
     instead_of_envs: str
     """Where a secret belongs that stands among `envs`."""
 
+    @abstractmethod
     def refusals(self, spec: _Spec) -> Iterator[Unreadable]:
         """What a job on this cloud may not say; `at` is the key."""
 
+    @abstractmethod
     def secret(self, name: str) -> Reference:
         """Where a secret is looked up if the job says nothing but its name."""
 
+    @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:
         """How long a launched instance usually takes to boot, until one was measured."""
 
+    @abstractmethod
     def interrupts(self, spec: _Spec) -> bool:
         """Whether spot instances may be taken at all."""
 
@@ -56,13 +61,48 @@ class CloudRules(Protocol[_Spec]):
 def find_cloud(name: str) -> Any:
     """
     Raises:
-        SpecInvalid: there is none of that name.
+        SpecInvalid: there is none of that name, or what brings it from outside is broken.
     """
     if name in BUILT_IN:
         return import_module(f"{GROUP}.{name}.cloud").CLOUD
-    for entry in entry_points(group=GROUP, name=name):
-        return entry.load()
-    raise SpecInvalid(f"no cloud is called {name}", hint=f"those that are known: {', '.join(known_clouds())}")
+    found = tuple(entry_points(group=GROUP, name=name))
+    if len(found) > 1:
+        packages = ", ".join(sorted(map(_package, found)))
+        raise SpecInvalid(
+            f"{len(found)} packages bring a cloud called {name}: {packages}", hint="uninstall all but one"
+        )
+    if not found:
+        known = ", ".join(known_clouds())
+        raise SpecInvalid(
+            f"no cloud is called {name} here", hint=f"name one of {known}, or install the package that brings {name}"
+        )
+    return _brought(found[0])
+
+
+def _brought(entry: EntryPoint) -> Any:
+    """The cloud of an entry point, if it is one."""
+    try:
+        cloud = entry.load()
+    except (Exception, SystemExit) as error:
+        raise _unusable(entry, f"{type(error).__name__}: {error}") from error
+    if CloudRules not in type(cloud).__mro__:
+        raise _unusable(entry, f"{entry.value} is not an object of a class that inherits from Cloud")
+    parts = (part for base in type(cloud).__mro__ for part in vars(base).get("__annotations__", ()))
+    if missing := sorted({part for part in parts if not hasattr(cloud, part)}):
+        raise _unusable(entry, f"{entry.value} lacks {', '.join(missing)}")
+    if cloud.name != entry.name:
+        raise _unusable(entry, f"{entry.value} calls itself {cloud.name}")
+    return cloud
+
+
+def _unusable(entry: EntryPoint, reason: str) -> SpecInvalid:
+    return SpecInvalid(
+        f"the cloud {entry.name} cannot be loaded: {reason}", hint=f"mend or uninstall the package {_package(entry)}"
+    )
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.module if entry.dist is None else entry.dist.name
 
 
 def known_clouds() -> tuple[str, ...]:
@@ -70,8 +110,16 @@ def known_clouds() -> tuple[str, ...]:
     return (*BUILT_IN, *sorted({entry.name for entry in entry_points(group=GROUP)} - {*BUILT_IN}))
 
 
-def _read(value: object) -> str:
-    return value if value in BUILT_IN else one_of(*known_clouds(), unbuilt=PLANNED)(value)
+def _read(value: object, info: ValidationInfo) -> str:
+    """A run may have been begun where more clouds are installed than here. What it did can be read all the same."""
+    if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
+        return str(value)
+    name: str = one_of(*known_clouds(), unbuilt=PLANNED)(value)
+    try:
+        find_cloud(name)
+    except SpecInvalid as error:
+        raise Unreadable(error.message, error.hint) from error
+    return name
 
 
 class _Schema:

@@ -16,7 +16,16 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
@@ -422,8 +431,8 @@ class RunSpec(Model):
         return self
 
     @model_validator(mode="after")
-    def _its_cloud_takes_it(self) -> RunSpec:
-        for refusal in self.cloud.refusals(self):
+    def _its_cloud_takes_it(self, info: ValidationInfo) -> RunSpec:
+        for refusal in () if info.context == STORED else self.cloud.refusals(self):
             raise refusal
         return self
 
