@@ -125,19 +125,19 @@ class Machines:
         changes: list[tuple[datetime, bool, Meter]] = []
         for meter in meters:
             if meter.billed_from is not None:
-                changes.append((meter.billed_from, True, meter))
+                changes.append((meter.billed_from, False, meter))
                 if meter.ended_at is not None:
-                    changes.append((max(meter.billed_from, meter.ended_at), False, meter))
+                    changes.append((max(meter.billed_from, meter.ended_at), True, meter))
         self._moments: list[datetime] = []
         self._settled = [(ZERO, timedelta(0))]
         self._running: list[tuple[Meter, ...]] = [()]
-        for moment, begins, meter in sorted(changes, key=lambda change: change[:2]):
+        for moment, ends, meter in sorted(changes, key=lambda change: change[:2]):
             (usd, paid), running = self._settled[-1], self._running[-1]
-            if begins:
-                running = (*running, meter)
-            else:
+            if ends:
                 running = tuple(other for other in running if other is not meter)
                 usd, paid = usd + meter.cost_until(FOREVER), paid + meter.time_until(FOREVER)
+            else:
+                running = (*running, meter)
             self._moments.append(moment)
             self._settled.append((usd, paid))
             self._running.append(running)

@@ -457,6 +457,15 @@ def test_wall_time_is_the_time_from_creation_to_the_end_without_the_pauses(histo
     assert total.wall == total.productive + sum((total.times[kind] for kind in DOWNTIME), timedelta(0))
 
 
+def test_an_instance_that_ended_as_its_bill_began_is_counted_once():
+    history = History()
+    launch = history.launch(ON_DEMAND, "3.6")
+    history.record(launch)
+    history.gone(launch, EndedBy.USER, ended_at=history.now)
+    billed = history.state.launches[launch].meter(history.state.created.billing).cost_until(history.after(60).now)
+    assert summary_of(history).total.on_demand_usd == billed > 0
+
+
 @quickly
 @given(random_runs())
 def test_the_instances_bill_is_what_their_meters_say(history: History):
