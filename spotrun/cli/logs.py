@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,27 +55,29 @@ def _print_consoles(run: OpenRun) -> None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))
     if run.cloud.failed_starts:
-        _print_failed_starts(run)
-
-
-def _print_failed_starts(run: OpenRun) -> None:
-    from spotrun.report.describe import printable
-    from spotrun.store.retrying import persist
-
-    for stored in persist(lambda: run.store.list(run.cloud.failed_starts)):
-        print(f"{stored.key}:")
-        print(printable(persist(partial(run.store.get, stored.key)).decode(errors="replace")))
+        for key in _keys(run, run.cloud.failed_starts):
+            print(f"{key}:")
+            print(_text(run, key))
 
 
 def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
+    for key in sorted((key for key in _keys(run, prefix) if key not in told), key=_order):
+        sys.stdout.write(_text(run, key))
+        told.add(key)
+    sys.stdout.flush()
+
+
+def _keys(run: OpenRun, prefix: str) -> list[str]:
+    from spotrun.store.retrying import persist
+
+    return [stored.key for stored in persist(lambda: run.store.list(prefix))]
+
+
+def _text(run: OpenRun, key: str) -> str:
     from spotrun.report.describe import printable
     from spotrun.store.retrying import persist
 
-    chunks = [stored.key for stored in persist(lambda: run.store.list(prefix)) if stored.key not in told]
-    for key in sorted(chunks, key=_order):
-        sys.stdout.write(printable(persist(partial(run.store.get, key)).decode(errors="replace")))
-        told.add(key)
-    sys.stdout.flush()
+    return printable(persist(lambda: run.store.get(key)).decode(errors="replace"))
 
 
 def _order(key: str) -> tuple[int, str]:

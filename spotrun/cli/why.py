@@ -12,10 +12,9 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     Times are UTC.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.report.decision import briefly
     from spotrun.report.describe import timestamp
     from spotrun.report.next_decision import next_decision
-    from spotrun.report.why import decisions
+    from spotrun.report.why import briefly, decisions
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()

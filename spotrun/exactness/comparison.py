@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
@@ -82,16 +83,9 @@ def _of_steps(straight: Trace, interrupted: Trace) -> Difference | None:
 def _of_length(position: BatchPosition, wanted: Trained | None, done: list[tuple[int, Trained]] | None) -> Difference:
     known = wanted if wanted is not None else done[0][1] if done else None
     assert known is not None
-    return Difference(
-        kind=DifferenceKind.STEPS,
-        straight="not trained" if wanted is None else "trained",
-        interrupted="trained" if done else "not trained",
-        likely_cause=_CAUSES[DifferenceKind.STEPS],
-        resumed=True,
-        epoch=position[0],
-        batch=position[1],
-        step=known.step,
-    )
+    straight, interrupted = ("trained" if trained else "not trained" for trained in (wanted is not None, done))
+    epoch, batch = position
+    return _difference(DifferenceKind.STEPS, straight, interrupted, epoch=epoch, batch=batch, step=known.step)
 
 
 def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference | None:
@@ -105,16 +99,8 @@ def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference
     }
     for kind, (one, other) in pairs.items():
         if one != other:
-            return Difference(
-                kind=kind,
-                straight=str(one),
-                interrupted=str(other),
-                likely_cause=_cause(kind, resumed=resumed),
-                resumed=resumed,
-                epoch=wanted.epoch,
-                batch=wanted.batch,
-                step=wanted.step,
-            )
+            place = {"epoch": wanted.epoch, "batch": wanted.batch, "step": wanted.step}
+            return _difference(kind, str(one), str(other), resumed=resumed, **place)
     return None
 
 
@@ -127,13 +113,8 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
 
 def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
     if not straight.ended or not interrupted.ended:
-        return Difference(
-            kind=DifferenceKind.STEPS,
-            straight="ended" if straight.ended else "not ended",
-            interrupted="ended" if interrupted.ended else "not ended",
-            likely_cause=_CAUSES[DifferenceKind.STEPS],
-            resumed=True,
-        )
+        ends = ["ended" if trace.ended else "not ended" for trace in (straight, interrupted)]
+        return _difference(DifferenceKind.STEPS, *ends)
     wanted = straight.ended[-1]
     for done in interrupted.ended:
         for kind, one, other in (
@@ -149,14 +130,7 @@ def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
 def _of_parts(kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str]) -> Difference:
     names = [*straight, *(name for name in interrupted if name not in straight)]
     name = next(name for name in names if straight.get(name) != interrupted.get(name))
-    return Difference(
-        kind=kind,
-        straight=straight.get(name, "absent"),
-        interrupted=interrupted.get(name, "absent"),
-        likely_cause=_cause(kind, resumed=True),
-        resumed=True,
-        name=name,
-    )
+    return _difference(kind, straight.get(name, "absent"), interrupted.get(name, "absent"), name=name)
 
 
 # -- causes ----------------------------------------------------------------------------------------------------------
@@ -202,7 +176,12 @@ _ON_ITS_OWN = "; it differed before any interruption, so two runs of the script 
 _STATEFUL = frozenset({DifferenceKind.DATA, DifferenceKind.LR, DifferenceKind.LOSS, DifferenceKind.RNG})
 
 
-def _cause(kind: DifferenceKind, *, resumed: bool) -> str:
-    if not resumed:
-        return _CAUSES[kind] + _ON_ITS_OWN
-    return _CAUSES[kind] + (_AFTER_RESUME if kind in _STATEFUL else "")
+def _difference(
+    kind: DifferenceKind, straight: str, interrupted: str, *, resumed: bool = True, **place: Any
+) -> Difference:
+    """With its likely cause."""
+    also = _ON_ITS_OWN if not resumed else _AFTER_RESUME if kind in _STATEFUL else ""
+    cause = _CAUSES[kind] + also
+    return Difference(
+        kind=kind, straight=straight, interrupted=interrupted, likely_cause=cause, resumed=resumed, **place
+    )

@@ -61,14 +61,11 @@ class Notifier:
     def show(self, entries: Sequence[Entry]) -> None:
         """Send the news of a ledger's entries, given from the first one; those of an earlier call are skipped."""
         for entry in entries[self._shown :]:
-            self._tell(entry)
+            self.tell(entry)
         self._shown = max(self._shown, len(entries))
 
-    def tell(self, news: News) -> None:
-        """Send news that is not an event of the ledger, after all that are."""
-        self._tell(news)
-
-    def _tell(self, item: Entry | News) -> None:
+    def tell(self, item: Entry | News) -> None:
+        """Send an entry's news, or news that is not an event of the ledger, after all that are."""
         for worker in self._workers:
             worker.tell(item)
 

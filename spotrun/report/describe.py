@@ -44,12 +44,8 @@ def _created(event: ev.RunCreated) -> str:
 
 
 def _intended(event: ev.LaunchIntended) -> str:
-    price = f"${event.offering.price_usd_per_hour}/h"
-    return f"launching {event.offering} at {price}{_simulated(event)} ({event.reason})"
-
-
-def _simulated(event: ev.LaunchIntended) -> str:
-    return " simulated" if event.offering.simulated else ""
+    price = f"${event.offering.price_usd_per_hour}/h" + (" simulated" if event.offering.simulated else "")
+    return f"launching {event.offering} at {price} ({event.reason})"
 
 
 def _recorded(event: ev.LaunchRecorded) -> str:

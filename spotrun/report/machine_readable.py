@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -111,10 +111,14 @@ def csv_text(rows: Iterable[Mapping[str, Any]], last: str) -> str:
     """Comma-separated values with a header line; the column `last` comes last."""
     rows = [_flat(row) for row in rows]
     columns = [column for column in (rows[0] if rows else {}) if column != last] + [last]
+    return csv_table(columns, ({column: _cell(value) for column, value in row.items()} for row in rows))
+
+
+def csv_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from datetime import timedelta
 from itertools import groupby
@@ -12,6 +10,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
+from spotrun.report.machine_readable import csv_table
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 from spotrun.simulation.study import Case, Row, Study
 from spotrun.units import format_duration
@@ -42,11 +41,7 @@ def case_table(case: Case, rows: Iterable[Row]) -> Table:
 
 
 def as_csv(found: Study) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_flat(row) for row in found.rows)
-    return text.getvalue()
+    return csv_table(COLUMNS, (_flat(row) for row in found.rows))
 
 
 def _flat(row: Row) -> dict[str, Any]:

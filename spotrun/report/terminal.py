@@ -126,21 +126,13 @@ def goodput(summary: RunSummary) -> str:
 
 def _filled(table: Table, summary: RunSummary, cells: Callable[[Account], list[str]]) -> Table:
     for epoch in summary.epochs:
-        add_row(table, [_label(epoch), *cells(epoch)])
-    if not _empty(summary.unfinished):
+        assert epoch.epoch is not None
+        add_row(table, [str(epoch.epoch + 1), *cells(epoch)])
+    if summary.unfinished.cost_usd or summary.unfinished.wall:
         add_row(table, ["unfinished", *cells(summary.unfinished)])
     table.add_section()
     add_row(table, ["total", *cells(summary.total)], style="bold")
     return table
-
-
-def _label(epoch: Account) -> str:
-    assert epoch.epoch is not None
-    return str(epoch.epoch + 1)
-
-
-def _empty(account: Account) -> bool:
-    return not account.cost_usd and not account.wall
 
 
 def setups(summary: RunSummary) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
 from spotrun.policy.ranking import POOL_REST
-from spotrun.report.decision import REFUSED, Decision
 from spotrun.report.describe import describe
 from spotrun.report.tables import plain
 from spotrun.run import events as ev
@@ -28,6 +28,23 @@ from spotrun.units import to_the_second
 TICKS_WAITED = 5
 """A runner looks again after each tick; only a gap of more ticks counts as a wait."""
 SENTENCE_MAX = 600
+PAIRS_MAX = 3
+"""This many refusals in a row are each shown to people; more are shortened."""
+REFUSED = "refused"
+"""The kind of decision for a launch that the cloud refused."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`number` is the ledger entry of the decision, or of its cause. `kind` is a word for programs."""
+
+    number: int
+    at: datetime
+    kind: str
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "at": self.at.isoformat()}
 
 
 def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
@@ -42,6 +59,31 @@ def decisions(entries: Sequence[Entry], spec: RunSpec) -> list[Decision]:
             kind, sentence = narrated
             made.append(Decision(entry.number, entry.at, kind, plain(" ".join(sentence.split()), SENTENCE_MAX)))
     return made
+
+
+def briefly(made: list[Decision]) -> list[Decision]:
+    """The same decisions, but with one line for all refused requests in a row except the first and the last."""
+    shortened: list[Decision] = []
+    rest = made
+    while rest:
+        pairs = _refused_in_a_row(rest)
+        if pairs > PAIRS_MAX:
+            first, left_out = rest[:2], rest[2 : 2 * pairs - 2]
+            entries = f"entries {left_out[0].number} to {left_out[-1].number}"
+            words = f"asked {pairs - 2} more times, and was refused each time ({entries})"
+            shortened += [*first, Decision(left_out[0].number, left_out[0].at, REFUSED, words)]
+            rest = rest[2 * pairs - 2 :]
+        shortened += rest[:2] if pairs else rest[:1]
+        rest = rest[2:] if pairs else rest[1:]
+    return shortened
+
+
+def _refused_in_a_row(made: list[Decision]) -> int:
+    """How many requests at the beginning were each followed by their refusal."""
+    pairs = 0
+    while [each.kind for each in made[2 * pairs : 2 * pairs + 2]][1:] == [REFUSED]:
+        pairs += 1
+    return pairs
 
 
 def offering_text(offering: Offering) -> str:

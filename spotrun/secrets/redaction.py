@@ -14,14 +14,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from spotrun.secrets.credentials import WELL_KNOWN
-
 HIDDEN = "***"
 PIECE = 12
 """This many characters of a secret give it away. Shorter secrets are looked for as a whole."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """Shorter values are words like `true` and `0.1`. If the name sounds secret, four characters are enough."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
+WELL_KNOWN = r"""
+      \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
+    | \bxox[abeoprs]-[\w-]{8,}
+    | \b(?:AKIA|ASIA)[A-Z0-9]{12,}
+    | \bAIza[\w-]{20,}
+    | \beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?
+    | -----BEGIN[^-]*PRIVATE\ KEY-----.*?(?:-----END[^-]*-----|$)
+    | (?<=hooks\.slack\.com/)[^\s$"']+
+    | (?<=discord\.com/api/webhooks/)[^\s$"']+
+    | (?<=://)[^\s/@$]+@
+"""
+"""What keys and tokens of well-known services look like. It does not match a variable (`https://$USER@…`)."""
+_WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
 _SHAPES = re.compile(
     rf"""
     {WELL_KNOWN}
@@ -31,6 +42,11 @@ _SHAPES = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+def holds_credential(text: str) -> bool:
+    """Whether `text` contains a key, a token or the address of a webhook."""
+    return _WELL_KNOWN.search(text) is not None
 
 
 class Redactor:

@@ -18,7 +18,7 @@ from spotrun.address import DEFAULT_STORE
 from spotrun.errors import SpecInvalid
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
-from spotrun.spec.problems import Key, Problem, dotted, problems_of
+from spotrun.spec.problems import Key, Problem, dotted, problems_of, sentence
 from spotrun.spec.values import clean_text, kind_of, name_from, read_script
 from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
@@ -38,8 +38,7 @@ class PlacedProblem:
     column: int | None = None
 
     def __str__(self) -> str:
-        message = self.message if not self.suggestion else f"{self.message}; {self.suggestion}"
-        return ": ".join(part for part in (self.where, self.key, message) if part)
+        return sentence(self.where, self.key, self.message, self.suggestion)
 
 
 class SpecFileInvalid(SpecInvalid):
@@ -72,7 +71,8 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default
     path = Path(path)
     draft = _Draft(path, read_yaml(_read_text(path)))
     if not draft.hopeless():
-        take_shorthands(draft)
+        _take_run(draft)
+        _take_use_spot(draft)
         apply_overrides(draft, overrides or {})
         resolve_paths(draft, default_store)
         spec = _validated(draft)
@@ -172,15 +172,13 @@ def _read_text(path: Path) -> str:
         raise _unreadable(path, f"line {line} is not UTF-8", "save the file as UTF-8") from None
 
 
-def _unreadable(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
-    return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),))
+def _unreadable(path: Path, message: str, suggestion: str | None = None, hint: str | None = None) -> SpecFileInvalid:
+    return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),), hint)
 
 
 def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
-    problem = PlacedProblem(shown(path, 200), "", message, suggestion)
-    return SpecFileInvalid(
-        path, (problem,), hint="name a YAML file; `spotrun validate --schema` shows what it may hold"
-    )
+    hint = "name a YAML file; `spotrun validate --schema` shows what it may hold"
+    return _unreadable(path, message, suggestion, hint)
 
 
 def _files_like(path: Path) -> str | None:
@@ -195,13 +193,8 @@ def _files_like(path: Path) -> str | None:
 # --- shorthands and flags -------------------------------------------------------------------------------
 
 
-def take_shorthands(draft: _Draft) -> None:
-    """`run:` at the top becomes train.run, SkyPilot's `use_spot` becomes resources.spot_policy."""
-    _take_run(draft)
-    _take_use_spot(draft)
-
-
 def _take_run(draft: _Draft) -> None:
+    """`run:` at the top becomes train.run."""
     if "run" in draft.data:
         command = draft.data.pop("run")
         if "train" in draft.data:
@@ -216,6 +209,7 @@ def _take_run(draft: _Draft) -> None:
 
 
 def _take_use_spot(draft: _Draft) -> None:
+    """SkyPilot's `use_spot` becomes resources.spot_policy."""
     resources = draft.section("resources")
     if resources is None or "use_spot" not in resources:
         return
@@ -223,11 +217,7 @@ def _take_use_spot(draft: _Draft) -> None:
     use_spot = resources.pop("use_spot")
     if not isinstance(use_spot, bool):
         if key not in draft.document.unreadable:
-            draft.add(
-                key,
-                f"must be true or false, not {kind_of(use_spot)} {shown(use_spot)!r}",
-                "write true or false",
-            )
+            draft.add(key, f"must be true or false, not {kind_of(use_spot)} {shown(use_spot)!r}", "write true or false")
     elif "spot_policy" in resources:
         draft.add(key, "cannot stand beside spot_policy", "keep one of use_spot and spot_policy")
     else:

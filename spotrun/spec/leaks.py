@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from spotrun.secrets.credentials import holds_credential
+from spotrun.secrets.redaction import holds_credential
 from spotrun.spec.problems import Problem
 
 NAMED = re.compile(

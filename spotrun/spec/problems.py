@@ -24,7 +24,7 @@ UNBUILT = frozenset(
 )
 """Keys that are planned and not built yet. They are refused, never ignored (docs/design/architecture.md)."""
 SHORTHANDS = {"run": "train.run", "resources.use_spot": "resources.spot_policy"}
-"""Keys that a file may use, and the key of the model that they become (see `file.take_shorthands`)."""
+"""Keys that a file may use, and the key of the model that they become (see `spotrun.spec.file`)."""
 ELSEWHERE = {
     "gpu": "resources.accelerators",
     "gpus": "resources.accelerators",
@@ -47,11 +47,14 @@ class Problem:
     suggestion: str | None = None
 
     def __str__(self) -> str:
-        parts = (
-            dotted(self.key),
-            self.message if not self.suggestion else f"{self.message}; {self.suggestion}",
-        )
-        return ": ".join(part for part in parts if part)
+        return sentence(dotted(self.key), self.message, self.suggestion)
+
+
+def sentence(*parts: str | None) -> str:
+    """`where: key: message; suggestion`, without the parts that are empty. The suggestion is the last part."""
+    *before, suggestion = parts
+    told = ": ".join(part for part in before if part)
+    return f"{told}; {suggestion}" if suggestion else told
 
 
 def dotted(key: Key) -> str:
@@ -82,10 +85,7 @@ def _in_our_words(kind: str, value: object, limits: Mapping[str, Any], otherwise
         case "model_type" | "dict_type":
             return f"must be a mapping, not {kind_of(value)}", "write key: value lines below it"
         case "tuple_type" | "list_type":
-            return (
-                f"must be a list, not {kind_of(value)}",
-                "write it as [ … ] or as lines that start with a dash",
-            )
+            return f"must be a list, not {kind_of(value)}", "write it as [ … ] or as lines that start with a dash"
         case "too_long":
             return f"has {limits['actual_length']} items, and at most {limits['max_length']} are allowed", "remove some"
         case "int_type":

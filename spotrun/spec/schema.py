@@ -31,15 +31,9 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of a spec file: the models, and the shorthands of a file."""
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
-    resources["use_spot"] = {
-        "type": "boolean",
-        "description": "As in SkyPilot: true is spot, false is on-demand.",
-    }
-    schema["properties"]["run"] = {
-        "type": "string",
-        "minLength": 1,
-        "description": "A shell command, instead of train.",
-    }
+    resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}
+    command = {"type": "string", "minLength": 1, "description": "A shell command, instead of train."}
+    schema["properties"]["run"] = command
     del schema["required"]
     schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

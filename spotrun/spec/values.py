@@ -22,7 +22,7 @@ from pydantic import ValidationInfo
 from spotrun import address
 from spotrun.errors import StoreError
 from spotrun.secrets import reference as secret_reference
-from spotrun.secrets.credentials import holds_credential
+from spotrun.secrets.redaction import holds_credential
 from spotrun.spec import condition
 from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
 

@@ -175,12 +175,8 @@ class _Composer:
         if isinstance(event, yaml.ScalarEvent):
             return _Node(event.value, "scalar", at, plain=event.implicit[0] and event.tag is None, tag=event.tag)
         if isinstance(event, yaml.SequenceStartEvent):
-            return _Node(
-                [self.node(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)],
-                "sequence",
-                at,
-                tag=event.tag,
-            )
+            items = [self.node(e, depth + 1) for e in self.until(yaml.SequenceEndEvent)]
+            return _Node(items, "sequence", at, tag=event.tag)
         pairs = [
             (self.node(e, depth + 1), self.node(next(self.events), depth + 1)) for e in self.until(yaml.MappingEndEvent)
         ]
@@ -256,17 +252,11 @@ class _Constructor:
 def _surprise(text: str) -> tuple[str, str]:
     """Why this number is refused, and what to write instead."""
     if ":" in text:
-        return (
-            f"YAML reads {shown(text)} as a number to base 60",
-            f'write "{shown(text)}" for the text, or 1h30m',
-        )
+        return f"YAML reads {shown(text)} as a number to base 60", f'write "{shown(text)}" for the text, or 1h30m'
     if text.lower().lstrip("+-").startswith((".n", ".i")):
         return f"{shown(text)} is not a finite number", "write a number"
     if "_" in text:
-        return (
-            f"{shown(text)} is read differently by different tools",
-            f"write {shown(text.replace('_', ''))}",
-        )
+        return f"{shown(text)} is read differently by different tools", f"write {shown(text.replace('_', ''))}"
     if re.match(r"[-+]?0[xXbBoO0-9]", text):
         decimal = text.lstrip("+-").lstrip("0")
         quoted = f'write "{shown(text)}" for the text'

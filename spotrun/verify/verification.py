@@ -30,11 +30,9 @@ class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
     within: timedelta
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """A kill after `step`, and the step from which the next trainer continued; 0 is the beginning."""
+class Kill(Killed, frozen=True, kw_only=True):
+    """And the step from which the next trainer continued; 0 is the beginning."""
 
-    step: int
-    victim: str
     resumed_from: int
 
 

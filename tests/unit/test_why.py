@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.outcome import status_word
-from spotrun.report.decision import Decision, briefly
 from spotrun.report.next_decision import next_decision
 from spotrun.report.overview import notes, watching
-from spotrun.report.why import decisions
+from spotrun.report.why import Decision, briefly, decisions
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.spec.model import RunSpec

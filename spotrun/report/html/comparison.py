@@ -10,8 +10,21 @@ from spotrun.account.timeline import DOWNTIME, Kind
 from spotrun.report.compare import Compared, assumptions, comparison, trend
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import Markup, bar, bars, element, join, label, legend, picture, section
-from spotrun.report.html.tables import figure, head, optional_figure, table
+from spotrun.report.html.markup import (
+    Markup,
+    bar,
+    bars,
+    element,
+    figure,
+    head,
+    join,
+    label,
+    legend,
+    optional_figure,
+    picture,
+    section,
+    table,
+)
 from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
 

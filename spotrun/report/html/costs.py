@@ -22,21 +22,13 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     most = max((epoch.cost_usd for epoch in shown), default=Decimal(0)) or Decimal(1)
     step = WIDTH / max(len(shown), 1)
     bars = [_stack(epoch, LEFT + index * step, min(step * 0.8, 60), most) for index, epoch in enumerate(shown)]
-    names = [_name(epoch, LEFT + index * step) for index, epoch in enumerate(shown) if index % _every(len(shown)) == 0]
+    every = 1 + len(shown) // NAMES_MAX  # as many numbers as there is room for
+    named = [(index, epoch.epoch) for index, epoch in list(enumerate(shown))[::every] if epoch.epoch is not None]
+    names = [label(LEFT + index * step, HEIGHT + 27, str(epoch + 1)) for index, epoch in named]
     said = f"Cost of {len(shown)} epochs, at most {dollars(most)} each; the figures are in the table of epochs."
     keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage, requests, egress")]
     ground = baseline(LEFT, LEFT + WIDTH, HEIGHT + 10)
     return join(picture(said, HEIGHT + 30, label(0, 25, dollars(most)), ground, *bars, *names), legend(keys))
-
-
-def _every(epochs: int) -> int:
-    """The interval of epochs that have room for their number."""
-    return 1 + epochs // NAMES_MAX
-
-
-def _name(epoch: Account, x: float) -> Markup:
-    assert epoch.epoch is not None
-    return label(x, HEIGHT + 27, str(epoch.epoch + 1))
 
 
 def _stack(epoch: Account, x: float, width: float, most: Decimal) -> Markup:

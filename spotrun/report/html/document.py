@@ -1,9 +1,68 @@
-"""A whole page: one file that contains its style and script, and loads nothing."""
+"""
+A whole page: one file that contains its style and script, and loads nothing.
+
+Its policy allows these two and nothing else.
+"""
 
 from __future__ import annotations
 
-from spotrun.report.html.assets import POLICY, SCRIPT, STYLE
+from base64 import b64encode
+from hashlib import sha256
+
 from spotrun.report.html.markup import Markup, element, join
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--line:#c8ccd1;--soft:#5a6370}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ed;--paper:#14171b;--line:#3b424b;--soft:#a0a9b5}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0 auto;max-width:70rem;
+padding:1rem;overflow-wrap:anywhere}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2rem}.soft{color:var(--soft)}
+.glance{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(11rem,45%),1fr));gap:.6rem 1rem;margin:1rem 0}
+.glance dt{color:var(--soft);font-size:.85rem}.glance dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto}.wide>svg{min-width:60rem;width:100%;display:block}
+svg text{fill:var(--ink);font-size:13px}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-align:left;color:var(--soft)}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td:first-child,.words td,.words th{text-align:left}
+tr>:first-child{position:sticky;left:0;background:var(--paper)}.words tr>:first-child{position:static}
+.words td:last-child{white-space:normal;min-width:16rem}
+th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
+:focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0}.swatch{width:12px;margin-right:.4rem}
+.spot,.productive{fill:#2a9d6f}.on_demand{fill:#cf7420}.storage{fill:#7c6fd1}.wait{fill:#808a96}.detect{fill:#6b7480}
+.boot{fill:#3d97da}.setup{fill:#3a6fb5}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#b08a15}
+.paused{fill:var(--line)}.axis{stroke:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
+.range{fill:#3d97da}.middle{fill:var(--ink)}
+.paid{fill:none;stroke:#2a9d6f;stroke-width:2.5}.all_on_demand{fill:none;stroke:#cf7420;stroke-width:2.5;
+stroke-dasharray:7 4}.key_paid{fill:#2a9d6f}.key_all_on_demand{fill:#cf7420}
+"""
+
+SCRIPT = """
+for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
+  const head = button.closest("th"), body = head.closest("table").tBodies[0];
+  const up = head.getAttribute("aria-sort") !== "ascending";
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const figure = row => Number(row.cells[head.cellIndex].dataset.value);
+  const rows = [...body.rows].sort((a, b) => (figure(a) - figure(b)) * (up ? 1 : -1));
+  body.append(...rows);
+});
+"""
+
+
+def _allowed(inline: str) -> str:
+    return f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'"
+
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        f"style-src {_allowed(STYLE)}",
+        f"script-src {_allowed(SCRIPT)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+)
 
 
 def document(title: str, body: Markup) -> str:

@@ -7,8 +7,20 @@ from math import isfinite
 
 from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import Markup, bar, bars, element, join, label, legend, picture, section
-from spotrun.report.html.tables import head, row, table
+from spotrun.report.html.markup import (
+    Markup,
+    bar,
+    bars,
+    element,
+    head,
+    join,
+    label,
+    legend,
+    picture,
+    row,
+    section,
+    table,
+)
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
 

@@ -8,8 +8,7 @@ from datetime import timedelta
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import describe
-from spotrun.report.html.markup import Markup, element
-from spotrun.report.html.tables import figure, head, optional_figure, row, table
+from spotrun.report.html.markup import Markup, element, figure, head, optional_figure, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
