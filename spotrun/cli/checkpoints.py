@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
+    from msgspec import to_builtins
+
     from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import plain
 
     commits = list(reversed(open_run(run, store).ledger.refresh().commits))
     if as_json:
-        print_json([{"commit": commit.number, "usable": commit.usable, **_facts(commit.event)} for commit in commits])
+        print_json(
+            [{"commit": commit.number, "usable": commit.usable, **to_builtins(commit.event)} for commit in commits]
+        )
         return
     for commit in commits:
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
@@ -32,14 +36,6 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         sent = f"{gigabytes(event.stored_bytes)} sent" if event.borrows else ""
         where = f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}"
         print(f"{where}  {gigabytes(event.size_bytes):>10}  {plain(event.why):10} {sent:15} {fate}".rstrip())
-
-
-def _facts(event: object) -> dict[str, object]:
-    import msgspec
-
-    facts = msgspec.to_builtins(event)
-    assert isinstance(facts, dict)
-    return facts
 
 
 def verify(run: RunArgument, store: StoreOption = None) -> None:

@@ -31,6 +31,7 @@ def verify_resume(
 
     Trains the script twice on this machine, once with kills, and compares. Exits with 9 at the first difference.
     """
+    from msgspec import to_builtins
     from msgspec.structs import replace
 
     from spotrun.report import verification as report
@@ -48,7 +49,7 @@ def verify_resume(
     if keep:
         seen = replace(seen, folder=str(sandbox.folder))
     if as_json:
-        print_json(report.as_json(seen))
+        print_json(to_builtins(seen))
     else:
         print(report.text(seen))
     if seen.first_difference is not None:

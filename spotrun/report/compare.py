@@ -21,7 +21,6 @@ from spotrun.report.tables import (
     count,
     dollars,
     figures_table,
-    optional_dollars,
     percent,
     plain,
     print_figures,
@@ -64,7 +63,7 @@ def trend(summaries: Sequence[RunSummary]) -> str:
     """How key figures changed over the runs of one name, oldest first: a line each, with the change from the first."""
     by_name: dict[str, list[tuple[Decimal | float | None, str]]] = {
         "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
-        "cost per epoch": [(run.usd_per_epoch, optional_dollars(run.usd_per_epoch)) for run in summaries],
+        "cost per epoch": [(run.usd_per_epoch, dollars(run.usd_per_epoch)) for run in summaries],
         "wall time": [(run.total.wall.total_seconds(), short_duration(run.total.wall)) for run in summaries],
         "interruptions": [(run.total.interruptions, str(run.total.interruptions)) for run in summaries],
     }
@@ -160,8 +159,8 @@ _SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
         ("  spot", lambda run: dollars(run.summary.total.spot_usd)),
         ("  on-demand", lambda run: dollars(run.summary.total.on_demand_usd)),
         ("  storage, egress", lambda run: dollars(run.summary.total.kept_usd)),
-        ("cost per epoch", lambda run: optional_dollars(run.summary.usd_per_epoch)),
-        ("cost per training hour", lambda run: optional_dollars(run.summary.total.usd_per_productive_hour)),
+        ("cost per epoch", lambda run: dollars(run.summary.usd_per_epoch)),
+        ("cost per training hour", lambda run: dollars(run.summary.total.usd_per_productive_hour)),
         ("all on demand", lambda run: dollars(run.summary.total.counterfactual_usd)),
         ("saved", lambda run: percent(run.summary.total.savings)),
     ),

@@ -96,17 +96,16 @@ def _alike(quotes: Sequence[Quote]) -> list[list[Quote]]:
 def _cells(quote: Quote, now: datetime) -> list[str]:
     offering, whole = quote.offering, quote.over(LOOKED_BACK, now)
     month = quote.over(MONTH, now)
-    compute = quote.usd_per_pflops_hour
     return [
         offering.instance_type,
         offering.accelerators or NOTHING,
         str(offering.capacity_type).replace("_", "-"),
         dollars(offering.price_usd_per_hour),
-        NOTHING if month is None else dollars(month.mean),
+        dollars(None if month is None else month.mean),
         *([NOTHING] * 3 if whole is None else [dollars(price) for price in whole]),
         bars(price_series(quote.history, now - LOOKED_BACK, now, SERIES_POINTS)) or NOTHING,
         NOTHING if offering.capacity_type is CapacityType.ON_DEMAND else percent(quote.saved),
-        NOTHING if compute is None else dollars(compute),
+        dollars(quote.usd_per_pflops_hour),
     ]
 
 

@@ -22,8 +22,8 @@ def plain(text: str, limit: int = 2000) -> str:
     return shown(text, limit)
 
 
-def dollars(amount_usd: Decimal) -> str:
-    """`$0.0123`, `$12.35`: four places below ten dollars, two above, none above ten thousand."""
+def dollars(amount_usd: Decimal | None) -> str:
+    """`$0.0123`, `$12.35`: four places below ten dollars, two above, none above ten thousand; a dash for none."""
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
@@ -31,11 +31,6 @@ def dollars(amount_usd: Decimal) -> str:
     places = 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
     sign = "-" if amount_usd < 0 else ""
     return f"{sign}${abs(amount_usd):.{places}f}"
-
-
-def optional_dollars(amount_usd: Decimal | None) -> str:
-    """The same, or a dash for None."""
-    return NOTHING if amount_usd is None else dollars(amount_usd)
 
 
 def short_duration(duration: timedelta) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
@@ -58,13 +57,6 @@ def progress_line(progress: RehearsalProgress) -> str:
     if progress.held_up:
         parts.append(plain(progress.held_up))
     return ", ".join(parts)
-
-
-def as_json(seen: Verification) -> dict[str, Any]:
-    """The result as plain values; times are seconds of system time."""
-    facts = msgspec.to_builtins(seen)
-    assert isinstance(facts, dict)
-    return facts
 
 
 def text(seen: Verification) -> str:

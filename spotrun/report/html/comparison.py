@@ -20,13 +20,12 @@ from spotrun.report.html.markup import (
     join,
     label,
     legend,
-    optional_figure,
     picture,
     section,
     table,
 )
 from spotrun.report.machine_readable import optional_usd
-from spotrun.report.tables import NOTHING, count, dollars, optional_dollars, plain, short_duration
+from spotrun.report.tables import NOTHING, count, dollars, plain, short_duration
 
 LEFT, WIDTH, ROW = 250, 640, 30
 RUNS_MAX = 100
@@ -113,8 +112,8 @@ def _row(run: Compared) -> Markup:
     cells = [
         element("td", summary.state),
         figure(count(len(summary.epochs)), len(summary.epochs)),
-        optional_figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
-        optional_figure(optional_dollars(per_epoch), optional_usd(per_epoch)),
+        figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
+        figure(dollars(per_epoch), optional_usd(per_epoch)),
         *listings.account_cells(summary.total),
     ]
     return element("tr", element("th", plain(summary.run, NAME_MAX), scope="row"), *cells)

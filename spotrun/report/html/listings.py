@@ -8,9 +8,9 @@ from datetime import timedelta
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import describe
-from spotrun.report.html.markup import Markup, element, figure, head, optional_figure, row, table
+from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
-from spotrun.report.tables import count, dollars, optional_dollars, percent, short_duration
+from spotrun.report.tables import count, dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
 from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
@@ -41,8 +41,8 @@ def glance(summary: RunSummary) -> Markup:
         "all on demand": dollars(total.counterfactual_usd),
         "saved": percent(total.savings),
         "epochs": count(len(summary.epochs)),
-        "per epoch": optional_dollars(summary.usd_per_epoch),
-        "per training hour": optional_dollars(total.usd_per_productive_hour),
+        "per epoch": dollars(summary.usd_per_epoch),
+        "per training hour": dollars(total.usd_per_productive_hour),
         "wall time": short_duration(total.wall),
         "downtime": short_duration(total.downtime),
         "interruptions": count(total.interruptions),
@@ -96,12 +96,12 @@ def account_cells(a: Account) -> list[Markup]:
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     return [
         *(figure(dollars(amount), usd_text(amount)) for amount in money),
-        optional_figure(percent(a.savings), a.savings),
+        figure(percent(a.savings), a.savings),
         *(duration(time) for time in times),
         *(figure(count(number), number) for number in (a.interruptions, a.steps_redone)),
         duration(a.paid),
-        optional_figure(percent(a.goodput), a.goodput),
-        optional_figure(optional_dollars(a.usd_per_productive_hour), optional_usd(a.usd_per_productive_hour)),
+        figure(percent(a.goodput), a.goodput),
+        figure(dollars(a.usd_per_productive_hour), optional_usd(a.usd_per_productive_hour)),
     ]
 
 

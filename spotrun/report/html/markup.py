@@ -91,12 +91,7 @@ def _swatch(class_: str) -> Markup:
 
 def figure(text: str, value: object) -> Markup:
     """A cell. Its `data-value` is the exact figure, by which the buttons in the heads sort."""
-    return element("td", text, data_value=value)
-
-
-def optional_figure(text: str, value: object) -> Markup:
-    """A figure that may be unknown; unknown sorts below every figure."""
-    return figure(text, "-Infinity" if value is None else value)
+    return element("td", text, data_value="-Infinity" if value is None else value)
 
 
 def head(content: Content) -> Markup:
