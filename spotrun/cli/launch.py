@@ -34,8 +34,7 @@ def launch(
         str | None, typer.Option("--max-duration", metavar="DURATION", help="Stop the run after this long, like 8h.")
     ] = None,
     deadline: Annotated[
-        str | None,
-        typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00."),
+        str | None, typer.Option("--deadline", metavar="TIME", help="Finish by then at least cost: in 8h, or at 07:00.")
     ] = None,
     nightly: Annotated[
         bool,

@@ -22,10 +22,7 @@ def offers(
     region: Annotated[
         list[str] | None,
         typer.Option(
-            "--region",
-            metavar="REGION",
-            help="Show this region. Repeatable.",
-            show_default="that of your AWS settings",
+            "--region", metavar="REGION", help="Show this region. Repeatable.", show_default="that of your AWS settings"
         ),
     ] = None,
     advisor: Annotated[

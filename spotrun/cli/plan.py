@@ -40,8 +40,7 @@ def plan(
     ] = None,
     budget: Annotated[str | None, typer.Option("--budget", metavar="USD", help="Use this budget.")] = None,
     work: Annotated[
-        str | None,
-        typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h."),
+        str | None, typer.Option("--work", metavar="DURATION", help="How long the training itself takes, like 3h.")
     ] = None,
     traces: Annotated[
         Path | None,

@@ -44,8 +44,7 @@ def simulate(
         ),
     ] = 3.0,
     nodes: Annotated[
-        int,
-        typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them."),
+        int, typer.Option("--nodes", metavar="N", min=1, help="How many instances must run, if the record counts them.")
     ] = 1,
     starts: Annotated[
         int, typer.Option("--starts", metavar="N", min=1, max=1000, help="How many jobs to start in each window.")

@@ -121,9 +121,7 @@ def _figures(run: Compared) -> dict[str, Any]:
 
 def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
     return Group(
-        compare_table(comparison(summaries)),
-        Text(),
-        Text(f"Assumptions: {assumptions(summaries)}", style="dim"),
+        compare_table(comparison(summaries)), Text(), Text(f"Assumptions: {assumptions(summaries)}", style="dim")
     )
 
 

@@ -19,15 +19,7 @@ from spotrun.spec import values
 from spotrun.spec.condition import EXAMPLE
 from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
 from spotrun.spec.values import clean_text, matching, one_of
-from spotrun.units import (
-    DURATION_PATTERN,
-    Amount,
-    Steps,
-    duration_in_seconds,
-    parse_amount,
-    parse_duration,
-    parse_usd,
-)
+from spotrun.units import DURATION_PATTERN, Amount, Steps, duration_in_seconds, parse_amount, parse_duration, parse_usd
 
 
 def duration_text(value: Any) -> Any:
@@ -140,10 +132,7 @@ CheckpointInterval = Annotated[
     _pattern(rf"^auto$|{values.STEPS_PATTERN}|{DURATION_PATTERN}", "auto", "10m", "500 steps"),
 ]
 Usd = Annotated[
-    Decimal,
-    PlainValidator(parse_usd),
-    as_text,
-    _either(_ABOVE_ZERO, {"type": "string", "pattern": r"^\d+(\.\d+)?$"}),
+    Decimal, PlainValidator(parse_usd), as_text, _either(_ABOVE_ZERO, {"type": "string", "pattern": r"^\d+(\.\d+)?$"})
 ]
 Share = Annotated[
     Decimal,
@@ -178,9 +167,7 @@ Baseline = Annotated[
     str,
     PlainValidator(values.read_baseline),
     _either(
-        {"const": values.ON_DEMAND},
-        _ABOVE_ZERO,
-        {"type": "string", "pattern": f"^{values.INSTANCE_TYPE_PATTERN}$"},
+        {"const": values.ON_DEMAND}, _ABOVE_ZERO, {"type": "string", "pattern": f"^{values.INSTANCE_TYPE_PATTERN}$"}
     ),
 ]
 

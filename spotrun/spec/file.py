@@ -129,8 +129,7 @@ class _Draft:
             return PlacedProblem(flag, "", problem.message, problem.suggestion)
         key = self._as_spelled(problem.key)
         at = at or next(
-            (self.document.positions[above] for above in _self_and_above(key) if above in self.document.positions),
-            TOP,
+            (self.document.positions[above] for above in _self_and_above(key) if above in self.document.positions), TOP
         )
         where = f"{shown(self.path, 200)}:{at.line}"
         return PlacedProblem(where, dotted(key), problem.message, problem.suggestion, at.line, at.column)

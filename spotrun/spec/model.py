@@ -52,8 +52,7 @@ class TrainSpec(Model):
     """What to run: a Python script with arguments, or a shell command."""
 
     script: fields.ScriptPath | None = Field(
-        default=None,
-        description="The Python script, relative to workdir: train.py. It needs no change for spotrun.",
+        default=None, description="The Python script, relative to workdir: train.py. It needs no change for spotrun."
     )
     args: fields.Arguments = Field(
         default=(), description="The script's arguments, one list item each: [--epochs, 90]."
@@ -127,8 +126,7 @@ class CheckpointSpec(Model):
         description="Keep the best by a metric as well: for each value, the first checkpoint after it was logged.",
     )
     keep_every: fields.StepCount | None = Field(
-        default=None,
-        description='Keep the first checkpoint of each stretch of this many steps as well: "1000 steps".',
+        default=None, description='Keep the first checkpoint of each stretch of this many steps as well: "1000 steps".'
     )
 
 
