@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import re
 import zlib
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from glob import glob
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, TextIO, cast
 
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.offering import AMOUNT_MAX
@@ -178,14 +177,10 @@ def _opened(path: Path) -> Iterator[TextIO]:
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP
-        with _text(cast(BinaryIO, gzip.open(path, "rb")) if packed else path.open("rb")) as text:
-            yield text
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8-sig", newline="") as text:
+            yield cast(TextIO, text)
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise _unreadable(path, error) from error
-
-
-def _text(file: BinaryIO) -> TextIO:
-    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
 
 
 def _unreadable(path: Path, error: Exception) -> SpotrunError:

@@ -48,7 +48,7 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
             run = f"{after.created.name}-{after.created.uid}"
-            yield News(entry.number, found[0], entry.at, run, found[1], _facts(after, entry.at))
+            yield News(entry.number, found[0], entry.at, run, found[1], _figures(summarise(after, entry.at)))
 
 
 def night(state: RunState, summary: RunSummary) -> News:
@@ -60,10 +60,6 @@ def night(state: RunState, summary: RunSummary) -> News:
     counts = f"{epochs}, {summary.total.interruptions} interruptions, {to_the_second(summary.total.wall)}"
     sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."
     return News(state.terminal.number, "night", state.terminal.at, summary.run, sentence, _figures(summary))
-
-
-def _facts(state: RunState, now: datetime) -> dict[str, Any]:
-    return _figures(summarise(state, now))
 
 
 def _figures(summary: RunSummary) -> dict[str, Any]:

@@ -39,10 +39,6 @@ def _detail(text: str) -> str:
     return f": {text}" if text else ""
 
 
-def _created(event: ev.RunCreated) -> str:
-    return f"run {event.name}-{event.uid} created"
-
-
 def _intended(event: ev.LaunchIntended) -> str:
     price = f"${event.offering.price_usd_per_hour}/h" + (" simulated" if event.offering.simulated else "")
     return f"launching {event.offering} at {price} ({event.reason})"
@@ -51,10 +47,6 @@ def _intended(event: ev.LaunchIntended) -> str:
 def _recorded(event: ev.LaunchRecorded) -> str:
     alone = f", and only its own timer would end it: {event.unguarded}" if event.unguarded else ""
     return f"instance {event.instance_id} is running{alone}"
-
-
-def _closed(event: ev.LaunchClosed) -> str:
-    return f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}"
 
 
 def _gone(event: ev.InstanceGone) -> str:
@@ -104,14 +96,14 @@ def _exited(event: ev.TrainerExited) -> str:
 
 
 _SENTENCES: dict[type, Callable[[Any], str]] = {
-    ev.RunCreated: _created,
+    ev.RunCreated: lambda event: f"run {event.name}-{event.uid} created",
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
     ev.ResumeRequested: lambda event: f"resume requested by {event.by}",
     ev.PruneRequested: lambda event: f"{event.by} asks to keep at most {event.keep} of these checkpoints",
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
     ev.GuardArmed: lambda event: f"the instance of launch {event.launch} now has its guard",
-    ev.LaunchClosed: _closed,
+    ev.LaunchClosed: lambda event: f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}",
     ev.DrainRequested: lambda event: f"the attempt has to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} has to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,

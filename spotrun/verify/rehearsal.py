@@ -88,7 +88,8 @@ class Rehearsal:
             RunEnded: the training failed.
             SpotrunError: it took longer than `within` (system time), or left no trace.
         """
-        with environment(self._variables()):
+        variables = {FILE_VARIABLE: str(self._path), HOLD_VARIABLE: ",".join(map(str, self._kill_at))}
+        with environment(variables):
             while not (tick := self._runner.tick()).done:
                 trace = self._file.read()
                 watch(self._progress(tick, trace))
@@ -97,9 +98,6 @@ class Rehearsal:
                     time.sleep(LOOK_EVERY_S)
         self._refuse_failure(tick)
         return Rehearsed(trace=self._traced(), kills=tuple(self._kills), duration_s=self._elapsed_s)
-
-    def _variables(self) -> dict[str, str]:
-        return {FILE_VARIABLE: str(self._path), HOLD_VARIABLE: ",".join(map(str, self._kill_at))}
 
     @property
     def _elapsed_s(self) -> float:
@@ -125,19 +123,11 @@ class Rehearsal:
         victim = VICTIMS[len(self._kills) % len(VICTIMS)]
         self._kills.append(Killed(step=held_at[len(self._kills)], victim=victim))
         if victim == "trainer":
-            self._kill_trainer(trace)
-        else:
-            self._kill_instance()
-        return True
-
-    def _kill_instance(self) -> None:
-        current = self._ledger.refresh().current
-        if current is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(trace.begun[-1].pid, signal.SIGKILL)
+        elif (current := self._ledger.refresh().current) is not None:
             self._cloud.interrupt(current.instance_id, notice=None)
-
-    def _kill_trainer(self, trace: Trace) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(trace.begun[-1].pid, signal.SIGKILL)
+        return True
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
