@@ -106,16 +106,6 @@ def _json(header: dict[str, Json]) -> bytes:
         return json.dumps(plain, allow_nan=False, separators=(",", ":"), check_circular=False).encode()
 
 
-def image_size(prefix: Buffer) -> int:
-    """
-    The size that the image must have, from its first bytes (the header must be whole; the tensors need not be there).
-
-    Raises:
-        CheckpointDamaged
-    """
-    return _parse_header(prefix).size_bytes
-
-
 def decode_header(image: Buffer) -> Header:
     """
     The header of a whole image, checked: every tensor lies inside the image, overlaps no other, and has its shape's

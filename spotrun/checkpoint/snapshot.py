@@ -102,20 +102,6 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
-def write_image(plan: ImagePlan, arena: Tensor) -> None:
-    """Copy everything into `arena` (bytes, at least `plan.size_bytes`)."""
-    write_header(plan, arena)
-    write_pieces(plan.pieces, arena)
-
-
-def image_bytes(state: Any, meta: Mapping[str, Any]) -> bytes:
-    """The image on its own, for tests and small tools; the trainer writes into arenas."""
-    plan = plan_image(state, meta)
-    arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
-    write_image(plan, arena)
-    return arena.numpy().tobytes()
-
-
 Need = Callable[[int], None]
 """Waits until this many of an image's first bytes are there."""
 

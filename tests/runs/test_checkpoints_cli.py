@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from spotrun.checkpoint import pruning
-from spotrun.checkpoint.snapshot import image_bytes
 from spotrun.errors import SpecInvalid
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.lightning.checkpoint_file import export, read_facts
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.spec.model import CheckpointSpec
+from tests.support.checkpoint_images import image_bytes
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox

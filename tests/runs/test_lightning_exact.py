@@ -15,8 +15,9 @@ from collections import Counter
 
 import pytest
 
-from spotrun.checkpoint.snapshot import image_bytes, read_image
+from spotrun.checkpoint.snapshot import read_image
 from spotrun.trainer_link import EpochEnded, Finished, Hello, Progress, Refused, SnapshotTaken
+from tests.support.checkpoint_images import image_bytes
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.comparison import assert_same
 from tests.support.trainings.trainers import Spawner

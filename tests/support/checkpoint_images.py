@@ -1,4 +1,4 @@
-"""Checkpoint images written by hand; HOSTILE are 68 made by an adversary."""
+"""Checkpoint images on their own, and some written by hand; HOSTILE are 68 made by an adversary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,24 @@ import json
 import pickle
 import struct
 
+import torch
+
 from spotrun.checkpoint import layout
+from spotrun.checkpoint.snapshot import plan_image, write_header, write_pieces
+
+
+def write_image(plan, arena):
+    """Copy everything into `arena` (bytes, at least `plan.size_bytes`)."""
+    write_header(plan, arena)
+    write_pieces(plan.pieces, arena)
+
+
+def image_bytes(state, meta):
+    """What a trainer would write into an arena."""
+    plan = plan_image(state, meta)
+    arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
+    write_image(plan, arena)
+    return arena.numpy().tobytes()
 
 
 def image_of(header, data=b"\0" * 256, magic=layout.MAGIC, size=None):

@@ -19,12 +19,13 @@ import torch
 from spotrun.agent.inbox import Exited, Inbox, NoticesLost, Said, forget
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.restore import Image, fetch, newest_readable
-from spotrun.checkpoint.snapshot import image_bytes, read_image
+from spotrun.checkpoint.snapshot import read_image
 from spotrun.run.state import Commit
 from spotrun.trainer_link import ArenasWanted, LinkClosed
 from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory
 from spotrun.training.optimizer_states import OptimizerStates
 from tests.support.checkpoint_entries import saved
+from tests.support.checkpoint_images import image_bytes
 from tests.support.eventually import eventually
 from tests.support.memory_store import MemoryStore
 

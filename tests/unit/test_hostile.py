@@ -33,7 +33,7 @@ from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
 from tests.support.checkpoint_entries import committed
-from tests.support.checkpoint_images import HOSTILE, header, image_of
+from tests.support.checkpoint_images import HOSTILE, header, image_bytes, image_of
 from tests.support.damaged_runs import SmallRun
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
@@ -117,7 +117,7 @@ def test_an_image_with_a_payload_is_damaged_and_runs_nothing(name: str) -> None:
 
 def test_texts_that_look_like_code_stay_texts() -> None:
     state = {"a": TOUCH, "$(" + TOUCH + ")": f"{{{PYTHON}}}", "b": ["`" + TOUCH + "`", b"\x80\x04", Path(TOUCH)]}
-    read, _ = snapshot.read_image(bytearray(snapshot.image_bytes(state, {"note": PYTHON})))
+    read, _ = snapshot.read_image(bytearray(image_bytes(state, {"note": PYTHON})))
     assert read["$(" + TOUCH + ")"] == f"{{{PYTHON}}}"
     assert_no_canary()
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint.snapshot import image_bytes, read_image
+from spotrun.checkpoint.snapshot import read_image
 from spotrun.training import image_memory
 from spotrun.training.image_memory import KEPT_FROM_BYTES, ImageMemory, Received
+from tests.support.checkpoint_images import image_bytes
 from tests.support.eventually import eventually
 
 LARGE = 4 * KEPT_FROM_BYTES

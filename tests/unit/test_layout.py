@@ -23,13 +23,13 @@ from hypothesis import strategies as st
 from spotrun.checkpoint import layout, snapshot
 from spotrun.checkpoint.tree import DEPTH_MAX, Unsavable
 from spotrun.errors import CheckpointDamaged
-from tests.support.checkpoint_images import HOSTILE, entry, header, image_of
+from tests.support.checkpoint_images import HOSTILE, entry, header, image_bytes, image_of, write_image
 
 DTYPES = [getattr(torch, name) for name in layout.ITEM_BYTES if hasattr(torch, name)]
 
 
 def round_trip(state, meta=None):
-    state, got = snapshot.read_image(bytearray(snapshot.image_bytes(state, meta or {})))
+    state, got = snapshot.read_image(bytearray(image_bytes(state, meta or {})))
     assert got == (meta or {})
     return state
 
@@ -118,10 +118,10 @@ def test_a_state_comes_back_bit_for_bit(state):
 
 def test_meta_is_readable_without_the_tensors():
     meta = {"epoch": 2, "batch": 7, "step": 41, "torch": "2.13.0"}
-    image = snapshot.image_bytes({"w": torch.ones(1000)}, meta)
+    image = image_bytes({"w": torch.ones(1000)}, meta)
     header = layout.decode_header(image)
     assert header.meta == meta
-    assert header.size_bytes == layout.image_size(image[: header.data_start]) == len(image)
+    assert header.size_bytes == layout._parse_header(image[: header.data_start]).size_bytes == len(image)
     assert all((header.data_start + t.offset) % layout.ALIGNMENT == 0 for t in header.tensors)
 
 
@@ -167,7 +167,7 @@ def test_unknown_hyper_parameters_become_a_note():
         {"hyper_parameters": {"loss": torch.nn.MSELoss(), "lr": 0.1}}, {}, lenient=["hyper_parameters"]
     )
     arena = torch.zeros(plan.size_bytes, dtype=torch.uint8)
-    snapshot.write_image(plan, arena)
+    write_image(plan, arena)
     state, _ = snapshot.read_image(bytearray(arena.numpy().tobytes()))
     assert state["hyper_parameters"]["lr"] == 0.1
     assert "MSELoss" in state["hyper_parameters"]["loss"]
@@ -188,7 +188,7 @@ def small_image():
         "epoch": 3,
         "list": [1.5, float("inf"), (None, True), {"a"}, b"x", 1 << 80, torch.float16, torch.Size([1]), np.arange(3)],
     }
-    return snapshot.image_bytes(state, {"step": 1})
+    return image_bytes(state, {"step": 1})
 
 
 def read_or_damaged(image):
