@@ -165,15 +165,8 @@ def _decode_float(content: Json) -> float:
     return value
 
 
-def _decode_counter(items: list[tuple[Any, Any]]) -> Counter[Any]:
-    counter: Counter[Any] = Counter()
-    for key, count in items:
-        counter[key] = count
-    return counter
-
-
 MAPPINGS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
-    "dict": dict, "ordered": OrderedDict, "counter": _decode_counter,
+    "dict": dict, "ordered": OrderedDict, "counter": lambda items: Counter(dict(items)),
 }  # fmt: skip
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _SCALARS: dict[str, Callable[[Json], Any]] = {
