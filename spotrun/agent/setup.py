@@ -100,16 +100,14 @@ def _unpacked(node: Node, key: str) -> int | None:
             return None
         _unpack(node, key, packed)
     except setup_cache.SetupUnusable as damage:
-        node.note(f"the packed set-up is damaged: {damage.message}; setup runs again")
+        node.note(f"the setup cache is damaged: {damage.message}; setup runs again")
         with contextlib.suppress(StoreError):
             setup_cache.discard(node.store, key)
     except SpotrunError as error:
-        node.note(f"the packed set-up cannot be used here: {error.message}; setup runs again")
+        node.note(f"the setup cache cannot be used here: {error.message}; setup runs again")
     else:
         seconds = time.monotonic() - began_s
-        node.note(
-            f"set-up: {_megabytes(packed.size_bytes)} unpacked in {seconds:.1f} s, made by launch {packed.launch}"
-        )
+        node.note(f"setup: {_megabytes(packed.size_bytes)} unpacked in {seconds:.1f} s, made by launch {packed.launch}")
         return packed.size_bytes
     through_faults(FETCH_WITHIN_S)(_fetch, node)
     return None
@@ -142,12 +140,12 @@ def _run_and_pack(node: Node, command: str, key: str, *, watched: bool) -> int:
     changed = diff_archive.between(node.assignment.folder, before, diff_archive.survey(node.assignment.folder, FOLDERS))
     why_not = _why_not_packed(node, changed, side_effects)
     if why_not:
-        node.note(f"set-up took {took_s:.1f} s, and is done on each instance: {why_not}")
+        node.note(f"setup took {took_s:.1f} s, and runs on each instance: {why_not}")
         return 0
     archive = node.assignment.folder / "setup.tar"
     diff_archive.pack(changed, archive)
     size_bytes = archive.stat().st_size
-    node.note(f"set-up took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
+    node.note(f"setup took {took_s:.1f} s; {_megabytes(size_bytes)} are packed for the next instance")
     threading.Thread(target=_store, args=(node, key, archive), name="setup-cache", daemon=True).start()
     return size_bytes
 
@@ -161,7 +159,7 @@ def _why_not_packed(node: Node, changed: diff_archive.Diff, side_effects: SideEf
         more = f" and {len(elsewhere) - 3} more" if len(elsewhere) > 3 else ""
         return f"it has changed what cannot be packed: {', '.join(elsewhere[:3])}{more}"
     size_bytes = sum(path.lstat().st_size for path in map(node.assignment.folder.joinpath, changed.written))
-    return f"{_megabytes(size_bytes)} are too many to pack" if size_bytes > PACKED_MAX_BYTES else ""
+    return f"{_megabytes(size_bytes)} are too much to pack" if size_bytes > PACKED_MAX_BYTES else ""
 
 
 def _store(node: Node, key: str, archive: Path) -> None:
@@ -169,9 +167,9 @@ def _store(node: Node, key: str, archive: Path) -> None:
     try:
         stored = setup_cache.upload(node.store, key, node.assignment.launch, archive)
     except StoreError as error:
-        node.note(f"the set-up could not be stored, and is done again on the next instance: {error.message}")
+        node.note(f"the setup cache could not be stored, so the next instance runs setup again: {error.message}")
     else:
-        node.note("the packed set-up is stored" if stored else "another instance has packed the same set-up")
+        node.note("the setup cache is stored" if stored else "another instance has stored the same setup cache")
     archive.unlink(missing_ok=True)
 
 

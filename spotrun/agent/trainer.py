@@ -144,7 +144,7 @@ class Trainer:
         if self._coming is None or self._coming.image is image:
             return
         self._coming = None
-        self._node.note("the trainer is started anew: the checkpoint that it was to begin with is damaged")
+        self._node.note("the trainer is started again: the checkpoint that it was to begin with is damaged")
         self._process.kill()
         forget(self._node.inbox, self.number)
         self._process = start_trainer(self._node, self.number)

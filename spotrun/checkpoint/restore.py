@@ -96,7 +96,7 @@ def newest_readable(
         return found
     raise CheckpointDamaged(
         f"none of {len(skipped)} checkpoints can be read back whole: {'; '.join(reasons)[:600]}",
-        hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch anew",
+        hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch again",
     )
 
 

@@ -128,7 +128,7 @@ def planned(
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:
-        hint = "give --work 3h, or policy.expected_work; a completed run of this name would tell it too"
+        hint = "give --work 3h, or policy.expected_work; a completed run of this name would show it too"
         raise SpecInvalid("it is not known how long this training takes", hint=hint)
     now = system_clock().now()
     time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now

@@ -42,7 +42,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
             digest.update(piece)
             file.write(piece)
     if digest.hexdigest() != sha256:
-        raise SpotrunError(f"the starting checkpoint {sha256[:12]} is damaged in the store", hint="launch the run anew")
+        raise SpotrunError(f"the starting checkpoint {sha256[:12]} is damaged in the store", hint="launch a new run")
     temporary.replace(folder / NAME)
 
 

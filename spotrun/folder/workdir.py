@@ -81,7 +81,7 @@ def fetch(store: Store, sha256: str, folder: Path) -> None:
     """
     data = store.get(key_of(sha256))
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise SpotrunError(f"work folder {sha256[:12]} is damaged in the store", hint="launch the run anew")
+        raise SpotrunError(f"work folder {sha256[:12]} is damaged in the store", hint="launch a new run")
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
         for member in archive:
@@ -94,7 +94,7 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) ->
     path = PurePosixPath(member.name)
     if source is None or path.is_absolute() or ".." in path.parts:
         raise SpotrunError(
-            f"the stored work folder holds {member.name!r}, which spotrun never packs", hint="launch the run anew"
+            f"the stored work folder holds {member.name!r}, which spotrun never packs", hint="launch a new run"
         )
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -126,7 +126,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
 
     How long spot has been missing is counted from the loss (or the notice). Where that is too long and spot was asked
     for in vain, more pools to ask are no reason to wait on. Without any spot pool there is nothing to wait for.
-    Nor is there where all spot that can be asked lasts so shortly that an hour of progress would cost more than on
+    Nor is there where all spot that can be asked lasts so briefly that an hour of progress would cost more than on
     demand.
     """
     state, spec, now = facts.state, facts.spec, facts.now
@@ -134,7 +134,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
     on_demand = [] if policy == "spot" else on_demand_now(facts)
     spot = [] if policy == "on-demand" else spot_now(facts)
     if policy == "auto" and on_demand and spot and not worthwhile_spot(facts):
-        return Chosen(on_demand[0], "spot lasts so shortly that an hour of progress costs less on demand")
+        return Chosen(on_demand[0], "spot lasts so briefly that an hour of progress costs less on demand")
     if policy == "auto" and spot_offerings(spec, facts.world):
         on_demand = [found for found in on_demand if pays_for_all(found, state, spec, facts.world, now)]
     missing, dying = now - _capacity_missing_since(state, now), _dying(state, now)

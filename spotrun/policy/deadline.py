@@ -112,7 +112,7 @@ def _strategy(facts: Facts) -> Strategy:
     if facts.spec.resources.spot_policy == "on-demand":
         return OnDemandOnly()
     if name not in facts.strategies:
-        hint = "stop this run (`spotrun stop`), and launch it anew with policy.strategy: ours"
+        hint = "stop this run (`spotrun stop`), and launch it again with policy.strategy: ours"
         raise SpecInvalid(f"no job is run by strategy {name} any more", hint=hint)
     return facts.strategies[name]
 

@@ -92,7 +92,7 @@ def _without_checkpoints(known: Earlier, life: timedelta) -> Hopeless | None:
         return None
     reason = (
         f"{known.run} took {to_the_second(known.bare)} and made no checkpoint: half of all spot instances are "
-        f"taken within {to_the_second(life)}, and each loss would begin anew"
+        f"taken within {to_the_second(life)}, and after each loss it would start from zero"
     )
     fix = "train with Lightning, whose state is checkpointed, or --on-demand; what has changed since by another --name"
     return Hopeless(reason, fix)

@@ -68,7 +68,7 @@ def text(seen: Verification) -> str:
         parts += [f"likely cause: {seen.first_difference.likely_cause}"]
     if seen.kills and not seen.resumes_from_checkpoint:
         parts += [
-            "note: no trainer resumed from a checkpoint, all began anew; name later steps with --at, or train longer"
+            "note: all trainers began at the start, none at a checkpoint; name later steps with --at, or train longer"
         ]
     if seen.folder is not None:
         parts += [f"kept: {seen.folder}"]

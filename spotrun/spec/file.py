@@ -197,7 +197,7 @@ def _take_run(draft: _Draft) -> None:
     if "run" in draft.data:
         command = draft.data.pop("run")
         if "train" in draft.data:
-            draft.add(("run",), "cannot stand beside train", "keep one of train and run")
+            draft.add(("run",), "cannot be combined with train", "keep one of train and run")
             return
         draft.data["train"] = {"run": command}
         draft.spelled[("train", "run")] = ("run",)
@@ -218,7 +218,7 @@ def _take_use_spot(draft: _Draft) -> None:
         if key not in draft.document.unreadable:
             draft.add(key, f"must be true or false, not {kind_of(use_spot)} {shown(use_spot)!r}", "write true or false")
     elif "spot_policy" in resources:
-        draft.add(key, "cannot stand beside spot_policy", "keep one of use_spot and spot_policy")
+        draft.add(key, "cannot be combined with spot_policy", "keep one of use_spot and spot_policy")
     else:
         resources["spot_policy"] = "spot" if use_spot else "on-demand"
         draft.spelled[("resources", "spot_policy")] = key

@@ -293,7 +293,7 @@ class LocalMarketSpec(Model):
     recommended: fields.Share | None = Field(
         default=None,
         description="In a generated market, the share of interruptions that a rebalance recommendation precedes, by up "
-        "to 10 min before the notice. As many recommendations again come to nothing. An assumption: AWS publishes no "
+        "to 10 min before the notice. As many again are false alarms. This is an assumption: AWS publishes no "
         "figures.",
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
@@ -309,7 +309,7 @@ class LocalMarketSpec(Model):
 
 
 class AwsSpec(Model):
-    """Amazon EC2: where to look for capacity, and what surrounds an instance. Only used with `cloud: aws`."""
+    """Amazon EC2: where to look for capacity, and how to set up instances. Only used with `cloud: aws`."""
 
     regions: tuple[fields.CloudName, ...] = Field(
         default=("us-east-1",),
@@ -335,8 +335,8 @@ class AwsSpec(Model):
     )
     launch_template: fields.TemplateName | None = Field(
         default=None,
-        description="The name of a launch template. A launch uses its default version of that time; what spotrun asks "
-        "for itself wins.",
+        description="The name of a launch template. A launch uses its default version of that time; spotrun's own "
+        "settings win.",
     )
     security_group: fields.CloudName = Field(
         default="spotrun-node",
@@ -403,7 +403,7 @@ class RunSpec(Model):
     retry: RetrySpec = Field(default=RetrySpec(), description="What to do when the script itself fails.")
     num_nodes: fields.NodeCount = Field(default=1, description="How many nodes train together. Only 1 so far.")
     local: LocalMarketSpec = Field(default=LocalMarketSpec(), description="The local cloud's clock and market.")
-    aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and what surrounds an instance.")
+    aws: AwsSpec = Field(default=AwsSpec(), description="Where to look on EC2, and how to set up instances.")
 
     @property
     def cloud(self) -> CloudRules[RunSpec]:

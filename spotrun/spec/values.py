@@ -115,7 +115,7 @@ def read_strategy(value: object, info: ValidationInfo) -> str:
     if isinstance(value, str) and value in COMPARED_NAMES:
         if info.context == STORED:
             return value
-        raise Unreadable(f"{value} is there for `spotrun simulate` to compare with", "write ours, or remove the key")
+        raise Unreadable(f"{value} is only for comparisons in `spotrun simulate`", "write ours, or remove the key")
     name: str = one_of(*STRATEGY_NAMES)(value)
     return name
 

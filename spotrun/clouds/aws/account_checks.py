@@ -140,4 +140,4 @@ def quota(region: Region, code: str) -> int | None:
             return None
         return int(answer["Quota"]["Value"])
 
-    return region.ask(f"tell the quota {code}", once)
+    return region.ask(f"read the quota {code}", once)

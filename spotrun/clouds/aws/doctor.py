@@ -126,10 +126,10 @@ class AwsDoctor:
         yield ok("network", f"security group {network.group}, with subnets in {zones}")
         rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
-            hint = "take them away by `aws ec2 revoke-security-group-ingress`: nothing of spotrun's needs one"
+            hint = "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none"
             yield warned("ingress", f"{rules} rules let something into {network.group}", hint)
         else:
-            yield ok("ingress", "nothing may come in")
+            yield ok("ingress", "no rule lets anything in")
 
     def _launch_template(self) -> Iterator[Finding]:
         """Only if one is named: a launch needs none."""
@@ -198,7 +198,7 @@ class AwsDoctor:
         why = guard.missing(self._region)
         if why is None:
             return ok("guard", "a schedule ends each instance that outlives its time-to-live")
-        what = "an instance whose own time-to-live has died with its system ends no sooner than at the next sweep"
+        what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
         return warned("guard", f"{what}: {why}", f"{_DEPLOY}; or let cron call `spotrun reap` every hour")
 
 
