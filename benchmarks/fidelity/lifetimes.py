@@ -16,7 +16,7 @@ import msgspec
 
 from benchmarks.fidelity.job import CHECKPOINT_BYTES, world_of
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.facts import name_of
+from spotrun.policy.pools import name_of
 from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import (
     GENERATED,

@@ -30,6 +30,7 @@ from spotrun.offering import Offering
 from spotrun.policy import Append, decide
 from spotrun.policy.cross_region import reservable
 from spotrun.policy.deadline import unreachable
+from spotrun.policy.facts import Facts
 from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
@@ -123,18 +124,19 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
             return action.event.offering
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
             raise SpecInvalid(f"nothing could be launched: {action.event.reason}", hint="raise budget.max_usd")
-    _refuse_a_far_bucket(unborn, world)
+    _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world))
     raise _no_choice(spec, world.offerings)
 
 
-def _refuse_a_far_bucket(unborn: RunState, world: World) -> None:
+def _refuse_a_far_bucket(facts: Facts) -> None:
     """
     Raises:
         SpecInvalid: no offering could keep the budget.
     """
-    if world.offerings and not any(reservable(found, unborn) for found in world.offerings):
+    offerings, bucket_region = facts.world.offerings, facts.state.created.storage.region
+    if offerings and not any(reservable(facts, found) for found in offerings):
         raise SpecInvalid(
-            f"budget.max_usd cannot be kept: the bucket is in {unborn.created.storage.region}, every offering is "
+            f"budget.max_usd cannot be kept: the bucket is in {bucket_region}, every offering is "
             "elsewhere, and the transfer cost of checkpoints is not known before the first one",
             hint="add that region to aws.regions, use a bucket in one of them, or leave budget.max_usd out",
         )

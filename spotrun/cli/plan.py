@@ -121,6 +121,7 @@ def planned(
     from spotrun.creation import deadline_at
     from spotrun.policy.deadline import unreachable
     from spotrun.policy.explain import considered
+    from spotrun.policy.facts import Facts
     from spotrun.simulation.plan import plan as forecast_of
     from spotrun.spec.file import load_spec
 
@@ -149,7 +150,7 @@ def planned(
         measured=known,
         seed=seed,
         source=source,
-        considered=considered(unborn, told, world),
+        considered=considered(Facts.at_birth(unborn, told, world)),
         created=unborn.created,
         progressed=progressed,
     )
@@ -201,7 +202,7 @@ def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str,
 def _price_history(spec: RunSpec, world: World) -> Source:
     from spotrun.cli.before_launch import quotes_of
     from spotrun.offering import CapacityType
-    from spotrun.policy.facts import name_of
+    from spotrun.policy.pools import name_of
     from spotrun.simulation.lifetimes import Replayed
 
     found = quotes_of(spec, world.offerings)

@@ -7,13 +7,13 @@ from datetime import timedelta
 CHANGEOVER = timedelta(minutes=6)
 """From asking for an instance to its first new step: boot, set-up and restore."""
 CHANGEOVER_DOUBT = 1.2
-"""The next changeover may take so many times the longest that was measured."""
+"""The next changeover may take this many times the longest that was measured."""
 COMMIT = timedelta(seconds=60)
 """From a snapshot to its commit, before one was made."""
 WARM_RESTORE = timedelta(seconds=5)
 """From the takeover of a standby, with its imports done and the checkpoint fetched, to its first new step."""
 NOTICED = 0.9
-"""So many of all losses come with a notice that is of use, before any was seen."""
+"""The share of all losses that come with a useful notice, before any was seen."""
 STALL = timedelta(seconds=1)
 UNPACK_SHARE = 0.1
 """
@@ -24,8 +24,8 @@ The share of a set-up's time that a later instance of the run needs to fetch and
 WORK_DOUBT = 0.25
 """What a first measurement of the pace, or the user's own figure, may be wrong by, as a share of the work left."""
 WORK_DOUBT_MIN = 0.03
-"""However even the pace was: an epoch may end with more validation than the last one did."""
+"""No less, however even the pace was: an epoch may end with more validation than the last one did."""
 STEPS_MIN = 5
-"""Fewer measured steps say nothing."""
+"""Fewer measured steps say nothing about the pace."""
 STRETCHES_MIN = 3
 """Fewer stretches between checkpoints do not show how much the pace varies."""

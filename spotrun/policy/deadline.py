@@ -1,21 +1,24 @@
 """
 What a run with a deadline asks for: its strategy decides, in the words that simulated jobs are decided in.
 
-A strategy sees every spot pool that may be asked as one that can be had; whether it can, the launch shows. A pool that
-refuses rests, and the strategy is asked again without it. So probing for spot is asking for an instance to be kept.
+A strategy takes every spot pool that may be asked for one that has capacity; the launch shows whether it has. A pool
+that refuses rests, and the strategy is asked again without it. So to probe for spot is to ask for an instance to keep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
-from spotrun.policy.facts import Facts, choice_of, name_of, situation
+from spotrun.policy.facts import Facts
 from spotrun.policy.money import intend, nearly_over
+from spotrun.policy.pools import just_lost, name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now
+from spotrun.policy.situation import choice_of, situation
+from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
@@ -32,9 +35,8 @@ WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
 def towards_deadline(facts: Facts) -> Iterator[Action]:
-    """What to launch now, nothing being under way."""
-    state, spec, now = facts.state, facts.spec, facts.now
-    running = _kept(state, now)
+    """What to launch now, if no launch is under way."""
+    running = _kept(facts)
     spot = _spot_to_ask(facts, running)
     moment = situation(facts, running, spot)
     place = _strategy(facts).choose(moment)
@@ -44,15 +46,15 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
     if isinstance(offering, Wait):
         yield offering
     elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
-        because = _because(spec, moment, place, offering, facts.work is not None)
-        yield from intend(state, spec, facts.world, now, offering, f"{_reason(state, running, offering)}: {because}")
+        because = _because(facts, moment, place, offering)
+        yield from intend(facts, offering, f"{_reason(facts.state, running, offering)}: {because}")
 
 
-def too_late_for(pending: Launch, facts: Facts) -> bool:
+def too_late_for(facts: Facts, pending: Launch) -> bool:
     """Whether a spot launch that is under way would now leave no time to finish on demand."""
     if pending.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
-    running = _kept(facts.state, facts.now) or pending
+    running = _kept(facts) or pending
     if choice_of(running) == ON_DEMAND:
         return False
     return _strategy(facts).choose(situation(facts, running, [])) == ON_DEMAND
@@ -60,10 +62,10 @@ def too_late_for(pending: Launch, facts: Facts) -> bool:
 
 def leaves_time_to_move(facts: Facts) -> bool:
     """Whether what runs on spot may spend a handover, and still be kept there by its strategy."""
-    running = _kept(facts.state, facts.now)
+    running = _kept(facts)
     if running is None:
         return False
-    later = Facts(facts.state, facts.spec, facts.world, facts.now + HANDOVER)
+    later = facts.at(facts.now + HANDOVER)
     return _strategy(facts).choose(situation(later, running, [])) == choice_of(running)
 
 
@@ -73,12 +75,13 @@ def give_up(pending: Launch) -> ev.LaunchClosed:
 
 
 def out_of_reach(facts: Facts) -> ev.DeadlineOutOfReach | None:
-    """The news that the deadline cannot be met, once that is certain; None before, and where it was told."""
+    """The news that the deadline cannot be met, once that is certain; None before, and once it was written."""
     state, now = facts.state, facts.now
     deadline_at = state.created.deadline_at
     if deadline_at is None or state.deadline_lost is not None:
         return None
-    left_s, doubt_s = (0.0, 0.0) if facts.work is None else (facts.work.left_s, facts.work.doubt_s)
+    work = workload(facts)
+    left_s, doubt_s = (0.0, 0.0) if work is None else (work.left_s, work.doubt_s)
     if now + timedelta(seconds=left_s - min(doubt_s, left_s)) <= deadline_at:
         return None
     expected_at = now + timedelta(seconds=left_s)
@@ -95,18 +98,18 @@ def unreachable(spec: RunSpec, time_left: timedelta) -> str | None:
     return "the deadline cannot be met even on demand: to boot and to train takes longer"
 
 
-def _kept(state: RunState, now: datetime) -> Launch | None:
+def _kept(facts: Facts) -> Launch | None:
     """The launch of what trains, unless it has to be replaced anyway."""
-    current = state.current
-    if current is None or current.leaving or nearly_over(state, current, now):
+    current = facts.state.current
+    if current is None or current.leaving or nearly_over(facts, current):
         return None
-    return state.launch_of(current)
+    return facts.state.launch_of(current)
 
 
 def _strategy(facts: Facts) -> Strategy:
     """
     Raises:
-        SpecInvalid: the run is of a spotrun that still ran jobs by a strategy which is now only compared with.
+        SpecInvalid: an earlier spotrun launched the run, with a strategy that no longer runs jobs.
     """
     name = facts.spec.policy.strategy
     if facts.spec.resources.spot_policy == "on-demand":
@@ -118,20 +121,20 @@ def _strategy(facts: Facts) -> Strategy:
 
 
 def _spot_to_ask(facts: Facts, running: Launch | None) -> list[Offering]:
-    """While something runs, spot is asked for only now and then; and what was just lost only where nothing else is."""
-    spec = facts.spec
-    if running is not None and not (spec.policy.return_to_spot and _cooled_down(facts.state, spec, facts.now)):
+    """While something runs, spot is asked for now and then; a pool that was just lost, only if there is no other."""
+    if running is not None and not (facts.spec.policy.return_to_spot and _cooled_down(facts)):
         return []
-    spot = spot_now(facts)
-    return [found for found in spot if found.pool not in facts.just_lost] or spot
+    spot, lost = spot_now(facts), just_lost(facts)
+    return [found for found in spot if found.pool not in lost] or spot
 
 
-def _cooled_down(state: RunState, spec: RunSpec, now: datetime) -> bool:
-    return all(now - launch.intended_at >= spec.policy.return_cooldown for launch in spot_launches(state))
+def _cooled_down(facts: Facts) -> bool:
+    cooldown = facts.spec.policy.return_cooldown
+    return all(facts.now - launch.intended_at >= cooldown for launch in spot_launches(facts.state))
 
 
 def _offering(place: Choice, spot: list[Offering], on_demand: list[Offering]) -> Offering | Wait:
-    """On-demand that cannot be had is no reason to leave spot alone."""
+    """If there is no on-demand capacity, spot is asked all the same."""
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
@@ -156,8 +159,9 @@ def _reason_to_replace(state: RunState, current: Attempt | None) -> str:
     return "standby: the instance is leaving" if current.leaving else "standby: the time-to-live is nearly over"
 
 
-def _because(spec: RunSpec, moment: Situation, place: Choice, offering: Offering, work_known: bool) -> str:
-    """What made the strategy choose so, in the figures that it saw."""
+def _because(facts: Facts, moment: Situation, place: Choice, offering: Offering) -> str:
+    """Why the strategy chose this, in the figures that it saw."""
+    spec = facts.spec
     if offering.capacity_type is CapacityType.SPOT:
         if place == ON_DEMAND:
             return "there is no on-demand capacity"
@@ -167,7 +171,7 @@ def _because(spec: RunSpec, moment: Situation, place: Choice, offering: Offering
             return f"${offering.price_usd_per_hour} an hour instead of ${moment.spot[moment.running]:.2f}"
     elif spec.resources.spot_policy == "on-demand":
         return "spot_policy is on-demand"
-    elif not work_known:
+    elif workload(facts) is None:
         return "the work is not known yet"
     slack = timedelta(seconds=max(0.0, moment.slack_s))
     return f"strategy {spec.policy.strategy}, with {to_the_second(slack)} of slack"

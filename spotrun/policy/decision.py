@@ -14,7 +14,7 @@ from spotrun.market.world import World
 from spotrun.policy.actions import Action, Append, Terminate
 from spotrun.policy.capacity import keep_going
 from spotrun.policy.deadline import out_of_reach
-from spotrun.policy.ending import hopeless, leave, overdue, stop
+from spotrun.policy.ending import drain_and_stop, hopeless, overdue, stop
 from spotrun.policy.facts import Facts
 from spotrun.policy.housekeeping import clean_up, record
 from spotrun.policy.money import nearly_spent
@@ -32,24 +32,25 @@ def decide(
 
     `strategies` are those that the run may name.
     """
-    housekeeping = [*record(state, world), *clean_up(state, spec, world, now)]
+    facts = Facts(state, spec, world, now, strategies)
+    housekeeping = [*record(facts), *clean_up(facts)]
     if any(not isinstance(action, Terminate) for action in housekeeping):
         return housekeeping
-    return housekeeping + _next_step(Facts(state, spec, world, now, strategies))
+    return housekeeping + _next_step(facts)
 
 
 def _next_step(facts: Facts) -> list[Action]:
-    state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
+    state = facts.state
     if state.terminal is not None:
         return []
     if state.stop_requested:
-        return list(stop(state, now))
-    if overdue(state, spec, now):
-        return list(leave(state, "max_duration is over"))
+        return list(stop(facts))
+    if overdue(facts):
+        return list(drain_and_stop(state, "max_duration is over"))
     if state.current is None and (failure := hopeless(state)) is not None:
         return [Append(event=failure)]
-    told = (out_of_reach(facts), nearly_spent(state, spec, world, now))
-    news: list[Action] = [Append(event=event) for event in told if event is not None]
+    found = (out_of_reach(facts), nearly_spent(facts))
+    news: list[Action] = [Append(event=event) for event in found if event is not None]
     return news + list(keep_going(facts))
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import takewhile
 
 from spotrun.instance import EndedBy
 from spotrun.policy.actions import Action, Append
+from spotrun.policy.facts import Facts
 from spotrun.policy.patience import age, at_least_real, since_opened
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
-from spotrun.spec.model import RunSpec
 
 STOP_GRACE = timedelta(minutes=10)
 STILLBORN_MAX = 3
@@ -21,22 +21,26 @@ FRUITLESS_MAX = 5
 """Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
 
 
-def overdue(state: RunState, spec: RunSpec, now: datetime) -> bool:
-    return spec.max_duration is not None and age(state, now) > spec.max_duration
+def overdue(facts: Facts) -> bool:
+    return facts.spec.max_duration is not None and age(facts) > facts.spec.max_duration
 
 
-def stop(state: RunState, now: datetime) -> Iterator[Action]:
+def stop(facts: Facts) -> Iterator[Action]:
+    state = facts.state
     current = state.current
     if current is None:
         yield Append(event=ev.RunStopped(reason="stop requested"))
         return
     assert state.stop_requested_at is not None
-    if now - state.stop_requested_at > at_least_real(STOP_GRACE, state) and state.launch_of(current).condemned is None:
+    if (
+        facts.now - state.stop_requested_at > at_least_real(STOP_GRACE, state)
+        and state.launch_of(current).condemned is None
+    ):
         detail = "it did not stop when asked"
         yield Append(event=ev.InstanceCondemned(launch=current.launch, cause=Cause.STOPPED, detail=detail))
 
 
-def leave(state: RunState, reason: str) -> Iterator[Action]:
+def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
     """End the run by our own decision: drain what trains, then stop."""
     if state.current is None:
         yield Append(event=ev.RunStopped(reason=reason))
@@ -69,24 +73,24 @@ def _why_stillborn(launches: Sequence[Launch]) -> str:
     """`launches`, the newest first."""
     newest = launches[0].closed
     if newest is not None and newest.refused:
-        return f"the cloud takes the request for wrong: {newest.detail}"
+        return f"the cloud rejects the request: {newest.detail}"
     return f"{len(launches)} instances in a row ended before the agent took over; `spotrun logs` has what they said"
 
 
 def refused(launch: Launch) -> bool:
-    """The cloud had nothing to give: that says nothing about our code."""
+    """The cloud had no capacity to give, which says nothing about our code."""
     return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
 
 
 def stillborn(launch: Launch) -> bool:
-    """Its instance ended before an attempt, or its request was taken for wrong, and the market was no reason."""
+    """Its instance ended before an attempt, or the cloud rejected its request, and the market was not the reason."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
     return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:
-    """It ended for no reason that the market gives, and left nothing behind; since the run was opened last."""
+    """Since the run was opened last, it ended for a reason that is not the market's, and left no checkpoint."""
     if attempt.end is None or attempt.started_at < state.opened_at:
         return False
     committed = any(commit.event.attempt == attempt.number for commit in state.commits)

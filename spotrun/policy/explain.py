@@ -7,12 +7,12 @@ from datetime import timedelta
 import msgspec
 
 from spotrun.market.observations import Kind
-from spotrun.market.world import World, affordable
+from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.cross_region import reservable
+from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
+from spotrun.policy.pools import just_lost
 from spotrun.policy.ranking import on_demand_now, spot_now
-from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.units import format_duration
 
@@ -26,9 +26,9 @@ class Considered(msgspec.Struct, frozen=True):
     why: str
 
 
-def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered]:
+def considered(facts: Facts) -> list[Considered]:
     """What suits a run that is about to be launched: first what it may ask for, in the order of asking."""
-    facts = Facts(unborn, spec, world, unborn.created_at)
+    spec = facts.spec
     spot = [] if spec.resources.spot_policy == "on-demand" else spot_now(facts)
     on_demand = [] if spec.resources.spot_policy == "spot" else on_demand_now(facts)
     no_spot = _when_without_spot(spec)
@@ -38,13 +38,13 @@ def considered(unborn: RunState, spec: RunSpec, world: World) -> list[Considered
         for offering in order
     ]
     named = {each.offering for each in asked}
-    rest = [Considered(found, _why_not(found, facts)) for found in world.offerings if found not in named]
+    rest = [Considered(found, _why_not(found, facts)) for found in facts.world.offerings if found not in named]
     return asked + rest
 
 
 def _far_away(offering: Offering, facts: Facts) -> str:
     """What its distance from the bucket costs, as far as that is known."""
-    created, there = facts.state.created, facts.transfer(offering.region)
+    created, there = facts.state.created, transfer(facts, offering.region)
     if not _far(offering, facts):
         return ""
     rate = created.storage.write_usd_per_gb(offering.region)
@@ -63,7 +63,7 @@ def _when_without_spot(spec: RunSpec) -> str:
 
 def _why_asked(offering: Offering, order: list[Offering], facts: Facts, no_spot: str) -> str:
     spot, first = offering.capacity_type is CapacityType.SPOT, offering == order[0]
-    trouble = facts.just_lost.get(offering.pool)
+    trouble = just_lost(facts).get(offering.pool)
     if trouble is not None:
         place = "asked anyway, as there is no other" if first else "asked last"
         return f"{place}: {SAW[trouble.kind]} there {_minutes(facts.now - trouble.at)} ago"
@@ -96,6 +96,6 @@ def _minutes(ago: timedelta) -> str:
 def _why_not(offering: Offering, facts: Facts) -> str:
     if not affordable(offering, facts.spec.resources.max_price):
         return "above max_price"
-    if not reservable(offering, facts.state):
+    if not reservable(facts, offering):
         return "only once a checkpoint's size is known: the budget has to cover sending it to another region"
     return f"spot_policy is {facts.spec.resources.spot_policy}"

@@ -13,7 +13,7 @@ from spotrun.intervals import COMMIT_GAP, DRAIN_MARGIN_S, DRAIN_SAFETY, auto_int
 from spotrun.market.observations import Kind, Sighting
 from spotrun.market.world import World
 from spotrun.policy import assumptions
-from spotrun.policy.workload import pace
+from spotrun.policy.workload import measured_pace
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.units import Steps, to_the_second
@@ -21,7 +21,7 @@ from spotrun.units import Steps, to_the_second
 MEDIAN_LIFE = timedelta(minutes=32)
 """How long spot capacity lasts in the median of public traces."""
 LIVES_MIN = 10
-"""So many lives seen say more than the traces of others."""
+"""This many lives seen say more than the traces of others."""
 COMMITS_LOOKED_AT = 5
 
 
@@ -52,7 +52,7 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
     created, terminal = state.created, state.terminal
     faster = time_scale / created.time_scale
     newest = [commit.event for commit in state.commits if not commit.event.suspect][-COMMITS_LOOKED_AT:]
-    measured = pace(state, World(offerings=(), instances=()))
+    measured = measured_pace(state, World(offerings=(), instances=()))
     bare = terminal is not None and terminal.outcome == "completed" and not state.commits
     began = [attempt.started_at for attempt in state.attempts.values()][-1:]
     return Earlier(

@@ -1,4 +1,4 @@
-"""What the cloud says, taken down for the bill; and the end of what should not be running."""
+"""What the cloud says is recorded for the bill; and what should not be running is ended."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from spotrun.instance import EndedBy, Instance
-from spotrun.market.world import World
 from spotrun.policy.actions import Action, Append, Execute, Terminate
+from spotrun.policy.facts import Facts
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.ranking import within_price
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.run.state import Attempt, Launch, RunState
-from spotrun.spec.model import RunSpec
+from spotrun.run.state import Attempt, Launch
 
 POWER_OFF_GRACE = timedelta(minutes=3)
-"""An instance whose attempt is over powers itself off; after so long a runner does it."""
+"""An instance whose attempt is over powers itself off; after this long a runner ends it."""
 SILENCE = timedelta(minutes=10)
-"""A heartbeat unchanged for so long, while our own reads succeed, is evidence that its agent is gone (protocol 16)."""
+"""If a heartbeat is unchanged for this long while our own reads succeed, its agent is gone (protocol 16)."""
 MUTE_MAX = timedelta(minutes=30)
-"""An instance that runs for so long without a word from its agent is given up."""
+"""An instance that runs for this long without a word from its agent is given up."""
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
-def record(state: RunState, world: World) -> Iterator[Action]:
-    """Facts for the bill: which instances exist, since when they are charged, and which are gone."""
-    for instance in world.instances:
-        launch = state.launches.get(instance.launch)
+def record(facts: Facts) -> Iterator[Action]:
+    """What the bill needs: which instances exist, since when they are charged, and which are gone."""
+    for instance in facts.world.instances:
+        launch = facts.state.launches.get(instance.launch)
         if launch is None or launch.gone is not None:
             continue
         if not instance.alive:
@@ -49,7 +48,7 @@ def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
     return ev.InstanceGone(
         launch=launch.number,
         instance_id=instance.instance_id,
-        # who recorded it may have seen better since when it runs than who looks now
+        # The record was made nearer to its start than this look.
         billed_from=instance.billed_from if recorded is None else recorded.billed_from,
         ended_at=instance.ended_at,
         ended_by=instance.ended_by,
@@ -58,24 +57,26 @@ def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
     )
 
 
-def clean_up(state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+def clean_up(facts: Facts) -> Iterator[Action]:
     """End what should not be running, and give up what did not come to be."""
-    for instance in world.instances:
-        if instance.alive and (reason := _reason_to_end(state, instance, now)):
+    state = facts.state
+    for instance in facts.world.instances:
+        if instance.alive and (reason := _reason_to_end(facts, instance)):
             yield Terminate(instance_id=instance.instance_id, reason=reason)
-    listed = {instance.launch for instance in world.instances}
+    listed = {instance.launch for instance in facts.world.instances}
     for launch in state.launches.values():
         if launch.gone is None and launch.number not in listed:
-            yield from _not_listed(launch, state, spec, world, now)
+            yield from _not_listed(facts, launch)
     pending = state.pending_launch
     if pending is not None and (state.terminal is not None or state.stop_requested):
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.STOPPED, detail="the run ends"))
-    yield from _condemn_silent(state, world)
-    if pending is not None and (detail := _mute(pending, state, world, now)):
+    yield from _condemn_silent(facts)
+    if pending is not None and (detail := _mute(facts, pending)):
         yield Append(event=ev.LaunchClosed(launch=pending.number, cause=Cause.EXTERNAL, detail=detail))
 
 
-def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | None:
+def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
+    state = facts.state
     launch = state.launches.get(instance.launch)
     if launch is None:
         return "no launch of this run"
@@ -87,7 +88,7 @@ def _reason_to_end(state: RunState, instance: Instance, now: datetime) -> str | 
         return "its end is recorded"
     if launch.attempt is None or launch.attempt == state.current_attempt:
         return None
-    return "its attempt is over" if _is_over(state.attempts[launch.attempt], now) else None
+    return "its attempt is over" if _is_over(state.attempts[launch.attempt], facts.now) else None
 
 
 def _is_over(attempt: Attempt, now: datetime) -> bool:
@@ -98,10 +99,11 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
     return now - max(filter(None, (attempt.end.known_at, deadline_at))) > POWER_OFF_GRACE
 
 
-def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, now: datetime) -> Iterator[Action]:
+def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
+    state, now = facts.state, facts.now
     if launch.recorded is not None:
         wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
-        lives = wanted and world.silent.get(launch.number, timedelta()) < SILENCE
+        lives = wanted and facts.world.silent.get(launch.number, timedelta()) < SILENCE
         if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
             yield Append(event=_forgotten(launch, now))
     elif launch.closed is not None:
@@ -110,7 +112,7 @@ def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, no
     elif state.terminal is not None or state.stop_requested:
         return
     elif launch.attempt is None and now < launch.intent.not_after:
-        if (reason := forbidden(launch.intent, spec, world)) is None:
+        if (reason := forbidden(facts, launch.intent)) is None:
             yield Execute(launch=launch.number)
         else:
             yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail=reason))
@@ -118,10 +120,10 @@ def _not_listed(launch: Launch, state: RunState, spec: RunSpec, world: World, no
         yield Append(event=ev.LaunchClosed(launch=launch.number, cause=Cause.CAPACITY, detail="not started in time"))
 
 
-def forbidden(intent: ev.LaunchIntended, spec: RunSpec, world: World) -> str | None:
-    """Why an intent must not be executed, whoever wrote it (protocol 10). Caps and budget the fold has checked."""
-    wanted = [found for found in within_price(spec, world) if found.pool == intent.offering.pool]
-    policy = spec.resources.spot_policy
+def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
+    """Why an intent must not be executed, whoever wrote it (protocol 10). The fold has checked caps and budget."""
+    wanted = [found for found in within_price(facts) if found.pool == intent.offering.pool]
+    policy = facts.spec.resources.spot_policy
     if not wanted or policy not in ("auto", intent.offering.capacity_type.replace("_", "-")):
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
@@ -143,7 +145,7 @@ def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
 
 
 def _never_seen(launch: Launch) -> ev.InstanceGone:
-    """Nobody asks for it any more, and the cloud has had time to show what was asked for: its reservation ends."""
+    """Nobody asks for it any more, and the cloud had time to show an instance: its reservation ends."""
     return ev.InstanceGone(
         launch=launch.number,
         instance_id="",
@@ -155,18 +157,20 @@ def _never_seen(launch: Launch) -> ev.InstanceGone:
     )
 
 
-def _mute(pending: Launch, state: RunState, world: World, now: datetime) -> str | None:
+def _mute(facts: Facts, pending: Launch) -> str | None:
     """Why the agent of a launch that has not taken over is given up."""
+    state, world = facts.state, facts.world
     if world.silent.get(pending.number, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"
     recorded = pending.recorded
     mute = pending.number not in world.silent and recorded is not None
-    if mute and recorded is not None and now - recorded.billed_from > at_least_real(MUTE_MAX, state):
+    if mute and recorded is not None and facts.now - recorded.billed_from > at_least_real(MUTE_MAX, state):
         return "its agent never spoke"
     return None
 
 
-def _condemn_silent(state: RunState, world: World) -> Iterator[Action]:
+def _condemn_silent(facts: Facts) -> Iterator[Action]:
+    state, world = facts.state, facts.world
     current = state.current
     if current is None or world.silent.get(current.launch, timedelta()) < at_least_real(SILENCE, state):
         return

@@ -1,8 +1,8 @@
 """
 Which machine image to start with: the newest, until it fails.
 
-A parameter names the newest image of its maker, and a new one may not boot, or lack what the bootstrap needs: each
-launch would then pay for a machine that never trains. An image with which this run has trained is known to do.
+A parameter names the newest image of its maker. A new image may not boot, or lack what the bootstrap needs: then each
+launch would pay for a machine that never trains. An image with which this run has trained is known to work.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from spotrun.policy.patience import since_opened
 from spotrun.run.state import Launch, RunState
 
 
-def with_good_image(offering: Offering, state: RunState) -> Offering:
+def with_good_image(state: RunState, offering: Offering) -> Offering:
     """
-    `offering`, with the image that trained last in its region where its own has failed since: a launch with it ended
-    before its agent took over. Where no image of that region has trained, or none still does, its own is tried again.
+    `offering` itself; or, if its image has failed, with the image that trained last in its region. An image has failed
+    if a launch with it ended before its agent took over. If no image of that region has trained, it is tried again.
     """
     if not offering.image:
         return offering
-    newest = _newest_outcomes(offering.region, state)
+    newest = _newest_outcomes(state, offering.region)
     own = newest.get(offering.image)
     if own is None or own.attempt is not None:
         return offering
@@ -32,8 +32,8 @@ def with_good_image(offering: Offering, state: RunState) -> Offering:
     return replace(offering, image=max(good, key=lambda launch: launch.number).intent.offering.image)
 
 
-def _newest_outcomes(region: str, state: RunState) -> dict[str, Launch]:
-    """By image, the newest launch that tells something of it. Who has resumed a run may have mended what failed."""
+def _newest_outcomes(state: RunState, region: str) -> dict[str, Launch]:
+    """By image, the newest launch that says something about it. A failure before the run was resumed is forgiven."""
     failed = {launch.number for launch in since_opened(state) if stillborn(launch)}
     return {
         launch.intent.offering.image: launch

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
+from spotrun.policy.facts import Facts
 from spotrun.run.state import Launch, RunState
 
 REAL_PATIENCE = timedelta(seconds=90)
@@ -30,9 +31,10 @@ def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     return max(patience, REAL_PATIENCE * state.created.time_scale)
 
 
-def age(state: RunState, now: datetime) -> timedelta:
+def age(facts: Facts) -> timedelta:
     """How long the run has been open; while it was stopped or failed its clock stood still."""
-    return now - state.created_at - sum((pause.until - pause.since for pause in state.pauses), timedelta())
+    pauses = (pause.until - pause.since for pause in facts.state.pauses)
+    return facts.now - facts.state.created_at - sum(pauses, timedelta())
 
 
 def since_opened(state: RunState) -> list[Launch]:

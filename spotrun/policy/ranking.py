@@ -14,28 +14,29 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from math import inf
 
-from spotrun.market.hazard import FOLLOWS_WITHIN
-from spotrun.market.world import World, affordable
+from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
-from spotrun.policy.cross_region import reservable
-from spotrun.policy.facts import Facts, name_of
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.cross_region import reservable, transfer
+from spotrun.policy.facts import Facts
 from spotrun.policy.patience import since_opened
+from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
+from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.events import Cause
 from spotrun.run.state import Launch, RunState
-from spotrun.spec.model import RunSpec
 from spotrun.strategies.history import FADING_S
 
 POOL_REST = timedelta(minutes=2)
-"""A pool that had no capacity is not asked again for so long."""
+"""A pool that had no capacity is not asked again for this long."""
 
 
-def within_price(spec: RunSpec, world: World) -> list[Offering]:
-    return [found for found in world.offerings if affordable(found, spec.resources.max_price)]
+def within_price(facts: Facts) -> list[Offering]:
+    return [found for found in facts.world.offerings if affordable(found, facts.spec.resources.max_price)]
 
 
-def spot_offerings(spec: RunSpec, world: World) -> list[Offering]:
-    return [found for found in within_price(spec, world) if found.capacity_type is CapacityType.SPOT]
+def spot_offerings(facts: Facts) -> list[Offering]:
+    return [found for found in within_price(facts) if found.capacity_type is CapacityType.SPOT]
 
 
 def spot_launches(state: RunState) -> list[Launch]:
@@ -45,8 +46,8 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
-    asked, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), horizon_s(facts)
-    return sorted(asked, key=lambda found: (found.pool in facts.just_lost, _price_of_progress(facts, found, all_work)))
+    asked, lost, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), just_lost(facts), horizon_s(facts)
+    return sorted(asked, key=lambda found: (found.pool in lost, _price_of_progress(facts, found, all_work)))
 
 
 def spot_now(facts: Facts) -> list[Offering]:
@@ -55,7 +56,9 @@ def spot_now(facts: Facts) -> list[Offering]:
 
 
 def worthwhile_spot(facts: Facts) -> list[Offering]:
-    """Of those, what makes an hour of progress cheaper than on demand, where one that runs already need not start."""
+    """
+    Those that make an hour of progress cheaper than on-demand does. On-demand that trains already needs no start.
+    """
     stays, all_work = facts.state.current is not None and not facts.state.current.leaving, horizon_s(facts)
     on_demand = [_price_of_progress(facts, found, all_work, starts=not stays) for found in on_demand_now(facts)]
     limit = min(on_demand, default=inf)
@@ -64,53 +67,45 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
     """What may be asked for now, best first, each with its price of progress."""
-    trouble = {*facts.just_lost, *at_risk(facts.state, facts.now)}
+    trouble = {*just_lost(facts), *at_risk(facts)}
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     usd = {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
     return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
 
 
-def _may_be_asked(facts: Facts, kind: CapacityType) -> list[Offering]:
-    at_rest, offered = resting(facts.state, facts.now), within_price(facts.spec, facts.world)
-    of_kind = [found for found in offered if found.capacity_type is kind and found.pool not in at_rest]
-    return [found for found in of_kind if reservable(found, facts.state)]
+def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
+    at_rest = resting(facts)
+    awake = [found for found in within_price(facts) if found.pool not in at_rest]
+    return [found for found in awake if found.capacity_type is capacity_type and reservable(facts, found)]
 
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
-    """USD per hour of progress: a changeover is paid once in a life, and not at all by what `starts` no more."""
-    there = facts.transfer(offering.region)
-    changeover_s, start_usd = (facts.changeover_s, there.start_usd) if starts else (0.0, 0.0)
+    """USD per hour of progress. A changeover is paid once in a life; not if the instance has started already."""
+    there = transfer(facts, offering.region)
+    changeover_s, start_usd = (changeover(facts.state), there.start_usd) if starts else (0.0, 0.0)
     by_the_hour = float(offering.price_usd_per_hour) * (1 + changeover_s / life_s) + there.usd_per_hour
     return by_the_hour + start_usd * SECONDS_PER_HOUR / life_s
 
 
 def expected_lives(facts: Facts, spot: Iterable[Offering]) -> dict[Pool, float]:
     """How many seconds each spot pool is expected to last from now on, at most as long as there is work."""
-    history, now_s, all_work = facts.history, facts.now_s, horizon_s(facts)
+    history, now_s, all_work = market_history(facts), facts.now_s, horizon_s(facts)
     return {found.pool: history.expected_life_s(name_of(found.pool), now_s, all_work) for found in spot}
 
 
 def horizon_s(facts: Facts) -> float:
-    """For how long an instance is needed: until the work is done, where that is known."""
-    return FADING_S if facts.work is None else max(1.0, facts.work.left_s + facts.changeover_s)
+    """For how long an instance is needed: until the work is done, if that is known."""
+    work = workload(facts)
+    return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))
 
 
-def at_risk(state: RunState, now: datetime) -> set[Pool]:
-    """The pools in which an instance of this run was told a short while ago that it might be taken."""
-    return {
-        state.launch_of(attempt).intent.offering.pool
-        for attempt in state.attempts.values()
-        if attempt.rebalance_at is not None and now - attempt.rebalance_at < FOLLOWS_WITHIN
-    }
-
-
-def resting(state: RunState, now: datetime) -> set[Pool]:
+def resting(facts: Facts) -> set[Pool]:
     """The pools that have just refused."""
     return {
         launch.intent.offering.pool
-        for launch in since_opened(state)
-        if launch.closed is not None and _refused_for_now(launch, now)
+        for launch in since_opened(facts.state)
+        if launch.closed is not None and _refused_for_now(launch, facts.now)
     }
 
 

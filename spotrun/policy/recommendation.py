@@ -15,7 +15,7 @@ along with it); so the prior is an assumption, and a weak one.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from statistics import mean
 
 import msgspec
@@ -24,10 +24,13 @@ from spotrun.intervals import DRAIN_MARGIN_S, DRAIN_SAFETY
 from spotrun.market.hazard import FOLLOWS_WITHIN, observed_hazard, probability_to_follow
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
-from spotrun.policy.facts import Facts, on_demand_usd_per_hour
+from spotrun.policy.cross_region import transfer, usd_per_hour
+from spotrun.policy.facts import Facts
 from spotrun.policy.money import life_left, life_of
-from spotrun.policy.ranking import at_risk, expected_lives, horizon_s, spot_now
-from spotrun.policy.workload import pace, rework_max_s
+from spotrun.policy.pools import at_risk, just_lost
+from spotrun.policy.ranking import expected_lives, horizon_s, spot_now
+from spotrun.policy.situation import on_demand_usd_per_hour
+from spotrun.policy.workload import rework_max_s
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import Attempt, RunState
 
@@ -57,7 +60,7 @@ class Move(msgspec.Struct, frozen=True):
 def move_in_time(facts: Facts) -> Move | None:
     """The standby to start for a recommendation, where it pays; None where there is none, or it was acted on."""
     current = facts.state.current
-    if current is None or not _calls_for_a_decision(facts.state, current, facts.now):
+    if current is None or not _calls_for_a_decision(facts, current):
         return None
     found = _elsewhere(facts)
     if found is None or not _affordable(facts, found):
@@ -69,12 +72,13 @@ def move_in_time(facts: Facts) -> Move | None:
 # -- whether to decide at all ------------------------------------------------------------------------------------------
 
 
-def _calls_for_a_decision(state: RunState, current: Attempt, now: datetime) -> bool:
+def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
     """A recommendation that is fresh, for a spot instance that trains; one standby is started for it, and no second."""
+    state = facts.state
     launch, trains = state.launch_of(current), bool(current.trainers) and current.trainers[-1].started_at is not None
     if not trains or current.leaving or launch.intent.offering.capacity_type is not CapacityType.SPOT:
         return False
-    fresh = current.rebalance_at is not None and now - current.rebalance_at < FOLLOWS_WITHIN
+    fresh = current.rebalance_at is not None and facts.now - current.rebalance_at < FOLLOWS_WITHIN
     return fresh and not _acted_on(state, current)
 
 
@@ -97,16 +101,15 @@ def _elsewhere(facts: Facts) -> Offering | None:
     current = state.current
     assert current is not None
     asked = {each.intent.offering.pool for each in state.launches.values() if each.intent.standby_for == current.number}
-    shunned = asked | at_risk(state, facts.now) | set(facts.just_lost)
+    shunned = asked | at_risk(facts) | set(just_lost(facts))
     return next((found for found in spot_now(facts) if found.pool not in shunned), None)
 
 
 def _affordable(facts: Facts, found: Offering) -> bool:
     """Where the budget is tight the run keeps what it has: a move reserves a second life beside the first."""
-    state, now = facts.state, facts.now
-    current, life = state.current, life_of(found, state, facts.spec, facts.world, now)
+    current, life = facts.state.current, life_of(facts, found)
     assert current is not None
-    return life is not None and (state.created.budget_usd is None or life >= life_left(state, current, now))
+    return life is not None and (facts.state.created.budget_usd is None or life >= life_left(facts, current))
 
 
 # -- what it is worth --------------------------------------------------------------------------------------------------
@@ -123,12 +126,12 @@ def priced(facts: Facts, found: Offering) -> Move | None:
     if left_s <= 2 * changeover_s:
         return None
     stays = state.launch_of(current).intent.offering
-    here, there = facts.usd_per_hour(stays), facts.usd_per_hour(found)
+    here, there = usd_per_hour(facts, stays), usd_per_hour(facts, found)
     time = max(there, on_demand_usd_per_hour(facts))
     lives = expected_lives(facts, [found, stays])
     dearer_s = 1 / (1 / lives[found.pool] + 1 / lives[stays.pool])
     paid = changeover_s * there + _handover_s(state) * time + dearer_s * max(0.0, there - here)
-    in_vain_usd = paid / SECONDS_PER_HOUR + facts.transfer(found.region).start_usd
+    in_vain_usd = paid / SECONDS_PER_HOUR + transfer(facts, found.region).start_usd
     saved_usd = _saved_s(facts, starts) * time / SECONDS_PER_HOUR
     q = probability_to_follow(state, now, FOLLOWS_WITHIN - (now - current.rebalance_at))
     return Move(found, q, q * saved_usd, (1 - q) * in_vain_usd)
@@ -136,8 +139,8 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
     """What a loss stops training for beyond a handover: what a start takes longer than its notice, or all of it."""
-    state, spec, world, now = facts.state, facts.spec, facts.world, facts.now
-    hazard, rework_s = observed_hazard(state, now), rework_max_s(state, spec, pace(state, world), now) / 2
+    state, spec = facts.state, facts.spec
+    hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
     usable_s = max(0.0, spec.cloud.notice.total_seconds() - DRAIN_SAFETY * _commit_s(state) - DRAIN_MARGIN_S)
     late_s = mean(max(0.0, took_s - usable_s) for took_s in starts)

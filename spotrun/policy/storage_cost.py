@@ -5,34 +5,35 @@ from __future__ import annotations
 from decimal import Decimal
 
 from spotrun.intervals import COMMIT_GAP
+from spotrun.policy.facts import Facts
 from spotrun.run.billing import SECONDS_PER_HOUR
 from spotrun.run.state import RunState
-from spotrun.spec.model import RunSpec
 
 OBJECTS_ASSUMED = 8
-"""Of a checkpoint, before one was made."""
+"""The objects of a checkpoint, before one was made."""
 ENTRIES_PER_COMMIT = 3
-"""A commit, the retirement of an older one, and all else that is written now and then."""
+"""A commit, the retirement of an older one, and a share of all else that is written now and then."""
 
 
-def storage_reserve(state: RunState, spec: RunSpec) -> Decimal:
-    """A month of the checkpoints that are kept, and of one more, at the size of the newest; and of packed set-ups."""
+def storage_reserve(facts: Facts) -> Decimal:
+    """A month of the checkpoints that are kept and of one more, at the size of the newest; and of stored set-ups."""
+    state = facts.state
     packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
-    kept_gb = Decimal(_kept_bytes(state, spec) + packed_bytes) / 10**9
+    kept_gb = Decimal(_kept_bytes(facts) + packed_bytes) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
 
 
-def _kept_bytes(state: RunState, spec: RunSpec) -> int:
-    latest, rule = state.latest_commit(), spec.checkpoint
+def _kept_bytes(facts: Facts) -> int:
+    latest, rule = facts.state.latest_commit(), facts.spec.checkpoint
     if latest is None:
         return 0
     by_rule = rule.keep_last + (0 if rule.keep_best is None else rule.keep_best.count)
-    held = sum(1 for commit in state.commits if commit.retired_at is None)
+    held = sum(1 for commit in facts.state.commits if commit.retired_at is None)
     return latest.event.size_bytes * (max(by_rule, held) + 1)
 
 
 def requests_usd(state: RunState) -> Decimal:
-    """What the store has asked for requests so far, or a little more."""
+    """What the store has charged for requests so far, or a little more."""
     prices = state.created.storage
     puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
     gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
@@ -40,7 +41,7 @@ def requests_usd(state: RunState) -> Decimal:
 
 
 def requests_usd_per_hour(state: RunState) -> Decimal:
-    """The most that an hour of training asks for: a commit each COMMIT_GAP, put and read back."""
+    """The most that the requests of an hour of training cost: a commit each COMMIT_GAP, put and read back."""
     prices, newest = state.created.storage, state.latest_commit()
     objects = OBJECTS_ASSUMED if newest is None else newest.event.objects
     puts, gets = objects + 1 + ENTRIES_PER_COMMIT, 2 * objects

@@ -2,7 +2,7 @@
 How much work is left, by what was measured: the pace of the steps so far, and the steps that remain.
 
 A *stretch* lies between two moments at which the step of one trainer is known: its first new step, each of its
-snapshots, and what its agent said last. So validation, checkpoints and slow spells count as what they cost.
+snapshots, and the last word of its agent. So the pace includes what validation, checkpoints and slow spells take.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spotrun.intervals import COMMIT_GAP, auto_interval
 from spotrun.market.hazard import observed_hazard
 from spotrun.market.world import World
 from spotrun.policy import assumptions
+from spotrun.policy.facts import Facts, once
 from spotrun.run.state import RunState
-from spotrun.spec.model import RunSpec
 from spotrun.units import Steps
 
 
@@ -43,33 +43,39 @@ class Workload(msgspec.Struct, frozen=True):
     rework_s: float
 
 
-def workload(state: RunState, spec: RunSpec, world: World, now: datetime) -> Workload | None:
+@once
+def workload(facts: Facts) -> Workload | None:
     """None while nothing is known: no step was measured, or the training does not say when it ends."""
-    measured = pace(state, world)
-    rework_s = rework_max_s(state, spec, measured, now)
-    if measured is not None and world.steps_total is not None:
-        step = step_reached(state, world)
-        left_s = max(0.0, world.steps_total - step) * measured.step_s
+    measured, total, expected = pace(facts), facts.world.steps_total, facts.spec.policy.expected_work
+    rework_s = rework_max_s(facts)
+    if measured is not None and total is not None:
+        step = step_reached(facts)
+        left_s = max(0.0, total - step) * measured.step_s
         return Workload(left_s, left_s * measured.doubt, step * measured.step_s, rework_s)
-    if spec.policy.expected_work is not None:
-        whole_s, done_s = spec.policy.expected_work.total_seconds(), _trained_s(state, world, now)
+    if expected is not None:
+        whole_s, done_s = expected.total_seconds(), _trained_s(facts)
         left_s = max(0.0, whole_s - done_s)
         return Workload(left_s, whole_s * assumptions.WORK_DOUBT, done_s, rework_s)
     return None
 
 
-def step_reached(state: RunState, world: World) -> int:
-    """The step of the trainer that runs; where none does, that of the checkpoint to go on from."""
-    latest = state.latest_commit()
+def step_reached(facts: Facts) -> int:
+    """The step of the trainer that runs; if none does, that of the checkpoint to go on from."""
+    latest = facts.state.latest_commit()
     committed = 0 if latest is None else latest.event.step
-    current, seen = state.current, world.step_seen
+    current, seen = facts.state.current, facts.world.step_seen
     trains = current is not None and bool(current.trainers) and current.trainers[-1].started_at is not None
     if trains and seen is not None and current is not None and seen.attempt == current.number:
         return max(committed, seen.step)
     return committed
 
 
-def pace(state: RunState, world: World) -> Pace | None:
+@once
+def pace(facts: Facts) -> Pace | None:
+    return measured_pace(facts.state, facts.world)
+
+
+def measured_pace(state: RunState, world: World) -> Pace | None:
     """The mean over all stretches. Its doubt is twice the standard error of it, within the assumed bounds."""
     stretches = list(_stretches(state, world))
     steps, seconds = sum(n for n, _ in stretches), sum(s for _, s in stretches)
@@ -108,36 +114,38 @@ def _marks(state: RunState, world: World) -> dict[tuple[int, int], list[tuple[in
     return found
 
 
-def _trained_s(state: RunState, world: World, now: datetime) -> float:
-    """What is kept of the time trained: up to the newest checkpoint, and since then by what trains now."""
-    kept = [commit for commit in state.commits if commit.usable]
-    measured = pace(state, world)
+def _trained_s(facts: Facts) -> float:
+    """What is kept of the time trained: up to the newest checkpoint, and since then what trains now."""
+    kept = [commit for commit in facts.state.commits if commit.usable]
+    measured = pace(facts)
     committed_s = kept[-1].event.step * measured.step_s if kept and measured is not None else 0.0
-    current = state.current
+    current = facts.state.current
     if current is None or not current.trainers or current.trainers[-1].exited is not None:
         return committed_s
     begun = current.trainers[-1].started_at or current.trainers[-1].resumed_at
     newest = max([begun, *(commit.event.taken_at for commit in kept)])
-    return committed_s + max(0.0, (now - newest).total_seconds())
+    return committed_s + max(0.0, (facts.now - newest).total_seconds())
 
 
-def rework_max_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
-    """What one loss without notice undoes at most: from one commit to the next, and until that is durable."""
+def rework_max_s(facts: Facts) -> float:
+    """The most that one loss without notice undoes: from one commit to the next, and until that is durable."""
     assumed_s = assumptions.COMMIT.total_seconds()
-    durable_s = max((commit.event.durable_s for commit in state.commits), default=assumed_s)
-    return commit_interval_s(state, spec, measured, now) + durable_s
+    durable_s = max((commit.event.durable_s for commit in facts.state.commits), default=assumed_s)
+    return commit_interval_s(facts) + durable_s
 
 
-def commit_interval_s(state: RunState, spec: RunSpec, measured: Pace | None, now: datetime) -> float:
+@once
+def commit_interval_s(facts: Facts) -> float:
     """From one commit to the next, by the specification and by what was measured."""
-    every = spec.checkpoint.every
+    every = facts.spec.checkpoint.every
     if isinstance(every, Steps):
+        measured = pace(facts)
         interval = timedelta(seconds=every.count * (0.0 if measured is None else measured.step_s))
     elif isinstance(every, timedelta):
         interval = every
     else:
-        hazard = observed_hazard(state, now)
-        stall_s = max((commit.event.stall_s for commit in state.commits), default=0.0)
+        hazard = observed_hazard(facts.state, facts.now)
+        stall_s = max((commit.event.stall_s for commit in facts.state.commits), default=0.0)
         stall = max(assumptions.STALL, timedelta(seconds=stall_s))
         interval = auto_interval(stall, hazard.mean_time_between, hazard.saved)
     return max(interval, COMMIT_GAP).total_seconds()

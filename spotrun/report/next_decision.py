@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
-from spotrun.policy.facts import changeover
-from spotrun.policy.money import kept_for_handover, life_left
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.money import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars
@@ -32,7 +32,7 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
         return "hands over: the instance is leaving, and spotrun asks for another"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
-    until = now + life_left(state, current, now) - kept_for_handover(state.launch_of(current))
+    until = lives_until(state, current) - kept_for_handover(state.launch_of(current))
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
     return f"stays {kind}, and asks for another instance at {until:%a %H:%M} UTC, before the time-to-live ends"
 

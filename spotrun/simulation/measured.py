@@ -10,7 +10,7 @@ import msgspec
 
 from spotrun.account.summary import summarise
 from spotrun.policy import assumptions
-from spotrun.policy.facts import measured_starts
+from spotrun.policy.changeovers import measured_starts
 from spotrun.run.state import RunState
 
 

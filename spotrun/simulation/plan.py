@@ -16,9 +16,9 @@ from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
-from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer
+from spotrun.policy.cross_region import NO_TRANSFER, Transfer, transfer_of
 from spotrun.policy.explain import Considered
-from spotrun.policy.facts import name_of
+from spotrun.policy.pools import name_of
 from spotrun.run.events import RunCreated
 from spotrun.simulation.forecast import GENERATED, Asked, Doubt, Forecast, Question, forecast, tick_for
 from spotrun.simulation.lifetimes import STANDBY, Source, SpotPools
@@ -61,7 +61,7 @@ class Sent(msgspec.Struct, frozen=True):
     def to(self, offering: Offering) -> Transfer:
         if self.created is None or not self.created.storage.crosses(offering.region):
             return NO_TRANSFER
-        return transfer(self.created, offering.region, self.interval_s, self.checkpoint_bytes, self.checkpoint_bytes)
+        return transfer_of(self.created, offering.region, self.interval_s, self.checkpoint_bytes, self.checkpoint_bytes)
 
     def usd_per_hour(self, offering: Offering) -> float:
         return float(offering.price_usd_per_hour) + self.to(offering).usd_per_hour

@@ -14,6 +14,8 @@ from spotrun.account.outcome import durable_epochs
 from spotrun.account.summary import Account, RunSummary, summarise
 from spotrun.account.timeline import DOWNTIME, Kind, Span, account_end, timeline
 from spotrun.instance import EndedBy
+from spotrun.market.world import World
+from spotrun.policy.facts import Facts
 from spotrun.policy.storage_cost import storage_reserve
 from spotrun.run.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
 from spotrun.run.fold import fold
@@ -330,7 +332,8 @@ def test_a_packed_set_up_is_stored_once_and_read_by_those_that_unpack_it():
     total = summary_of(history).total
 
     assert abs(total.storage_usd - 3 * STORAGE.usd_per_gb_month * 1000 / 730) < Decimal("1e-8")
-    assert storage_reserve(history.state, spec()) == STORAGE.usd_per_gb_month * 1000
+    facts = Facts(history.state, spec(), World(offerings=(), instances=()), history.now)
+    assert storage_reserve(facts) == STORAGE.usd_per_gb_month * 1000
     objects = 29_803 + 1  # 32 MiB each, and the list of them
     puts, gets = len(history.entries) + 2 * objects, objects
     assert total.requests_usd == puts * Decimal("0.000005") + gets * Decimal("0.0000004")

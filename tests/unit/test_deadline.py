@@ -14,9 +14,11 @@ from spotrun.instance import EndedBy
 from spotrun.market.world import StepSeen, World
 from spotrun.offering import CapacityType
 from spotrun.policy import assumptions, decide
+from spotrun.policy.changeovers import changeover
 from spotrun.policy.deadline import unreachable
-from spotrun.policy.facts import changeover, market_history
+from spotrun.policy.facts import Facts
 from spotrun.policy.money import INTENT_LIFETIME
+from spotrun.policy.pools import market_history
 from spotrun.policy.workload import workload
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
@@ -195,7 +197,7 @@ def trained(history: History, stretches: list[float]) -> World:
 def test_the_work_left_is_the_pace_so_far_times_the_steps_that_remain() -> None:
     history = History()
     world = trained(history, [20.0] * 5)
-    known = workload(history.state, spec(), world, history.now)
+    known = workload(Facts(history.state, spec(), world, history.now))
     assert known is not None
     assert known.left_s == pytest.approx(2.0 * (1000 - 51))
     assert known.doubt_s == pytest.approx(assumptions.WORK_DOUBT_MIN * known.left_s)
@@ -206,7 +208,7 @@ def test_an_uneven_pace_is_doubted_more() -> None:
     worlds = trained(even, [20.0] * 6), trained(uneven, [5.0, 40.0, 5.0, 40.0, 5.0, 25.0])
     doubts = []
     for history, world in zip((even, uneven), worlds, strict=True):
-        known = workload(history.state, spec(), world, history.now)
+        known = workload(Facts(history.state, spec(), world, history.now))
         assert known is not None
         doubts.append(known.doubt_s)
     assert doubts[1] > 3 * doubts[0]
@@ -214,10 +216,10 @@ def test_an_uneven_pace_is_doubted_more() -> None:
 
 def test_nothing_is_known_before_a_step_and_of_a_training_that_does_not_say_when_it_ends() -> None:
     history = History()
-    assert workload(history.state, spec(), World(offerings=MARKET, instances=()), history.now) is None
+    assert workload(Facts(history.state, spec(), World(offerings=MARKET, instances=()), history.now)) is None
     world = trained(history, [20.0] * 5)
     endless = World(offerings=MARKET, instances=(), step_seen=world.step_seen)
-    assert workload(history.state, spec(), endless, history.now) is None
+    assert workload(Facts(history.state, spec(), endless, history.now)) is None
 
 
 def test_what_was_lost_is_left_to_do_again() -> None:
@@ -225,9 +227,9 @@ def test_what_was_lost_is_left_to_do_again() -> None:
     world = trained(history, [20.0] * 3)
     ahead = StepSeen(attempt=history.attempt, step=history.step + 20, at=history.after(40).now)
     world = World(offerings=MARKET, instances=(), step_seen=ahead, steps_total=world.steps_total)
-    before = workload(history.state, spec(), world, history.now)
+    before = workload(Facts(history.state, spec(), world, history.now))
     history.gone(history.state.attempts[history.attempt].launch, EndedBy.CLOUD)
-    after = workload(history.state, spec(), world, history.now)
+    after = workload(Facts(history.state, spec(), world, history.now))
     assert before is not None
     assert after is not None
     assert after.left_s - before.left_s == pytest.approx(20 * 2.0)
@@ -246,8 +248,8 @@ def test_losses_and_refusals_are_remembered_against_a_pool() -> None:
     launch = history.state.attempts[history.attempt].launch
     history.after(600).gone(launch, EndedBy.CLOUD)
     world = World(offerings=MARKET, instances=())
-    remembered = market_history(history.state, world, history.now)
-    young = market_history(History().state, world, history.now)
+    remembered = market_history(Facts(history.state, spec(), world, history.now))
+    young = market_history(Facts(History().state, spec(), world, history.now))
     pool = "local-a/sim-gpu"
     assert remembered.expected_life_s(pool, 700, 7200) < young.expected_life_s(pool, 700, 7200)
     assert remembered.up == {"local-b/sim-gpu", "local-c/sim-gpu"} == young.up - {pool}

@@ -17,8 +17,9 @@ from spotrun.clock import ScaledClock
 from spotrun.creation import newborn, region_of
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
-from spotrun.policy.cross_region import most
+from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.explain import considered
+from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
@@ -134,7 +135,8 @@ def test_spot_whose_toll_makes_it_dearer_than_on_demand_is_waited_out() -> None:
 def test_a_person_is_told_how_far_an_offering_is() -> None:
     wanted = spec(data={"gb": 100}, checkpoint={"uri": "s3://bucket/runs"})
     young = newborn(wanted, ScaledClock(START, 1.0), EAST)
-    told = {each.offering: each.why for each in considered(young, wanted, World(offerings=OFFERED, instances=()))}
+    facts = Facts.at_birth(young, wanted, World(offerings=OFFERED, instances=()))
+    told = {each.offering: each.why for each in considered(facts)}
     assert told[NEAR] == "asked first: cheaper spot is far from the bucket, would last less, or was lost"
     assert "the bucket is in us-east-1: each GB of a checkpoint costs $0.02 more, $2.00 a start" in told[FAR]
 
@@ -181,7 +183,8 @@ def test_what_may_cross_in_a_life_is_reserved_with_it() -> None:
     (intent,) = [each.event for each in decided(history, wanted, market=OFFERED) if hasattr(each, "event")]
     assert isinstance(intent, ev.LaunchIntended)
     life = timedelta(seconds=intent.time_to_live_s)
-    assert intent.egress_usd == pytest.approx(most(history.state, wanted, WEST).in_all(life))
+    facts = Facts(history.state, wanted, World(offerings=OFFERED, instances=()), history.now)
+    assert intent.egress_usd == pytest.approx(transfer_limit(facts, WEST).over(life))
     assert intent.egress_usd >= Decimal("0.002") * int(life / timedelta(seconds=30))
     before = history.state.reserved_usd()
     history.write(intent)

@@ -22,6 +22,7 @@ from spotrun.offering import Offering
 from spotrun.policy import assumptions
 from spotrun.policy.capacity import patience
 from spotrun.policy.explain import considered
+from spotrun.policy.facts import Facts
 from spotrun.report.forecast import as_json, cost_picture, time_cells, time_columns
 from spotrun.report.html.forecast import forecast_page
 from spotrun.run.events import SetUp
@@ -56,7 +57,8 @@ def lifetime(market: SpotPools, ticks: int, tick_s: float, seed: int, source: So
 def planned(lifetimes: int = 60, budget: str = "6", **policy: object) -> Plan:
     """Of a job with a deadline."""
     wanted = spec(policy={"deadline": "8h", **policy}, budget={"max_usd": budget})
-    order = considered(newborn(wanted, ScaledClock(START, 1.0)), wanted, World(offerings=OFFERINGS, instances=()))
+    world = World(offerings=OFFERINGS, instances=())
+    order = considered(Facts.at_birth(newborn(wanted, ScaledClock(START, 1.0)), wanted, world))
     return plan(wanted, OFFERINGS, 4 * HOUR, 8 * HOUR, lifetimes, epochs=12, considered=order)
 
 

@@ -31,7 +31,7 @@ def refused(history: History, image: str, cause: Cause = Cause.EXTERNAL) -> None
 
 
 def chosen(history: History, newest: str = "new", region: str = "local") -> str:
-    return with_good_image(replace(offering(), image=newest, region=region), history.state).image
+    return with_good_image(history.state, replace(offering(), image=newest, region=region)).image
 
 
 def test_the_newest_image_is_taken_as_long_as_nothing_is_known_against_it() -> None:

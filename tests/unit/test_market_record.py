@@ -18,7 +18,8 @@ from spotrun.instance import EndedBy
 from spotrun.market.observations import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
 from spotrun.market.world import World
 from spotrun.policy.explain import considered
-from spotrun.policy.facts import TROUBLE_LASTS
+from spotrun.policy.facts import Facts
+from spotrun.policy.pools import TROUBLE_LASTS
 from spotrun.run.state import Launch
 from spotrun.strategies.history import FADING_S, MarketHistory, Past
 from tests.support.decisions import MARKET, POOLS, asked, decided, spec
@@ -145,8 +146,8 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
         run="other", cloud="local", region="local", launch=1, pool=POOLS[0].pool, kind=Kind.LOST, at=at, up_s=600
     )
     capped = spec(resources={"max_price": "0.45"})
-    plain = considered(young, capped, World(offerings=POOLS, instances=()))
-    warned = considered(young, capped, World(offerings=POOLS, instances=(), sightings=(seen,)))
+    plain = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=())))
+    warned = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=(), sightings=(seen,))))
     assert [(each.offering.zone, each.why) for each in plain] == [
         ("local-a", "asked first: the cheapest spot"),
         ("local-b", "if those before have none, or lost our instance"),
@@ -158,7 +159,9 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
         ("local-b", "asked first: cheaper spot would last less, or was lost"),
         ("local-a", "asked last: an instance was lost there 4m ago"),
     ]
-    on_demand = considered(young, spec(resources={"spot_policy": "on-demand"}), World(offerings=POOLS, instances=()))
+    on_demand = considered(
+        Facts.at_birth(young, spec(resources={"spot_policy": "on-demand"}), World(offerings=POOLS, instances=()))
+    )
     assert [each.why for each in on_demand][-3:] == ["spot_policy is on-demand"] * 3
 
 

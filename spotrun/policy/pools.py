@@ -1,0 +1,57 @@
+"""What is known of the spot pools: how each has treated this run and others, and which are in trouble now."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from spotrun.market.hazard import FOLLOWS_WITHIN
+from spotrun.market.observations import Sighting, pasts, running, sightings_of, troubled
+from spotrun.offering import CapacityType, Pool
+from spotrun.policy.facts import Facts, once
+from spotrun.policy.interruption_rates import relative_hazard
+from spotrun.strategies.history import MarketHistory, Past
+
+TROUBLE_LASTS = timedelta(minutes=10)
+"""For this long after a loss or a refusal a pool is believed to be empty. It has capacity then with p = 0.23."""
+
+
+def name_of(pool: Pool) -> str:
+    """What a strategy calls a spot pool: its zones are our pools."""
+    return f"{pool.zone}/{pool.instance_type}"
+
+
+@once
+def just_lost(facts: Facts) -> dict[Pool, Sighting]:
+    """The pools that refused an instance, took one or told one to leave a short while ago, of this run or another."""
+    return troubled([*sightings_of(facts.state), *facts.world.sightings], facts.now, TROUBLE_LASTS)
+
+
+def at_risk(facts: Facts) -> set[Pool]:
+    """The pools in which the cloud lately said that it might take an instance of this run."""
+    state = facts.state
+    return {
+        state.launch_of(attempt).intent.offering.pool
+        for attempt in state.attempts.values()
+        if attempt.rebalance_at is not None and facts.now - attempt.rebalance_at < FOLLOWS_WITHIN
+    }
+
+
+@once
+def market_history(facts: Facts) -> MarketHistory:
+    """
+    How the spot pools have treated this run and others, as of now in seconds since the run's creation.
+
+    A pool is taken to have spot as long as nobody was interrupted or refused there lately.
+    """
+    state, world, now = facts.state, facts.world, facts.now
+    seen = [*sightings_of(state), *world.sightings]
+    found = pasts(seen, now)
+    for pool, past in running(state, now).items():
+        found[pool] = found.get(pool, Past()) + past
+    known = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
+    spot = {each.pool: each.region for each in world.offerings if each.capacity_type is CapacityType.SPOT}
+    up = {name_of(pool) for pool in spot.keys() - troubled(seen, now, TROUBLE_LASTS).keys()}
+    bands = state.created.interruption_bands
+    band_of = {name_of(pool): bands.get(f"{region}/{pool.instance_type}") for pool, region in spot.items()}
+    hazards = {name: relative_hazard(band) for name, band in band_of.items() if band is not None}
+    return MarketHistory.from_pasts(known, facts.now_s, up, hazards)
