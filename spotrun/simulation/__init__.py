@@ -1,1 +1,1 @@
-"""Runs and markets that never were, to forecast a job and to compare strategies."""
+"""Simulated runs and markets, to forecast a job and to compare strategies."""
