@@ -19,7 +19,7 @@ from benchmarks.fidelity import tables
 from benchmarks.fidelity.lifetimes import by_runner
 from benchmarks.fidelity.twins import fidelity
 from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar
-from spotrun.cli.plan import planned
+from spotrun.cli.planning import planned
 from spotrun.cli.simulate import seconds_of
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.report.forecast import figures_of

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -13,24 +12,10 @@ from spotrun.cli.options import (
     PublishedAsOption,
     SpecArgument,
     StoreOption,
-    known_word,
     print_json,
     progress_bar,
     write_text,
 )
-from spotrun.errors import SpecInvalid, StoreError
-
-if TYPE_CHECKING:
-    from spotrun.market.world import World
-    from spotrun.offering import Offering
-    from spotrun.run.events import RunCreated
-    from spotrun.simulation.lifetimes import Source
-    from spotrun.simulation.measured import Measured
-    from spotrun.simulation.plan import Plan
-    from spotrun.spec.model import RunSpec
-
-RUNS_MAX = 10
-"""This many runs of the name are read, the newest first."""
 
 
 def plan(
@@ -61,6 +46,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what JOB.yaml will cost and when it will be done. Nothing is rented."""
+    from spotrun.cli.planning import planned
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
 
@@ -85,132 +71,3 @@ def plan(
         print(f"wrote {html}")
     else:
         shown.show(found.plan, known=found.spec.policy.expected_work is not None)
-
-
-class Planned(NamedTuple):
-    """A forecast, and what it was made of."""
-
-    plan: Plan
-    spec: RunSpec
-    offerings: Sequence[Offering]
-    created: RunCreated | None
-    measured: Measured
-    source: Source
-
-
-def planned(
-    spec_path: Path,
-    overrides: Mapping[str, object],
-    store: str | None,
-    *,
-    traces: Path | None = None,
-    published_as: str = "skypilot",
-    price_history: bool = False,
-    lifetimes: int,
-    seed: int,
-    progressed: Callable[[int, int], None],
-) -> Planned:
-    """
-    The forecast of the job at `spec_path` under `overrides`, from what is known in `store`.
-
-    Raises:
-        SpecInvalid: the job cannot be forecast so.
-    """
-    from spotrun.cli.before_launch import first_look
-    from spotrun.clock import system_clock
-    from spotrun.creation import deadline_at
-    from spotrun.policy.deadline import unreachable
-    from spotrun.policy.explain import considered
-    from spotrun.policy.facts import Facts
-    from spotrun.simulation.plan import plan as forecast_of
-    from spotrun.spec.file import load_spec
-
-    spec = load_spec(spec_path, dict(overrides))
-    known = _measured(spec, store)
-    expected = spec.policy.expected_work or known.work
-    if expected is None:
-        hint = "give --work 3h, or policy.expected_work; a completed run of this name would show it too"
-        raise SpecInvalid("it is not known how long this training takes", hint=hint)
-    now = system_clock().now()
-    time_left = None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, now) - now
-    policy = spec.policy.model_copy(update={"expected_work": expected})
-    told = spec.model_copy(update={"policy": policy})
-    late = None if time_left is None else unreachable(told, time_left)
-    if late is not None:
-        raise SpecInvalid(late, hint="give a later deadline")
-    unborn, world = first_look(told, store)
-    source = _source(spec, world, traces, published_as, price_history)
-    found = forecast_of(
-        spec,
-        world.offerings,
-        expected,
-        time_left,
-        lifetimes,
-        epochs=known.epochs if spec.policy.expected_work is None else None,
-        measured=known,
-        seed=seed,
-        source=source,
-        considered=considered(Facts.at_birth(unborn, told, world)),
-        created=unborn.created,
-        progressed=progressed,
-    )
-    return Planned(found, spec, world.offerings, unborn.created, known, source)
-
-
-def _measured(spec: RunSpec, store: str | None) -> Measured:
-    """
-    What the newest runs of this name tell.
-
-    Raises:
-        StoreError: the store cannot be read, and the specification does not say how long the work is.
-    """
-    from spotrun.cli.runs import absent, runs_in
-    from spotrun.simulation.measured import Measured, measured
-
-    folder = store or spec.checkpoint.uri
-    if absent(folder):
-        return Measured()
-    try:
-        runs = [run for run in runs_in(folder) if run.created.name == spec.name]
-        newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
-        return measured(run.ledger.refresh() for run in newest_first[:RUNS_MAX])
-    except StoreError:
-        if spec.policy.expected_work is None:
-            raise
-        return Measured()
-
-
-def _source(spec: RunSpec, world: World, traces: Path | None, published_as: str, price_history: bool) -> Source:
-    """
-    Raises:
-        SpecInvalid: two markets are asked for, or one that nobody knows.
-    """
-    from spotrun.clouds.local.config import market_config
-    from spotrun.simulation.lifetimes import Generated, Local, Recorded
-    from spotrun.simulation.traces import AVAILABLE, read_any
-
-    if traces is not None and price_history:
-        raise SpecInvalid("--traces has prices of its own", hint="leave out --price-history")
-    known_word("--published-as", published_as, AVAILABLE)
-    if traces is not None:
-        return Recorded(traces.name, read_any(traces, published_as, 1, 1.0))
-    if price_history:
-        return _price_history(spec, world)
-    return Local(market_config(spec.local)) if spec.local.market == "generated" else Generated()
-
-
-def _price_history(spec: RunSpec, world: World) -> Source:
-    from spotrun.cli.before_launch import quotes_of
-    from spotrun.offering import CapacityType
-    from spotrun.policy.pools import name_of
-    from spotrun.simulation.lifetimes import Replayed
-
-    found = quotes_of(spec, world.offerings)
-    histories = {
-        name_of(quote.offering.pool): quote.history
-        for quote in found.quotes
-        if quote.offering.capacity_type is CapacityType.SPOT and quote.history and quote.history[0].since < found.at
-    }
-    if not histories:
-        raise SpecInvalid("recent spot prices are not known", hint="leave out --price-history")
-    return Replayed(histories, found.at)

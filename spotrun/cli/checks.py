@@ -1,0 +1,71 @@
+"""What `spotrun doctor` checks: the store and the ledgers, and this machine or a cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from spotrun.cli.runs import default_store, look_in
+from spotrun.clock import system_clock
+from spotrun.clouds.cloud import Cloud, Wish
+from spotrun.clouds.local.cloud import CLOUD
+from spotrun.clouds.registry import cloud_named
+from spotrun.doctor import machine
+from spotrun.doctor.facts import fact_findings
+from spotrun.doctor.finding import Finding, failed, findings_of, ok
+from spotrun.doctor.trial import Trial
+from spotrun.errors import LedgerDamaged, SpecInvalid
+from spotrun.spec.clouds import known_clouds
+from spotrun.spec.file import load_spec
+from spotrun.spec.model import RunSpec
+from spotrun.store.opening import open_store
+
+
+def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Finding]:
+    first = subjects[0] if subjects else ""
+    named = first if first in known_clouds() or (first.isalnum() and not Path(first).exists()) else None
+    paths = subjects if named is None else subjects[1:]
+    if len(paths) > 1:
+        raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
+    if named is None and wish != Wish():
+        raise SpecInvalid("options that describe instances need a cloud", hint="spotrun doctor aws --region …")
+    spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
+    address = store or (spec.checkpoint.uri if spec is not None else default_store())
+    if named is None:
+        yield from _here(spec, address)
+    else:
+        yield from _on(cloud_named(named), spec, wish, address)
+
+
+def _here(spec: RunSpec | None, address: str) -> Iterator[Finding]:
+    region = next(iter(CLOUD.regions(spec, Wish())), None)
+    yield from findings_of("store", lambda: _store(address, region))
+    yield from findings_of("ledgers", lambda: _ledgers(address))
+    yield from CLOUD.findings(spec, Wish())
+    yield from findings_of("lightning", machine.lightning)
+
+
+def _on(cloud: Cloud, spec: RunSpec | None, wish: Wish, address: str) -> Iterator[Finding]:
+    yield from cloud.findings(spec, wish)
+    region = next(iter(cloud.regions(spec, wish)), None)
+    yield from findings_of("store", lambda: _store(cloud.reachable(address), region))
+
+
+def _store(address: str, region: str | None) -> Iterator[Finding]:
+    opened = open_store(address)
+    yield ok("store", opened.uri)
+    yield from findings_of("store", Trial(opened, system_clock()).findings)
+    yield from findings_of("store", lambda: fact_findings(opened, region))
+
+
+def _ledgers(address: str) -> Iterator[Finding]:
+    runs, unreadable = look_in(address)
+    for each in unreadable:
+        yield failed(f"ledger of {each.name}", each.error)
+    for run in runs:
+        try:
+            run.ledger.refresh()
+        except LedgerDamaged as damage:
+            yield failed(f"ledger of {run.id}", damage)
+    voids = sum(len(run.ledger.state.voids) for run in runs)
+    yield ok("ledgers", f"{len(runs) + len(unreadable)} runs were read, {voids} entries in them are void")
