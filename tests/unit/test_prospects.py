@@ -8,6 +8,7 @@ import pytest
 
 from spotrun.market.observations import Kind, Sighting
 from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_on_spot, interval_between, median_life
+from spotrun.spec import model
 from spotrun.spec.model import RunSpec
 from tests.support.decisions import POOLS, spec
 from tests.support.histories import START, History
@@ -23,13 +24,23 @@ def job(**changes: object) -> RunSpec:
 
 
 def with_cloud(cloud: str, uri: str) -> RunSpec:
-    """A cloud that cannot be attended to yet, so that no file may name it."""
     made = job(checkpoint={"uri": uri})
     return made.model_copy(update={"resources": made.resources.model_copy(update={"cloud": cloud})})
 
 
-@pytest.mark.parametrize("cloud", ["aws", "gcp"])
-def test_checkpoints_that_go_with_the_machine_are_refused_on_spot(cloud: str) -> None:
+class Elsewhere:
+    """Any cloud whose instances are not processes of this machine."""
+
+    here = False
+
+    def interrupts(self, spec: RunSpec) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("cloud", ["aws", "elsewhere"])
+def test_checkpoints_that_go_with_the_machine_are_refused_on_spot(cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if cloud == "elsewhere":
+        monkeypatch.setattr(model, "find_cloud", lambda name: Elsewhere())
     found = hopeless_on_spot(with_cloud(cloud, "/data/runs"), None, MEDIAN_LIFE)
     assert found is not None
     assert "are lost with the spot instance" in found.reason
