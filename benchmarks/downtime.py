@@ -48,16 +48,16 @@ import numpy as np
 from benchmarks.downtime_market import Market, Setting
 from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
-from spotrun.account.timeline import Kind, Span, spent
+from spotrun.account.timeline import Activity, Span, spent
 
 CAUSES = {
-    "poll": Kind.DETECT,
-    "capacity": Kind.WAIT,
-    "boot": Kind.BOOT,
-    "set-up": Kind.SETUP,
-    "restore": Kind.RESTORE,
-    "rework": Kind.REWORK,
-    "save": Kind.STALL,
+    "poll": Activity.DETECT,
+    "capacity": Activity.WAIT,
+    "boot": Activity.BOOT,
+    "set-up": Activity.SETUP,
+    "restore": Activity.RESTORE,
+    "rework": Activity.REWORK,
+    "save": Activity.STALL,
 }
 OURS = {
     "ours": lambda setting: setting,
@@ -103,9 +103,11 @@ def interruptions(life: Sequence[Span]) -> Iterator[Interruption]:
 
     The first start is none, and one that the horizon cuts off is left out.
     """
-    stretches = [list(group) for _, group in groupby(life, key=lambda span: span.kind is Kind.PRODUCTIVE)]
-    for stretch in stretches[2:-1] if stretches and stretches[0][0].kind is not Kind.PRODUCTIVE else stretches[1:-1]:
-        if stretch[0].kind is Kind.PRODUCTIVE or all(span.kind is Kind.STALL for span in stretch):
+    stretches = [list(group) for _, group in groupby(life, key=lambda span: span.kind is Activity.PRODUCTIVE)]
+    for stretch in (
+        stretches[2:-1] if stretches and stretches[0][0].kind is not Activity.PRODUCTIVE else stretches[1:-1]
+    ):
+        if stretch[0].kind is Activity.PRODUCTIVE or all(span.kind is Activity.STALL for span in stretch):
             continue
         lasted = spent(stretch)
         yield {cause: lasted[kind].total_seconds() for cause, kind in CAUSES.items()}

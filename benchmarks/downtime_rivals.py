@@ -26,7 +26,7 @@ from itertools import count
 from math import ceil, floor
 
 from benchmarks.downtime_market import REGION_OF, ZONES, Loss, Market
-from spotrun.account.timeline import Kind, Span
+from spotrun.account.timeline import Activity, Span
 
 LAUNCHED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -68,7 +68,7 @@ def spans(rule: Rule, market: Market) -> tuple[Span, ...]:
     return tuple(_cut(_life(rule, market), market.setting.horizon_s))
 
 
-Piece = tuple[Kind, float]
+Piece = tuple[Activity, float]
 """What it was, and until when, in seconds since the launch."""
 
 
@@ -77,30 +77,30 @@ def _life(rule: Rule, market: Market) -> Iterator[Piece]:
     for ordinal in count():
         while (zone := rule.zone(market, now_s, lost)) is None:
             now_s += rule.retry_s
-            yield Kind.WAIT, now_s
+            yield Activity.WAIT, now_s
         loss = market.loss_after(zone, now_s)
         for kind, until_s in _start(market, ordinal, now_s, saved, packed):
             now_s = _until(until_s, loss)
             yield kind, now_s
         if loss is None:
-            yield Kind.PRODUCTIVE, market.setting.horizon_s
+            yield Activity.PRODUCTIVE, market.setting.horizon_s
             return
         if now_s < loss.at_s:
             packed = rule.packs
             saved = saved or loss.at_s >= now_s + market.setting.commit_s
-            yield Kind.PRODUCTIVE, _kept_until_s(market, now_s, loss.at_s)
-            yield Kind.REWORK, loss.at_s
+            yield Activity.PRODUCTIVE, _kept_until_s(market, now_s, loss.at_s)
+            yield Activity.REWORK, loss.at_s
         now_s, lost = rule.known_s(loss.at_s, phase_s), zone
-        yield Kind.DETECT, now_s
+        yield Activity.DETECT, now_s
 
 
 def _start(market: Market, ordinal: int, now_s: float, saved: bool, packed: bool) -> Iterator[Piece]:
     boot_s, anew_s = market.start_s(ordinal)
     setup_s = anew_s * market.setting.unpack if packed else anew_s
     restore_s = market.setting.imports_s if not saved else max(market.setting.imports_s, market.setting.fetch_s)
-    yield Kind.BOOT, now_s + boot_s
-    yield Kind.SETUP, now_s + boot_s + setup_s
-    yield Kind.RESTORE, now_s + boot_s + setup_s + restore_s
+    yield Activity.BOOT, now_s + boot_s
+    yield Activity.SETUP, now_s + boot_s + setup_s
+    yield Activity.RESTORE, now_s + boot_s + setup_s + restore_s
 
 
 def _until(moment_s: float, loss: Loss | None) -> float:

@@ -184,7 +184,7 @@ class Runner:
             step_seen=self._statuses.step_seen(state) if reckons else None,
             steps_total=self._statuses.steps_total(state) if reckons else None,
             epochs_total=self._statuses.epochs_total(state),
-            sightings=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
+            observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
     # -- act ---------------------------------------------------------------------------------------------------------

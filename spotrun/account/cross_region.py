@@ -2,7 +2,7 @@
 What has crossed regions, in dollars: checkpoints, packed set-ups and data that were read, and checkpoints and set-ups
 that were written. Pure.
 
-Bytes that a standby fetched ahead and never trained on are in no ledger, and not counted.
+The bytes that a standby fetched ahead but never trained on are in no ledger and are not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BYTES_PER_GB = 10**9
 
 
 def data_gb(created: ev.RunCreated) -> Decimal:
-    """What an instance reads at its start beside a checkpoint, as the specification says."""
+    """The data that an instance reads at its start, by the specification."""
     return Decimal(str((created.spec.get("data") or {}).get("gb", 0)))
 
 

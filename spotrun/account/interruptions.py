@@ -17,10 +17,10 @@ class Interruption:
     """
     The cloud took the instance of an attempt.
 
-    `at` is when training stood still. `notice_lead` is how long before its end the instance was told of it; None where
-    it was not. `detection` is how long it was gone and nobody had written that down. `commit_age` is how old the state
-    was, at `at`, from which training went on; None where it began anew. `to_first_step` is how long it took from `at`
-    to the first step of a new trainer, without the pauses of the run; None while there is none.
+    `at` is when training stood still. `notice_lead` is how long before its end the instance got the notice; None
+    without a notice. `detection` is how long the instance was gone before anybody wrote that down. `commit_age` is the
+    age, at `at`, of the checkpoint that training went on from; None if it began anew. `to_first_step` is the time from
+    `at` to the first step of a new trainer, without the pauses of the run; None while there is none.
     """
 
     attempt: int
@@ -39,7 +39,7 @@ def interruptions(state: RunState) -> tuple[Interruption, ...]:
     for at, count in state.steps_redone:
         redone[at] += count
     found: list[Interruption] = []
-    next_trainer = next_started = None  # read backwards: what comes after an attempt is known when it is reached
+    next_trainer = next_started = None  # read backwards, so that what follows an attempt is known
     for attempt in reversed(state.attempts.values()):
         if interrupted(state, attempt):
             found.append(_interruption(state, attempt, next_trainer, next_started, redone))

@@ -62,8 +62,8 @@ def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:
     """
-    The cloud took this attempt's instance: by the record of its end, or, where a standby took over before that end was
-    on record, by the notice or by the record that came later.
+    Whether the cloud took this attempt's instance. The record of its end says so. If a standby took over before that
+    end was recorded, the notice says so, or the record that came later.
     """
     if attempt.end is None or attempt.end.cause is not Cause.REPLACED:
         return attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED

@@ -1,4 +1,4 @@
-"""How far a budget goes: when it will be passed, at what the run has cost so far. Pure."""
+"""When a run will pass its budget, at the pace of its costs so far. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spotrun.account.summary import Account, RunSummary
 from spotrun.run.billing import ZERO
 
 EPOCHS_LOOKED_AT = 5
-"""The newest say more of what comes: prices and capacity change."""
+"""The newest epochs say most about the next ones: prices and capacity change."""
 LONGEST = timedelta(days=365)
-"""Whoever spends so little has no budget to pass."""
+"""A run that would take longer than this to pass its budget will not."""
 
 
 class BudgetForecast(msgspec.Struct, frozen=True):
@@ -21,8 +21,9 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     What is spent of a budget and where that leads.
 
     `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) the one that will
-    be under way then. Both None: not to be foreseen, or only after the training's end; `epoch` alone: no epoch was
-    completed yet. The run does not pass its budget: it commits and ends before (see `policy.money`).
+    be under way then. Both are None if that cannot be foreseen, or if it would be after the training's end; only
+    `epoch` is None before the first completed epoch. The run never passes its budget: it commits and ends before (see
+    `policy.money`).
     """
 
     budget_usd: Decimal
@@ -38,7 +39,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
 def forecast_spending(
     summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast:
-    """`epochs_total` is how many epochs the whole training has, where it says so."""
+    """`epochs_total` is how many epochs the whole training has; None if it does not say."""
     spent = BudgetForecast(budget_usd, summary.total.cost_usd)
     newest = summary.epochs[-EPOCHS_LOOKED_AT:] or (summary.total,)
     usd = sum((account.cost_usd for account in newest), ZERO)
@@ -55,7 +56,7 @@ def forecast_spending(
 
 
 def _epoch(completed: tuple[Account, ...], from_its_start_usd: Decimal, usd_per_epoch: Decimal) -> int | None:
-    """The epoch that so many dollars, counted from the newest completed one, reach into."""
+    """The epoch in which these dollars are spent, counted from the end of the newest completed one."""
     if not completed or completed[-1].epoch is None:
         return None
     return completed[-1].epoch + 1 + int(from_its_start_usd / usd_per_epoch)

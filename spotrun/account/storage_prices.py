@@ -1,8 +1,8 @@
 """
 What object stores charge, as dated list prices: of the standard class in each provider's cheapest large region.
 
-Read on 2026-11-21 at aws.amazon.com/s3/pricing and cloud.google.com/storage/pricing. Other regions charge up to a
-half more, and a server of one's own charges nothing: the report names the list that it counted with.
+Read on 2026-11-21 at aws.amazon.com/s3/pricing and cloud.google.com/storage/pricing. Other regions charge up to a half
+more, and your own server charges nothing. So the report names the list that it used.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ GCS_STANDARD = StoragePrices(
 
 def storage_prices(uri: str, region: str = "") -> StoragePrices:
     """
-    For a run at `uri`; one in a folder is priced as if that were a bucket, so that its bill can be compared.
+    For a run at `uri`. A folder is priced as if it were a bucket, so that bills can be compared.
 
-    `region` is where the bucket is, "" where nobody knows.
+    `region` is where the bucket is, "" if that is not known.
     """
     place = address.parse(uri)
     if isinstance(place, str):

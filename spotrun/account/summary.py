@@ -16,7 +16,7 @@ from decimal import Decimal
 
 from spotrun.account.interruptions import Interruption, interruptions
 from spotrun.account.outcome import durable_epochs, outcome
-from spotrun.account.timeline import DOWNTIME, Kind, Span, spent, timeline
+from spotrun.account.timeline import DOWNTIME, Activity, Span, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
@@ -28,11 +28,11 @@ class Account(Bill):
     """A stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None)."""
 
     epoch: int | None
-    times: Mapping[Kind, timedelta]
+    times: Mapping[Activity, timedelta]
 
     @property
     def productive(self) -> timedelta:
-        return self.times[Kind.PRODUCTIVE]
+        return self.times[Activity.PRODUCTIVE]
 
     @property
     def downtime(self) -> timedelta:
@@ -45,19 +45,19 @@ class Account(Bill):
 
     @property
     def savings(self) -> float | None:
-        """The share of the on-demand bill that was not paid, 0.7 for 70 %; None where that bill is zero."""
+        """The share of the on-demand bill that was not paid, 0.7 for 70 %; None if that bill is zero."""
         if not self.counterfactual_usd:
             return None
         return float(1 - self.cost_usd / self.counterfactual_usd)
 
     @property
     def goodput(self) -> float | None:
-        """Productive over paid seconds; above 1 where the cloud has forgiven some. None where nothing was paid."""
+        """Productive over paid seconds; above 1 if the cloud did not bill some. None if nothing was paid."""
         return self.productive / self.paid if self.paid else None
 
     @property
     def usd_per_productive_hour(self) -> Decimal | None:
-        """All dollars over the hours of training that they bought, to the nano-dollar; None where there were none."""
+        """All dollars over the hours of training that they bought, to the nano-dollar; None if there were none."""
         if not self.productive:
             return None
         return to_nano(self.cost_usd * SECONDS_PER_HOUR / exact_seconds(self.productive))
@@ -69,8 +69,8 @@ class RunSummary:
     What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
     name of its folder.
 
-    `setups` are those of the user's `setup`, by the attempts that they made an instance ready for; `assumptions` says
-    in a line what the figures rest on.
+    `setups` has, by attempt, how the user's `setup` made its instance ready. `assumptions` says in a line what the
+    figures rest on.
     """
 
     run: str
@@ -93,7 +93,7 @@ class RunSummary:
 
 
 def summarise(state: RunState, now: datetime) -> RunSummary:
-    """The account of a run as of `now`; what is not over yet is billed and timed up to then."""
+    """The account of a run as of `now`. What has not ended yet is billed and timed up to then."""
     created = state.created
     spans = timeline(state, now)
     completions = durable_epochs(state)
@@ -181,7 +181,7 @@ def _egress(state: RunState) -> str:
 
 
 def _horizon(state: RunState, now: datetime) -> datetime:
-    """A moment by which all that is on record had happened, whatever the clocks said; never before now."""
+    """A moment by which everything in the ledger has happened, by any writer's clock; never before now."""
     ended = [launch.gone.ended_at for launch in state.launches.values() if launch.gone is not None]
     return max([now, *state.entry_times, *ended])
 

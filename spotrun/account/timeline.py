@@ -1,8 +1,8 @@
 """
 What each instant of a run was: training, or one of seven kinds of downtime (protocol 26). Pure: no clock, no I/O.
 
-A line is drawn from `RunCreated` to the end, only ever forwards, so the spans touch and none overlaps whatever the
-clocks of the writers said. What is not known yet is told as it looks now: training after the last commit of a living
+A line is drawn from `RunCreated` to the end, and only ever forwards. So the spans touch and none overlaps, whatever the
+clocks of the writers said. What is not known yet counts as it looks now: training after the last commit of a living
 trainer is productive until its attempt ends without having saved it.
 """
 
@@ -19,7 +19,7 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Kind(StrEnum):
+class Activity(StrEnum):
     """What one instant of a run was spent on."""
 
     PRODUCTIVE = "productive"
@@ -42,14 +42,14 @@ class Kind(StrEnum):
     """Between a stop or failure and the request to resume. Belongs to no account: the run's clock stands still."""
 
 
-DOWNTIME = (Kind.DETECT, Kind.WAIT, Kind.BOOT, Kind.SETUP, Kind.RESTORE, Kind.REWORK, Kind.STALL)
+DOWNTIME = tuple(kind for kind in Activity if kind not in (Activity.PRODUCTIVE, Activity.PAUSED))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of one kind. `attempt` is the one that it belongs to; of boot and setup, the one that they led to."""
 
-    kind: Kind
+    kind: Activity
     start: datetime
     end: datetime
     attempt: int | None = None
@@ -63,7 +63,7 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
     """
     The spans from `RunCreated` to the run's end, or to `now` while it has none: contiguous, in order, none empty.
 
-    Pauses are in it as `Kind.PAUSED`; leave them out of every sum.
+    Pauses are in it as `Activity.PAUSED`; leave them out of every sum.
     """
     line = _Line(state.created_at, account_end(state, now))
     survived = _survived(state)
@@ -78,13 +78,13 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
 
 
 def account_end(state: RunState, now: datetime) -> datetime:
-    """Where the account of time ends: with the run, or now."""
+    """The account of time ends with the run, or now."""
     return max(state.created_at, now if state.terminal is None else state.terminal.at)
 
 
-def spent(spans: Iterable[Span]) -> dict[Kind, timedelta]:
+def spent(spans: Iterable[Span]) -> dict[Activity, timedelta]:
     """How long each kind lasted in all."""
-    sums = dict.fromkeys(Kind, timedelta(0))
+    sums = dict.fromkeys(Activity, timedelta(0))
     for span in spans:
         sums[span.kind] += span.duration
     return sums
@@ -98,7 +98,7 @@ class _Line:
         self.here = start
         self.end = end
 
-    def draw(self, kind: Kind, until: datetime, attempt: int | None = None) -> None:
+    def draw(self, kind: Activity, until: datetime, attempt: int | None = None) -> None:
         until = min(until, self.end)
         if until <= self.here:
             return
@@ -120,10 +120,10 @@ def _draw_changeover(line: _Line, previous: Attempt | None, launch: Launch, atte
     """
     start = attempt.started_at
     known_at = NEVER if previous is None or previous.end is None else previous.end.known_at
-    line.draw(Kind.DETECT, min(known_at, launch.intended_at, start))
-    line.draw(Kind.WAIT, min(launch.intended_at, start))
-    line.draw(Kind.BOOT, min(attempt.booted_at, start), attempt.number)
-    line.draw(Kind.SETUP, start, attempt.number)
+    line.draw(Activity.DETECT, min(known_at, launch.intended_at, start))
+    line.draw(Activity.WAIT, min(launch.intended_at, start))
+    line.draw(Activity.BOOT, min(attempt.booted_at, start), attempt.number)
+    line.draw(Activity.SETUP, start, attempt.number)
 
 
 def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
@@ -131,9 +131,9 @@ def _draw_rest(line: _Line, state: RunState, last: Attempt | None) -> None:
     pending = state.pending_launch if state.terminal is None else None
     asked_at = line.end if pending is None else pending.intended_at
     known_at = NEVER if last is None or last.end is None else last.end.known_at
-    line.draw(Kind.DETECT, min(known_at, asked_at))
-    line.draw(Kind.WAIT, asked_at)
-    line.draw(Kind.BOOT, line.end)
+    line.draw(Activity.DETECT, min(known_at, asked_at))
+    line.draw(Activity.WAIT, asked_at)
+    line.draw(Activity.BOOT, line.end)
 
 
 def _with_pauses(spans: list[Span], state: RunState) -> tuple[Span, ...]:
@@ -148,7 +148,7 @@ def _cut_out(span: Span, since: datetime, until: datetime) -> Iterable[Span]:
         return (span,)
     pieces = (
         Span(span.kind, span.start, first, span.attempt),
-        Span(Kind.PAUSED, first, last),
+        Span(Activity.PAUSED, first, last),
         Span(span.kind, last, span.end, span.attempt),
     )
     return tuple(piece for piece in pieces if piece.start < piece.end)
@@ -174,10 +174,10 @@ def _draw_attempt(
         following = attempt.trainers[index + 1].resumed_at if index + 1 < len(attempt.trainers) else over
         until = min(over, following if trainer.exited_at is None else trainer.exited_at)
         key = (attempt.number, trainer.incarnation)
-        line.draw(Kind.RESTORE, min(trainer.started_at, over), attempt.number)
+        line.draw(Activity.RESTORE, min(trainer.started_at, over), attempt.number)
         stood_still = _stood_still_at(state, attempt, trainer, commits.get(key, []))
         _draw_training(line, attempt.number, until, survived[key], commits.get(key, []), stood_still)
-    line.draw(Kind.RESTORE, over, attempt.number)
+    line.draw(Activity.RESTORE, over, attempt.number)
 
 
 def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
@@ -189,7 +189,7 @@ def _over_at(state: RunState, attempt: Attempt, end: datetime) -> datetime:
 
 
 def _stood_still_at(state: RunState, attempt: Attempt, trainer: Trainer, commits: list[Commit]) -> datetime:
-    """From when on the trainer did no step any more while its last state became durable."""
+    """When the trainer stopped for good; after that its last state became durable."""
     last = state.terminal.final_commit if state.terminal is not None else None
     moments = [commit.event.taken_at for commit in commits if commit.event.final or commit.number == last]
     if attempt.end is not None and trainer.exited is None:
@@ -204,20 +204,20 @@ def _draw_training(
         taken_at = min(commit.event.taken_at, until)
         if taken_at > line.here:
             stall = min(_seconds(commit.event.stall_s), taken_at - line.here)
-            _draw_until(line, Kind.PRODUCTIVE, taken_at - stall, survived, attempt)
-            _draw_until(line, Kind.STALL, taken_at, survived, attempt)
-    _draw_until(line, Kind.PRODUCTIVE, min(until, stood_still), survived, attempt)
-    line.draw(Kind.STALL, until, attempt)
+            _draw_until(line, Activity.PRODUCTIVE, taken_at - stall, survived, attempt)
+            _draw_until(line, Activity.STALL, taken_at, survived, attempt)
+    _draw_until(line, Activity.PRODUCTIVE, min(until, stood_still), survived, attempt)
+    line.draw(Activity.STALL, until, attempt)
 
 
-def _draw_until(line: _Line, kind: Kind, until: datetime, survived: datetime, attempt: int) -> None:
-    """What is past `survived` was lost, and all of it is rework."""
+def _draw_until(line: _Line, kind: Activity, until: datetime, survived: datetime, attempt: int) -> None:
+    """Everything after `survived` was lost, and is rework."""
     line.draw(kind, min(until, survived), attempt)
-    line.draw(Kind.REWORK, until, attempt)
+    line.draw(Activity.REWORK, until, attempt)
 
 
 def _seconds(seconds: float) -> timedelta:
-    """A duration out of the ledger, made harmless: not negative, and not so long that arithmetic fails."""
+    """A duration from the ledger, made harmless: not negative, and not so long that arithmetic fails."""
     return timedelta(seconds=min(max(0.0, seconds), 1e9))
 
 
@@ -233,7 +233,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
     For each trainer, until when its training was kept: `FOREVER` for all of it, `NEVER` for none.
 
     A trainer that resumes from a commit throws away what was done after that commit's snapshot, by the trainer that
-    took it and by all that came between. The least of what later trainers chose counts.
+    took it and by all that came between. The oldest commit that any later trainer chose counts.
     """
     trainers = [(attempt, trainer) for attempt in state.attempts.values() for trainer in attempt.trainers]
     order = {(attempt.number, trainer.incarnation): index for index, (attempt, trainer) in enumerate(trainers)}
@@ -256,7 +256,7 @@ def _survived(state: RunState) -> dict[TrainerKey, datetime]:
 
 
 def _will_be_resumed(state: RunState, attempt: Attempt, trainer: Trainer) -> bool:
-    """The newest trainer is over and the work is not: what it did after the last commit is lost already."""
+    """The newest trainer is over and the work is not: its steps after the last commit are lost already."""
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     return not completed and (attempt.end is not None or trainer.exited is not None)
 

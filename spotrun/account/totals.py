@@ -16,7 +16,7 @@ from typing import Any
 
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
-from spotrun.account.timeline import FOREVER, Kind, Span, account_end
+from spotrun.account.timeline import FOREVER, Activity, Span, account_end
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
 from spotrun.run.state import RunState
@@ -25,7 +25,7 @@ from spotrun.spec.values import ON_DEMAND, is_instance_type
 HOURS_PER_MONTH = 730
 MICROSECONDS_PER_HOUR = 3_600_000_000
 _MICROSECOND = timedelta(microseconds=1)
-_CHANGEOVER = (Kind.BOOT, Kind.SETUP, Kind.RESTORE)
+_CHANGEOVER = (Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Bill:
     What has accrued by some moment, or between two.
 
     `counterfactual_usd` is what the same productive time would have cost on demand on the same instance type, together
-    with one start (the run's first boot, setup and restore, where it falls); what it would have stood still for its
-    checkpoints is left out. `paid` is the billed time of all instances: two that overlap count twice, and what the
-    cloud forgives counts nothing.
+    with one start (the run's first boot, setup and restore). The time that it would have stood still for checkpoints is
+    left out. `paid` is the billed time of all instances: two that overlap count twice, and what the cloud forgives
+    counts nothing.
     """
 
     spot_usd: Decimal
@@ -117,8 +117,8 @@ class Machines:
     """
     What the instances of one capacity type cost, by any moment.
 
-    Each bill is rounded by itself. Those of instances that are gone are added up once; only the few that ran at the
-    moment in question are read then.
+    Each bill is rounded by itself. The bills of instances that are gone are added up once; only those of the few that
+    ran at the moment in question are computed anew.
     """
 
     def __init__(self, meters: Iterable[Meter]) -> None:
@@ -152,7 +152,7 @@ class Machines:
 
 
 class Totals:
-    """Everything that accrues, ready to be asked how much it is by any moment."""
+    """Everything that accrues, by any moment."""
 
     def __init__(self, state: RunState, spans: tuple[Span, ...], horizon: datetime) -> None:
         rule = state.created.billing
@@ -213,7 +213,7 @@ class Totals:
 
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """Checkpoints from their commit on, and packed set-ups from the attempt on that made them, as long as they stay."""
+    """Checkpoints from their commit on, and stored set-ups from the attempt on that made them, as long as they stay."""
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
     for attempt in state.packed:
@@ -222,7 +222,7 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
 
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:
-    """Those of the packs that set-ups of this kind have put or got."""
+    """The objects that set-ups of this kind have put or got."""
     for attempt in state.attempts.values():
         if attempt.setup is not None and attempt.setup.how == how:
             yield attempt.started_at, attempt.setup.objects
@@ -232,7 +232,7 @@ def baseline_usd_per_hour(state: RunState) -> Decimal | None:
     """
     The price that the job is compared with (`report.baseline`); None for that of the type that trained.
 
-    None too where it names a type whose price nobody has looked up, as in a rehearsal; the assumptions say it.
+    Also None if it names a type whose price was not looked up, as in a rehearsal; the assumptions say so.
     """
     report = _report(state)
     found = report.get("baseline", ON_DEMAND)
@@ -260,7 +260,7 @@ def _counterfactual(
 ) -> Iterable[tuple[datetime, datetime, Decimal]]:
     """When an on-demand machine in this run's place would have been billed, and at which hourly price in all."""
     baseline = baseline_usd_per_hour(state)
-    first = next((span for span in spans if span.kind is Kind.PRODUCTIVE), None)
+    first = next((span for span in spans if span.kind is Activity.PRODUCTIVE), None)
     for span in spans:
         if span.attempt is None:
             continue
@@ -270,7 +270,7 @@ def _counterfactual(
             and span.kind in _CHANGEOVER
             and span.start < first.start
         )
-        if span.kind is Kind.PRODUCTIVE or starting:
+        if span.kind is Activity.PRODUCTIVE or starting:
             launch = state.launch_of(state.attempts[span.attempt])
             price = launch.intent.on_demand_usd_per_hour if baseline is None else baseline
             yield span.start, span.end, price + attached_usd_per_hour

@@ -68,7 +68,7 @@ def refuse_hopeless(spec: RunSpec, world: World) -> None:
     """
     before = earlier_run(spec)
     known = None if before is None else earlier(before, clock_of(spec).scale)
-    found = hopeless_on_spot(spec, known, median_life(world.sightings))
+    found = hopeless_on_spot(spec, known, median_life(world.observations))
     if found is not None:
         raise SpecInvalid(found.reason, hint=found.fix)
 

@@ -42,8 +42,8 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     unborn = newborn(spec, clock, _asked(folder, region_of) or "")
     offerings = suitable(cloud_of(spec).driver(spec, clock).offerings(), spec)  # its own market, which begins with it
     created = unborn.created
-    sightings = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
-    return unborn, World(offerings=tuple(offerings), instances=(), sightings=sightings or ())
+    observations = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
+    return unborn, World(offerings=tuple(offerings), instances=(), observations=observations or ())
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:

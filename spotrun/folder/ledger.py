@@ -2,7 +2,7 @@
 The ledger of a run: numbered entries that are created once and never changed.
 
 An append is compare-and-swap on the whole history: number n is proposed only from a fold of all before it, with
-put-if-absent. Whatever the store answers but success means *unknown*; reading number n back decides.
+put-if-absent. Every answer of the store but success means *unknown*; then number n is read back, and that decides.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from spotrun.store.retrying import persist, through_faults
 
 FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
-"""How long a passing fault of the store is retried before it is the caller's. System time."""
+"""System time for which a passing fault of the store is retried; then the caller gets it."""
 READERS = 8
 READS_MAX = 5
-"""Of an entry that comes otherwise each time."""
+"""Reads of one entry whose bytes differ each time."""
 
 Decide = Callable[[RunState], AnyEvent | None]
 P = ParamSpec("P")
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class EntryRefused(SpotrunError):
-    """The event would be void: somebody else has changed the run since it was thought of."""
+    """The event would be void: the run has changed since it was decided on."""
 
 
 def key_of(number: int) -> str:
@@ -63,10 +63,10 @@ def key_of(number: int) -> str:
 
 def read_entry(store: Store, number: int) -> bytes | None:
     """
-    What stands under a number, or None.
+    The object of that number, or None.
 
-    Bytes that no writer sealed are read again until they come twice the same: what changes on the way comes otherwise
-    each time. No more of them are read than an entry can have, since nobody knows who put them there.
+    If the bytes are not whole, they are read again until two reads agree: what a bad line changes differs from read to
+    read. No more bytes are read than an entry can have, because anybody may have put them there.
     """
     data = None
     for _ in range(READS_MAX):
@@ -82,7 +82,7 @@ def read_entry(store: Store, number: int) -> bytes | None:
 
 def first_entry(store: Store) -> Entry:
     """
-    Entry 0 of a run, which says which clock, cloud and rules all else is read with.
+    Entry 0 of a run. It says which clock, cloud and rules apply to the rest.
 
     Raises:
         RunNotFound: there is none, or it creates no run.
@@ -92,13 +92,13 @@ def first_entry(store: Store) -> Entry:
     """
     data = persist(lambda: read_entry(store, 0))
     if data is None:
-        # A folder with later entries held a run once; and they are worth more than a word about a typing error.
+        # A folder with later entries held a run once. That is damage, and not a mistyped name.
         raise _without_first(store, persist(lambda: store.list(FOLDER)))
     return _creating(store, data)
 
 
 def _creating(store: Store, data: bytes) -> Entry:
-    """Entry 0 out of its object. Raises what `first_entry` does."""
+    """Entry 0 from its bytes. It raises what `first_entry` raises."""
     if not is_whole(data):
         raise LedgerDamaged(f"{store.uri} is damaged: entry 0 does not match its own checksum", hint=RESTORE)
     entry = decode_entry(data)
@@ -125,8 +125,8 @@ class Ledger:
     """
     One writer's view of a run's ledger: the prefix it has read, and the fold of it.
 
-    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. Who has
-    read entry 0 already passes it as `first`. A cold start reads `readers` entries at a time.
+    Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. `first`
+    is entry 0, if it was read already. A cold start reads `readers` entries at a time.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class Ledger:
 
     @property
     def state(self) -> RunState:
-        """The fold of what has been read so far, entry 0 at least; `refresh` reads on."""
+        """The fold of what has been read so far, which is entry 0 at least; `refresh` reads on."""
         assert self._state is not None, "nothing was read yet"
         return self._state
 
     @property
     def newest_sha256(self) -> str | None:
-        """Of the object of the newest entry; None if entry 0 was given and nothing was read."""
+        """That of the newest entry's object; None if nothing was read since entry 0 was given."""
         return hashlib.sha256(self._newest).hexdigest() if self._newest else None
 
     @property
@@ -203,9 +203,9 @@ class Ledger:
 
     def append(self, decide: Decide) -> Entry | None:
         """
-        Write the event that `decide` makes of the newest state, or nothing where it returns None.
+        Write the event that `decide` returns for the newest state; nothing if it returns None.
 
-        `decide` is asked again after each entry that another writer got in before. It must not append by itself.
+        `decide` is asked again whenever another writer's entry came first. It must not append anything itself.
 
         Raises:
             EntryRefused: the event would be void on the newest state.
@@ -241,7 +241,7 @@ class Ledger:
         )
 
     def _propose(self, entry: Entry) -> bool:
-        """True when the entry now stands under its number; False when another does, which is then folded."""
+        """True if the entry now has its number; False if another one has it, which is then folded."""
         data = encode_entry(entry)
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
@@ -252,12 +252,12 @@ class Ledger:
         return settled is not None and settled.nonce == entry.nonce
 
     def _settle(self, number: int, data: bytes) -> bytes:
-        """What stands under `number` after we tried to put `data` there, whether or not the answer was lost."""
+        """The object of `number` after we tried to put `data` there, even if the answer was lost."""
         try:
             if self._store.put_if_absent(key_of(number), data):
                 return data
         except StoreUnavailable:
-            pass  # unknown, as any answer but success is: reading back decides
+            pass  # unknown, like any answer but success: reading back decides
         stored = read_entry(self._store, number)
         if stored is None:
             raise StoreUnavailable(f"ledger entry {number} could not be written")
@@ -324,7 +324,7 @@ class Ledger:
         return self._patiently(read_entry, self._store, number)
 
     def _patiently(self, act: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """Through the passing faults of the store; where those are the caller's at once, by a plain call."""
+        """Retries passing faults of the store; if the caller wants them at once, this is a plain call."""
         if not self._retry_for_s:
             return act(*args, **more)
         return through_faults(self._retry_for_s)(act, *args, **more)

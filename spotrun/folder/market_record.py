@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from spotrun.errors import StoreError
-from spotrun.market.observations import Kind, Sighting, sightings_of
+from spotrun.market.observations import Fate, Observation, observations_of
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.run.events import RunCreated
 from spotrun.run.state import RunState
@@ -47,14 +47,14 @@ class MarketRecord:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._told: set[tuple[int, Kind]] = set()
-        self._known: tuple[Sighting, ...] = ()
+        self._told: set[tuple[int, Fate]] = set()
+        self._known: tuple[Observation, ...] = ()
         self._read_at: datetime | None = None
         self.trouble: str | None = None
 
-    def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Sighting, ...]:
+    def exchange(self, state: RunState, offerings: Sequence[Offering], now: datetime) -> tuple[Observation, ...]:
         """Write what this run has observed since the last call. Returns what others have, read now and then."""
-        news = [seen for seen in sightings_of(state) if (seen.launch, seen.kind) not in self._told]
+        news = [seen for seen in observations_of(state) if (seen.launch, seen.kind) not in self._told]
         pause = max(READ_EVERY, READ_SYSTEM_MIN * state.created.time_scale)
         due = self._read_at is None or now - self._read_at >= pause
         if not due and (not news or self.trouble is not None):
@@ -67,7 +67,7 @@ class MarketRecord:
             self.trouble = f"what other runs saw of the market cannot be used: {error.message}"
         return self._known
 
-    def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Sighting, ...]:
+    def read(self, created: RunCreated, offerings: Iterable[Offering], now: datetime) -> tuple[Observation, ...]:
         """
         What other runs have observed of these offerings, oldest first.
 
@@ -78,11 +78,11 @@ class MarketRecord:
         listed = [stored for prefix in prefixes for stored in self._store.list(prefix)]
         found = [(stored, _read(stored, created)) for stored in listed]
         unreadable = sum(seen is None for _, seen in found)
-        self.trouble = f"{unreadable} objects in {FOLDER}/ are no sightings: passed over" if unreadable else None
+        self.trouble = f"{unreadable} objects in {FOLDER}/ are no observations: passed over" if unreadable else None
         recent = [seen for _, seen in found if seen is not None and now - seen.at < KEPT]
         return tuple(seen for seen in recent if seen.run != created.uid)
 
-    def _tell(self, news: Iterable[Sighting], created: RunCreated, now: datetime) -> None:
+    def _tell(self, news: Iterable[Observation], created: RunCreated, now: datetime) -> None:
         worth_telling = [seen for seen in news if now - seen.at < KEPT]
         for seen in worth_telling:
             self._store.put_if_absent(_key(seen, created), b"")
@@ -103,7 +103,7 @@ def _prefix(cloud: str, region: str, created: RunCreated) -> str:
     return f"{FOLDER}/{cloud}{clock}/{region}/"
 
 
-def _key(seen: Sighting, created: RunCreated) -> str:
+def _key(seen: Observation, created: RunCreated) -> str:
     pool = seen.pool
     at = f"{_system_time(seen.at, created):{_AT}}"
     capacity = pool.capacity_type.replace("_", "-")
@@ -111,7 +111,7 @@ def _key(seen: Sighting, created: RunCreated) -> str:
     return _prefix(seen.cloud, seen.region, created) + "_".join(facts)
 
 
-def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
+def _read(stored: StoredObject, created: RunCreated) -> Observation | None:
     """The observation that an object's name holds, in the reader's run time; None if the name holds none."""
     _, cloud, region, name = stored.key.split("/", 3)
     match = _NAME.fullmatch(name)
@@ -121,7 +121,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
         told_at = datetime.strptime(match["at"], _AT).replace(tzinfo=UTC)
     except ValueError:
         return None
-    return Sighting(
+    return Observation(
         run=match["run"],
         launch=int(match["launch"]),
         cloud=cloud.partition("-x")[0],
@@ -131,7 +131,7 @@ def _read(stored: StoredObject, created: RunCreated) -> Sighting | None:
             instance_type=match["type"],
             capacity_type=CapacityType(match["capacity"].replace("-", "_")),
         ),
-        kind=Kind(match["kind"]),
+        kind=Fate(match["kind"]),
         at=_run_time(min(told_at, stored.modified_at), created),  # it was observed before it was written
         up_s=float(match["up_s"]),
     )

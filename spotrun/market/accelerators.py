@@ -14,13 +14,13 @@ PEAK_TFLOPS = {
     "B200": 2250.0,  # https://www.nvidia.com/en-us/data-center/hgx/, half of the figure with sparsity
 }
 """
-TFLOPS of dense BF16 (FP16 where there is no BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
+TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
 that waits for memory or data sees less of it, and not the same share on each.
 """
 
 
 def peak_tflops(accelerators: str) -> float | None:
-    """Of `NAME:COUNT` together; None where the table does not know NAME, or there is no accelerator."""
+    """Of `NAME:COUNT` together; None if the table does not have NAME, or there is no accelerator."""
     name, _, count = accelerators.partition(":")
     peak = PEAK_TFLOPS.get(name)
     return None if peak is None else peak * int(count or 1)

@@ -18,9 +18,9 @@ from spotrun.run.state import Attempt, RunState
 FOLLOWS_WITHIN = timedelta(minutes=15)
 """A loss that comes later than this after its recommendation to rebalance is one like any other."""
 FOLLOWED_PRIOR = 0.5
-"""So many of all recommendations are believed to be followed by a loss, before any was seen; nobody publishes it."""
+"""The share of recommendations that are believed to be followed by a loss, before any was seen; nobody publishes it."""
 FOLLOWED_PRIOR_LOSSES = 2.0
-"""As if so many losses had been seen to follow."""
+"""The weight of that belief, as a number of losses that were seen to follow."""
 
 
 class Hazard(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Hazard(msgspec.Struct, frozen=True):
 
     def after(self, lived: timedelta) -> timedelta:
         """
-        The mean time between losses once the instance has lived for so long after this was observed.
+        The mean time between losses once the instance has lived for `lived` after this was observed.
 
         Lives are heavy-tailed: what has lasted will last. With a Gamma prior on the hazard a life is Lomax, whose
         hazard falls with its age t as (1 + losses) / (assumed + time on spot + t).
@@ -44,7 +44,7 @@ class Hazard(msgspec.Struct, frozen=True):
 
 
 def observed_hazard(state: RunState, now: datetime) -> Hazard:
-    """What the ledger says of spot by `now`. On demand, where nothing is lost, the mean does not grow."""
+    """What the ledger says about spot by `now`. On demand, where nothing is lost, the mean does not grow."""
     spot = [attempt for attempt in state.attempts.values() if _on_spot(attempt, state)]
     lost = [attempt for attempt in spot if attempt.end is not None and attempt.end.cause is Cause.INTERRUPTED]
     final = {commit.event.attempt for commit in state.commits if commit.event.final}
@@ -56,8 +56,7 @@ def observed_hazard(state: RunState, now: datetime) -> Hazard:
 
 def hazard_of(time_on_spot: timedelta, losses: int, saved: int = 0) -> Hazard:
     """
-    What was seen, beside one loss without notice that is assumed to have been seen already. `saved` of the losses were
-    after a commit of the last step.
+    What was seen, and one assumed loss without notice. `saved` of the losses were after a commit of the last step.
 
         mean time between losses = (assumed + time on spot) / (1 + losses)
     """
@@ -78,14 +77,15 @@ def _until(attempt: Attempt, now: datetime) -> datetime:
 
 def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> float:
     """
-    That a loss follows on a recommendation within so long, by what followed on those that this run was given before.
+    The probability that a loss follows a recommendation `within` that time, by what followed this run's recommendations
+    so far.
 
-    Whoever is told is lost at a constant rate, of which a Gamma prior is believed: with n losses in the time t that
-    this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
+    After a recommendation an instance is lost at a constant rate, for which a Gamma prior is assumed: with n losses in
+    the time t that this run's instances spent under a recommendation, FOLLOWS_WITHIN each at most,
 
         rate = (FOLLOWED_PRIOR_LOSSES + n) / (assumed + t)        probability = 1 - exp(-rate * within)
 
-    So one that was left early counts for as long as it was watched, and no longer.
+    So an instance that was left early counts only for as long as it was watched.
     """
     told = [attempt for attempt in state.attempts.values() if attempt.rebalance_at is not None]
     assumed_s = FOLLOWED_PRIOR_LOSSES * FOLLOWS_WITHIN.total_seconds() / -log(1 - FOLLOWED_PRIOR)
@@ -95,7 +95,7 @@ def probability_to_follow(state: RunState, now: datetime, within: timedelta) -> 
 
 
 def _watched(attempt: Attempt, now: datetime) -> timedelta:
-    """For how long it was to be seen what follows on its recommendation."""
+    """For how long anybody could see what follows its recommendation."""
     assert attempt.rebalance_at is not None
     ended_at = now if attempt.end is None else attempt.end.known_at
     until = ended_at if attempt.notice_at is None else min(ended_at, attempt.notice_at)

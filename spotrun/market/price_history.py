@@ -32,7 +32,7 @@ class PriceRange(NamedTuple):
 
 
 def price_range(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> PriceRange | None:
-    """Over what is known (`segments`, oldest first) of the time from `since` to `until`; None where nothing is."""
+    """Over what is known (`segments`, oldest first) of the time from `since` to `until`; None if nothing is."""
     known = list(spells(segments, since, until))
     if not known:
         return None
@@ -43,14 +43,14 @@ def price_range(segments: Sequence[PriceSegment], since: datetime, until: dateti
 def price_series(
     segments: Sequence[PriceSegment], since: datetime, until: datetime, points: int
 ) -> list[Decimal | None]:
-    """The mean of each of `points` equal parts of the time from `since` to `until`; None where nothing is known."""
+    """The mean of each of `points` equal parts of the time from `since` to `until`; None if nothing is known."""
     step = (until - since) / points
     parts = [list(spells(segments, since + step * n, since + step * (n + 1))) for n in range(points)]
     return [_mean(part) if part else None for part in parts]
 
 
 def spells(segments: Sequence[PriceSegment], since: datetime, until: datetime) -> Iterator[Spell]:
-    """How long which price held between the two moments."""
+    """Which price held for how long between the two moments."""
     ends = [*(segment.since for segment in segments[1:]), until]
     for segment, end in zip(segments, ends, strict=False):
         spell = Spell(max(segment.since, since), min(end, until), segment.usd_per_hour)

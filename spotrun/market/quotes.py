@@ -18,11 +18,11 @@ LOOKED_BACK = timedelta(days=90)
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One offering with the course of its price, oldest first.
+    One offering with its prices, oldest first.
 
-    `on_demand_usd_per_hour` is what its type costs on demand there, None where nobody knows. `room` is how many more of
-    them the account's quota allows, None where it could not be read. `interruption_band` is the share of such spot
-    instances that were taken in the month before, as the cloud tells it; None where it does not.
+    `on_demand_usd_per_hour` is what its type costs on demand there, None if nobody knows. `room` is how many more of
+    them the account's quota allows, None if it could not be read. `interruption_band` is the share of such spot
+    instances that were taken in the month before, by the cloud's own figures; None if it has none.
     """
 
     offering: Offering
@@ -36,7 +36,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float | None:
-        """The share of the on-demand price that is not paid: 0 or less where spot is no cheaper."""
+        """The share of the on-demand price that is not paid: 0 or less if spot is no cheaper."""
         if not self.on_demand_usd_per_hour:
             return None
         return float(1 - self.offering.price_usd_per_hour / self.on_demand_usd_per_hour)
@@ -57,7 +57,7 @@ class Quotes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cheapest_zones(quotes: tuple[Quote, ...]) -> set[Offering]:
-    """Of each type and capacity type the cheapest; all of them where several cost the same."""
+    """The cheapest of each type and capacity type; all of them if several cost the same."""
     lowest: dict[tuple[str, str], Decimal] = {}
     for quote in quotes:
         key = (quote.offering.instance_type, quote.offering.capacity_type)

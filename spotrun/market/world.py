@@ -9,14 +9,14 @@ from decimal import Decimal
 import msgspec
 
 from spotrun.instance import Instance
-from spotrun.market.observations import Sighting
+from spotrun.market.observations import Observation
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec, RunSpec
 from spotrun.units import Amount
 
 
 class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The step that an attempt's agent spoke of last, by its own clock. It may be lost again; a commit is not."""
+    """The last step that an attempt's agent reported, by its own clock. It may be lost again; a commit is not."""
 
     attempt: int
     step: int
@@ -27,10 +27,10 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """
     One observation of the cloud, made between two reads of the ledger.
 
-    `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps
-    a launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
-    attempt, and `steps_total` and `epochs_total` how many the whole training will have, as far as its agents could
-    tell. `sightings` are what other runs have seen of the market.
+    `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
+    launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
+    attempt, and `steps_total` and `epochs_total` how many the whole training will have, as far as its agents know.
+    `observations` are what other runs have seen of the market.
     """
 
     offerings: tuple[Offering, ...]
@@ -40,7 +40,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     step_seen: StepSeen | None = None
     steps_total: float | None = None
     epochs_total: int | None = None
-    sightings: tuple[Sighting, ...] = ()
+    observations: tuple[Observation, ...] = ()
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import msgspec
 
-from spotrun.market.observations import Kind
+from spotrun.market.observations import Fate
 from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.cross_region import reservable, transfer
@@ -16,7 +16,7 @@ from spotrun.policy.ranking import on_demand_now, spot_now
 from spotrun.spec.model import RunSpec
 from spotrun.units import format_duration
 
-SAW = {Kind.LOST: "an instance was lost", Kind.REFUSED: "a run was refused"}
+SAW = {Fate.LOST: "an instance was lost", Fate.REFUSED: "a run was refused"}
 
 
 class Considered(msgspec.Struct, frozen=True):

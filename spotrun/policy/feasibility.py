@@ -10,7 +10,7 @@ import msgspec
 
 from spotrun import address
 from spotrun.intervals import COMMIT_GAP, DRAIN_MARGIN_S, DRAIN_SAFETY, auto_interval
-from spotrun.market.observations import Kind, Sighting
+from spotrun.market.observations import Fate, Observation
 from spotrun.market.world import World
 from spotrun.policy import assumptions
 from spotrun.policy.workload import measured_pace
@@ -64,9 +64,9 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
     )
 
 
-def median_life(sightings: Iterable[Sighting]) -> timedelta:
+def median_life(observations: Iterable[Observation]) -> timedelta:
     """How long spot lasts here: as runs have seen it, else as others did."""
-    lives = [seen.up_s for seen in sightings if seen.kind is not Kind.REFUSED and seen.up_s]
+    lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
 
 

@@ -16,7 +16,7 @@ def relative_hazard(band: str) -> float:
 
     What is believed of a pool never seen (strategies/history.py) holds for the highest band, so a band only ever speaks
     for its pool; one that says nothing known is 1. A band is of a month, a type and a whole region, while lives that
-    matter here are of hours: that is why it decides between pools of about the same price, and yields to sightings.
+    matter here are of hours: that is why it decides between pools of about the same price, and yields to observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spotrun.market.hazard import FOLLOWS_WITHIN
-from spotrun.market.observations import Sighting, pasts, running, sightings_of, troubled
+from spotrun.market.observations import Observation, observations_of, pasts, running, troubled
 from spotrun.offering import CapacityType, Pool
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.interruption_rates import relative_hazard
@@ -21,9 +21,9 @@ def name_of(pool: Pool) -> str:
 
 
 @once
-def just_lost(facts: Facts) -> dict[Pool, Sighting]:
+def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """The pools that refused an instance, took one or told one to leave a short while ago, of this run or another."""
-    return troubled([*sightings_of(facts.state), *facts.world.sightings], facts.now, TROUBLE_LASTS)
+    return troubled([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
 def at_risk(facts: Facts) -> set[Pool]:
@@ -44,7 +44,7 @@ def market_history(facts: Facts) -> MarketHistory:
     A pool is taken to have spot as long as nobody was interrupted or refused there lately.
     """
     state, world, now = facts.state, facts.world, facts.now
-    seen = [*sightings_of(state), *world.sightings]
+    seen = [*observations_of(state), *world.observations]
     found = pasts(seen, now)
     for pool, past in running(state, now).items():
         found[pool] = found.get(pool, Past()) + past

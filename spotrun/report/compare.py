@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotrun.account.summary import RunSummary
-from spotrun.account.timeline import DOWNTIME, Kind
+from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.machine_readable import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
@@ -140,7 +140,7 @@ def compare_table(runs: Sequence[Compared]) -> Table:
 Figure = Callable[[Compared], str]
 
 
-def _time(kind: Kind) -> Figure:
+def _time(kind: Activity) -> Figure:
     return lambda run: short_duration(run.summary.total.times[kind])
 
 

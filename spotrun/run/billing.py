@@ -123,13 +123,13 @@ class Meter:
         return attached if self._free else attached + metered(self._prices, self.billed_from, until)
 
     def time_until(self, moment: datetime) -> timedelta:
-        """For how long the machine itself is billed by `moment`: nothing where the cloud forgives it."""
+        """For how long the machine itself is billed by `moment`: not at all if the cloud forgives it."""
         if self.billed_from is None or moment <= self.billed_from or self._free:
             return timedelta(0)
         return self._metered_until(moment) - self.billed_from
 
     def _metered_until(self, moment: datetime) -> datetime:
-        """Where the meter stands: at `moment`, or where it stopped, which the minimum may put off."""
+        """Up to when the meter runs: `moment`, or its end, which the minimum may put off."""
         assert self.billed_from is not None
         if self.ended_at is None or moment < self.ended_at:
             return moment

@@ -88,7 +88,7 @@ def _no_longer_pending(state: RunState, launch: int) -> RunState:
 
 
 def _settle(state: RunState, number: int) -> RunState:
-    """Its bill is final. A launch whose figures are beyond all reckoning stays among those to be asked."""
+    """The bill of this launch is final. If its figures cannot be computed, it stays unsettled."""
     others = tuple(other for other in state.unsettled if other != number)
     try:
         settled_usd = state.settled_usd + state.launches[number].reserved_usd(state.created.billing)
@@ -122,7 +122,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
 
 
 def _cause_of_loss(launch: Launch, event: ev.InstanceGone) -> Cause:
-    """The cloud's record first (failures.md P27, R15): who ended the instance decides."""
+    """The cloud's record comes first (failures.md P27, R15): it says who ended the instance."""
     if launch.condemned is not None:
         return launch.condemned.cause
     return Cause.INTERRUPTED if event.ended_by is EndedBy.CLOUD else Cause.EXTERNAL
@@ -188,7 +188,7 @@ def _cut_off(commits: Log[Commit], chosen: int) -> Log[Commit]:
 
 
 def _epochs_until(epochs: Log[Epoch], step: int) -> Log[Epoch]:
-    """Those that end at or before a step. All that comes before one which reached no further is kept untouched."""
+    """The epochs that end at or before a step. Those before one that reached no further need no look."""
     undecided = list(takewhile(lambda epoch: epoch.step_reached > step, reversed(epochs)))
     kept = epochs.truncated(len(epochs) - len(undecided))
     for epoch in reversed(undecided):

@@ -22,7 +22,7 @@ from spotrun.offering import AwareDatetime, Offering, require_amount
 
 LEDGER_VERSION = 2
 ENTRY_SIZE_MAX = 64 * 1024
-"""Bytes. What does not fit belongs into an object of its own."""
+"""Bytes. What does not fit belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
 """As in the examples of https://aws.amazon.com/ebs/pricing/."""
 
@@ -61,8 +61,9 @@ class RunCreated(Event, frozen=True, kw_only=True):
     `clock_epoch` and `time_scale` fix run time for every process of the run. `workdir_sha256` names the work folder,
     uploaded before. `start_sha256` names the Lightning checkpoint that training begins from, uploaded before too; None
     to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
-    which the run is to be completed, in run time; None where there is no hurry. `interruption_bands` are what the cloud
-    told of how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a month.
+    which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
+    figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
+    month.
     """
 
     uid: str
@@ -91,9 +92,9 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
     """
     What an object store charges. `source` says where the figures were read, and when.
 
-    `region` is where the bucket is, "" where that is not known or a folder: then nothing is counted to cross regions.
-    Who sends pays: `egress_usd_per_gb` for what leaves one region for another, or what `egress_elsewhere` has for the
-    region that it leaves.
+    `region` is where the bucket is, "" for a folder or if that is not known: then nothing counts as crossing regions.
+    The sending region is billed: `egress_usd_per_gb` for what leaves one region for another, or what `egress_elsewhere`
+    has for the region that it leaves.
     """
 
     usd_per_gb_month: Decimal
@@ -111,15 +112,15 @@ class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):
             require_amount(amount)
 
     def crosses(self, region: str) -> bool:
-        """Whether what an instance there reads and writes leaves the one region for the other."""
+        """Whether the traffic of an instance there crosses regions."""
         return self.region not in ("", region)
 
     def read_usd_per_gb(self, region: str) -> Decimal:
-        """What a GB costs that an instance in `region` reads."""
+        """The price of a GB that an instance in `region` reads."""
         return self._leaving(self.region) if self.crosses(region) else Decimal(0)
 
     def write_usd_per_gb(self, region: str) -> Decimal:
-        """What a GB costs that an instance in `region` writes."""
+        """The price of a GB that an instance in `region` writes."""
         return self._leaving(region) if self.crosses(region) else Decimal(0)
 
     def _leaving(self, region: str) -> Decimal:
@@ -210,7 +211,9 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
 
 
 class GuardArmed(Event, frozen=True, kw_only=True):
-    """What could not be made with the launch is there by now: its cloud ends its instance, whatever becomes of us."""
+    """
+    The guard that could not be made with the launch exists now: the cloud ends the instance, whatever becomes of us.
+    """
 
     launch: int
 
@@ -247,8 +250,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     """
     The instance of a launch is over, on positive evidence, with everything its bill needs.
 
-    `ended_at` is the cloud's time where it has a record. `last_step_seen` is the newest step in the agent's
-    heartbeat, from which the steps lost are told; None where no heartbeat was readable.
+    `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
+    from which the lost steps are computed; None if no heartbeat was readable.
     """
 
     launch: int
@@ -262,7 +265,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
-    """By what was measured, even on demand the run will be completed only at `expected_at`. Told once."""
+    """By what was measured, even on demand the run will be completed only at `expected_at`. Written once."""
 
     deadline_at: AwareDatetime
     expected_at: AwareDatetime
@@ -272,7 +275,7 @@ class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
     The share of the budget at which to warn is spent. At the pace so far the rest will be at `passes_at`, in `epoch`;
-    None where that cannot be foreseen. Told once.
+    None if that cannot be foreseen. Written once.
     """
 
     spent_usd: Decimal
@@ -297,8 +300,8 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 class AttemptStarted(Event, frozen=True, kw_only=True):
     """
-    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code;
-    `setup` is None where the set-up has failed.
+    The agent on a launch's instance takes over the run. `booted_at` is when its machine began to run our code; `setup`
+    is None if the set-up has failed.
     """
 
     launch: int
@@ -308,15 +311,15 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
 
 
 PACK_PART_BYTES = 32 << 20
-"""A pack is stored in objects of so many bytes, the last one in less."""
+"""A stored set-up is cut into objects of this many bytes; the last one may be smaller."""
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     """
-    How an instance was made ready in so many `seconds`, the fetching of the work folder included.
+    How an instance was made ready, and in how many `seconds`; to fetch the work folder is part of it.
 
-    `how`: the command was "run"; what it made on an earlier instance was "unpacked"; there is "none". `packed_bytes` is
-    the size of what was unpacked, or packed for the next instance.
+    `how`: the command was "run"; or what it made on an earlier instance was "unpacked"; or there is "none".
+    `packed_bytes` is the size of what was unpacked, or packed for the next instance.
     """
 
     seconds: float
@@ -325,13 +328,13 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def objects(self) -> int:
-        """How many the store has for the pack, the description of its parts included; none where nothing was packed."""
+        """How many objects of the store hold the set-up, the list of its parts included; 0 if it was not stored."""
         return -(-self.packed_bytes // PACK_PART_BYTES) + 1 if self.packed_bytes else 0
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True):
     """
-    A trainer of this attempt begins at `commit`, or at zero where there is none; later commits are cut off.
+    A trainer of this attempt begins at `commit`, or at zero if that is None; later commits are cut off.
 
     `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back.
     """
@@ -361,7 +364,7 @@ class NoticeSeen(Event, frozen=True, kw_only=True):
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
-    """The cloud's notices cannot be seen on this attempt's instance: it may be taken without a word. Told once."""
+    """The cloud's notices cannot be seen on this attempt's instance: it may be taken without a word. Written once."""
 
     attempt: int
     detail: str
@@ -374,7 +377,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
     from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
     step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
-    its `size_bytes` are its own, all where that is None.
+    its `size_bytes` are its own; if that is None, all are.
     """
 
     attempt: int
@@ -527,8 +530,8 @@ def encode_entry(entry: Entry) -> bytes:
     """
     The object of an entry: its JSON, with the sha256 of that JSON as a first field.
 
-    Without it a flipped bit could turn a price or a step into another number that nobody would ever doubt, or an
-    accepted entry into a void one, which readers who had seen it whole would go on believing in.
+    Without it a flipped bit could change a price or a step unnoticed. Or it could make an accepted entry void for new
+    readers, while readers who had seen it whole go on believing in it.
     """
     return seal(entry_json(entry))
 
@@ -550,7 +553,7 @@ def entry_json(entry: Entry) -> bytes:
 
 def decode_entry(data: bytes) -> Entry | None:
     """
-    The entry, or None where a writer sealed what is no well-formed one: such an entry is void, not an error.
+    The entry; None if a writer sealed something malformed: such an entry is void, not an error.
 
     Raises:
         LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is
@@ -574,7 +577,7 @@ def is_whole(data: bytes) -> bool:
 
 
 def unsealed(data: bytes) -> bytes | None:
-    """The JSON object that was sealed; None where these are not the bytes that came of it."""
+    """The JSON object that was sealed; None if these are not the bytes of a seal."""
     body = b"{" + data[_SEAL_SIZE:]
     return body if data.startswith(_seal_of(body)) else None
 

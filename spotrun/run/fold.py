@@ -67,7 +67,7 @@ def refusal(state: RunState, entry: Entry) -> str | None:
     except Refusal as reason:
         return str(reason)
     except ArithmeticError:
-        return "its figures are beyond all reckoning"
+        return "its figures cannot be computed"
     return None
 
 

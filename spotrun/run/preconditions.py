@@ -34,7 +34,7 @@ def check_first(entry: Entry) -> ev.RunCreated:
         raise Refusal("entry 0 creates no run")
     _require(entry.run == entry.event.uid, "the entry names another run than it creates")
     version = entry.event.ledger_version
-    _require(version == ev.LEDGER_VERSION, f"ledger version {version} is not spoken here")
+    _require(version == ev.LEDGER_VERSION, f"ledger version {version} is not read here")
     return entry.event
 
 
@@ -56,7 +56,7 @@ def _check_launch_intended(state: RunState, event: ev.LaunchIntended) -> None:
     _check_open(state)
     _require(not state.stop_requested, "a stop was requested")
     _require(state.pending_launch is None, "another launch is pending")
-    _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives so long")
+    _require(0 < event.time_to_live_s <= LIFE_MAX_S, "no instance lives that long")
     created = state.created
     cap = created.price_cap_usd_per_hour
     _require(cap is None or event.price_ceiling_usd_per_hour <= cap, "dearer than the run's price cap")
@@ -112,13 +112,13 @@ def _check_ending_by_runner(state: RunState, _: Any) -> None:
 
 def _check_deadline_out_of_reach(state: RunState, _: ev.DeadlineOutOfReach) -> None:
     _check_open(state)
-    _require(state.deadline_lost is None, "told already")
+    _require(state.deadline_lost is None, "written already")
 
 
 def _check_budget_nearly_spent(state: RunState, _: ev.BudgetNearlySpent) -> None:
     _check_open(state)
     _require(state.created.budget_usd is not None, "the run has no budget")
-    _require(state.budget_warning is None, "told already")
+    _require(state.budget_warning is None, "written already")
 
 
 def _check_attempt_started(state: RunState, event: ev.AttemptStarted) -> None:
@@ -173,11 +173,11 @@ def _check_committed(state: RunState, event: ev.CheckpointCommitted) -> None:
     again = bool(state.commits) and state.commits[-1].event.prefix == event.prefix
     _require(not again, "the newest commit is this one already")
     kept = all(_is_kept(state, prefix) for prefix in event.borrows)
-    _require(kept, "it borrows of a checkpoint that may be gone")
+    _require(kept, "it borrows from a checkpoint that may be gone")
 
 
 def _is_kept(state: RunState, prefix: str) -> bool:
-    """Whether a commit with that prefix is not retired. What another has borrowed of is kept."""
+    """Whether a commit with that prefix is not retired. A commit that another has borrowed from is not."""
     if prefix in state.borrowers:
         return True
     return any(commit.event.prefix == prefix and commit.retired_at is None for commit in reversed(state.commits))
@@ -199,7 +199,7 @@ def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     _require(commit is not None and commit.retired_at is None, "no such commit, or already retired")
     assert commit is not None
     borrowers = state.borrowers.get(commit.event.prefix)
-    _require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint has borrowed of it")
+    _require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint borrows from it")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:

@@ -39,7 +39,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settled(self) -> bool:
-        """Nothing of it is left, nor will come to light: its bill is final."""
+        """Nothing of it is left, and nothing will be found later: its bill is final."""
         return self.gone is not None or self._refused
 
     @property
@@ -48,17 +48,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_from(self) -> datetime | None:
-        """Since when its meter runs, or ran, by what was recorded last; None where it never did."""
+        """When its meter began, by what was recorded last; None if it never did."""
         return next((fact.billed_from for fact in self._facts if fact.billed_from is not None), None)
 
     @property
     def prices(self) -> tuple[PriceSegment, ...]:
-        """What it was charged, by what was recorded last: an end may have been told without any price."""
+        """The prices that it was charged, by what was recorded last: the record of an end may have none."""
         return next((fact.prices for fact in self._facts if fact.prices), ())
 
     @property
     def newest_price_usd_per_hour(self) -> Decimal:
-        """The last of its prices; while there is none, that at which it was asked for."""
+        """The last of its prices; while there is none, the price at which it was asked for."""
         return self.prices[-1].usd_per_hour if self.prices else self.intent.offering.price_usd_per_hour
 
     @property
@@ -76,7 +76,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """
-        What this launch may cost in all: the final bill once it is gone, nothing where the cloud refused it, the whole
+        What this launch may cost in all: the final bill once it is gone, nothing if the cloud refused it, the whole
         time-to-live until then.
         """
         if self.gone is not None:
@@ -106,7 +106,7 @@ class AttemptEnd(msgspec.Struct, frozen=True, kw_only=True):
     """
     How an attempt ended: training stood still from `stopped_at`, and the run knew of it at `known_at`.
 
-    `gave_up`: its agent sees no use in another try.
+    `gave_up`: its agent expects nothing of another try.
     """
 
     cause: Cause
@@ -213,8 +213,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     The fold of a run's entries; entry 0 has created the run. `next_number` is where the next entry goes.
 
     `opened_at` is when the run was created, or resumed last. `pending` is the launch that waits for its attempt.
-    `unsettled` are the launches whose bill may still grow, and `settled_usd` is what the others have cost.
-    `borrowers` has the commits that borrow of a prefix, by number; the last of them is not retired.
+    `unsettled` are the launches whose bill may still grow, and `settled_usd` is what the others have cost. `borrowers`
+    has, by prefix, the numbers of the commits that borrow from it; the last of them is not retired.
     """
 
     next_number: int = 1
@@ -266,7 +266,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def packed(self) -> list[Attempt]:
-        """The attempts whose set-up was stored for later ones: of each kind of accelerator the first."""
+        """The attempts whose set-up was stored for later ones: the first of each kind of accelerator."""
         first: dict[str, Attempt] = {}
         for attempt in self.attempts.values():
             if attempt.setup is not None and attempt.setup.how == "run" and attempt.setup.packed_bytes:
@@ -278,7 +278,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return list(self.usable_commits())
 
     def usable_commits(self) -> Iterator[Commit]:
-        """The same one by one: who wants the newest does not wait for all."""
+        """The same one by one, for a caller who wants only the newest."""
         return (commit for commit in reversed(self.commits) if commit.usable)
 
     def latest_commit(self) -> Commit | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from spotrun.account.outcome import durable_epochs
 from spotrun.account.summary import Account, RunSummary, summarise
-from spotrun.account.timeline import DOWNTIME, Kind, Span, account_end, timeline
+from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, timeline
 from spotrun.instance import EndedBy
 from spotrun.market.world import World
 from spotrun.policy.facts import Facts
@@ -431,7 +431,7 @@ def check_sums(summary: RunSummary) -> None:
         assert sum(values) == getattr(summary.total, figure), figure
     assert sum((part.paid for part in parts), timedelta(0)) == summary.total.paid
     assert all(part.paid >= timedelta(0) for part in parts)
-    for kind in Kind:
+    for kind in Activity:
         assert sum((part.times[kind] for part in parts), timedelta(0)) == summary.total.times[kind], kind
     assert sum((part.wall for part in parts), timedelta(0)) == summary.total.wall
 
@@ -492,6 +492,6 @@ def test_a_run_that_has_ended_keeps_its_account(history: History, later: int):
 @given(histories())
 def test_training_is_only_ever_told_of_an_attempt(entries: list[Entry]):
     state = fold(entries)
-    kinds = {Kind.PRODUCTIVE, Kind.REWORK, Kind.STALL, Kind.RESTORE}
+    kinds = {Activity.PRODUCTIVE, Activity.REWORK, Activity.STALL, Activity.RESTORE}
     for span in timeline(state, max(entry.at for entry in entries)):
         assert (span.attempt in state.attempts) if span.kind in kinds else True

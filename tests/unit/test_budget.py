@@ -310,5 +310,5 @@ def test_a_warning_is_void_a_second_time_and_for_a_run_without_a_budget() -> Non
     warning = ev.BudgetNearlySpent(spent_usd=Decimal(32))
     history = trained(1)
     history.write(warning)
-    refused(history, warning, "told already")
+    refused(history, warning, "written already")
     refused(History(), warning, "no budget")

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from spotrun.account.summary import Account, summarise
-from spotrun.account.timeline import Kind
+from spotrun.account.timeline import Activity
 from spotrun.spec.model import RunSpec
 from tests.support.world import SimulatedWorld, Timings, Training
 from tests.support.worlds import EVERYWHERE, NOWHERE, weather
@@ -68,7 +68,7 @@ def test_what_it_leaves_out_is_the_standing_still_for_checkpoints() -> None:
     """So it is never too much: spot is not flattered."""
     found = both(seed=1, stall_s=3.0)
     left_out = found.on_demand.on_demand_usd - found.spot.counterfactual_usd
-    stalls = USD_PER_HOUR * Decimal(found.on_demand.times[Kind.STALL].total_seconds()) / 3600
+    stalls = USD_PER_HOUR * Decimal(found.on_demand.times[Activity.STALL].total_seconds()) / 3600
     seconds = Decimal(30) / 3600  # whole steps, whole looks of the runner
     assert left_out > 0
     assert abs(left_out - stalls) < USD_PER_HOUR * seconds

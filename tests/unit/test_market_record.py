@@ -15,7 +15,7 @@ from spotrun.creation import newborn
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.instance import EndedBy
-from spotrun.market.observations import REFUSALS_APART, Kind, Sighting, pasts, sightings_of
+from spotrun.market.observations import REFUSALS_APART, Fate, Observation, observations_of, pasts
 from spotrun.market.world import World
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
@@ -40,7 +40,7 @@ def lost(history: History) -> History:
     return history
 
 
-def told(history: History, store: MemoryStore, **reader: object) -> tuple[Sighting, ...]:
+def told(history: History, store: MemoryStore, **reader: object) -> tuple[Observation, ...]:
     """What another run, born when this one has told all, learns from the store."""
     MarketRecord(store).exchange(history.state, MARKET, history.now)
     return MarketRecord(store).exchange(History(**reader).after(0).state, MARKET, history.now)
@@ -72,39 +72,39 @@ def test_a_pool_that_refused_another_run_is_asked_last_for_a_while_and_a_notice_
     refused.close(refused.launch())
     noticed.running()
     noticed.notice()
-    for history, kind in ((refused, Kind.REFUSED), (noticed, Kind.LOST)):
-        seen = tuple(sightings_of(history.state))
+    for history, kind in ((refused, Fate.REFUSED), (noticed, Fate.LOST)):
+        seen = tuple(observations_of(history.state))
         assert [each.kind for each in seen] == [kind]
         young = History().after((history.now - START).total_seconds() + 60)
-        assert asked(decided(young, market=POOLS, sightings=seen)) == ("local-b", SPOT)
+        assert asked(decided(young, market=POOLS, observations=seen)) == ("local-b", SPOT)
         young.after(TROUBLE_LASTS.total_seconds())
-        assert asked(decided(young, market=POOLS, sightings=seen)) == ("local-a", SPOT)
+        assert asked(decided(young, market=POOLS, observations=seen)) == ("local-a", SPOT)
 
 
 def test_a_cheaper_pool_that_others_keep_losing_comes_after_a_dearer_one_that_lasts() -> None:
     at = START - timedelta(hours=1)
     facts = {"run": "other", "cloud": "local", "region": "local", "launch": 1}
-    shaky = [Sighting(pool=POOLS[0].pool, kind=Kind.LOST, at=at, up_s=120, **facts) for _ in range(8)]
-    firm = Sighting(pool=POOLS[1].pool, kind=Kind.KEPT, at=at, up_s=6 * 3600, **facts)
+    shaky = [Observation(pool=POOLS[0].pool, kind=Fate.LOST, at=at, up_s=120, **facts) for _ in range(8)]
+    firm = Observation(pool=POOLS[1].pool, kind=Fate.KEPT, at=at, up_s=6 * 3600, **facts)
     near = (POOLS[0], replace(POOLS[1], price_usd_per_hour=Decimal("0.33")), *POOLS[2:])
     assert asked(decided(History(), market=near)) == ("local-a", SPOT)
-    assert asked(decided(History(), market=near, sightings=(*shaky, firm))) == ("local-b", SPOT)
+    assert asked(decided(History(), market=near, observations=(*shaky, firm))) == ("local-b", SPOT)
 
 
 def test_spot_that_lasts_too_shortly_to_be_cheap_is_left_for_on_demand_and_not_returned_to() -> None:
     at = START - timedelta(minutes=20)
     facts = {"run": "other", "cloud": "local", "region": "local", "launch": 1}
     shaky = tuple(
-        Sighting(pool=found.pool, kind=Kind.LOST, at=at, up_s=30, **facts) for found in POOLS[:3] for _ in range(60)
+        Observation(pool=found.pool, kind=Fate.LOST, at=at, up_s=30, **facts) for found in POOLS[:3] for _ in range(60)
     )
     market = (*POOLS[:3], replace(POOLS[3], price_usd_per_hour=Decimal("0.50")))
     spot_only = spec(resources={"spot_policy": "spot"})
-    assert asked(decided(History(), market=market, sightings=shaky)) == ("local-a", ON_DEMAND)
-    assert asked(decided(History(), spot_only, market=market, sightings=shaky)) == ("local-a", SPOT)
+    assert asked(decided(History(), market=market, observations=shaky)) == ("local-a", ON_DEMAND)
+    assert asked(decided(History(), spot_only, market=market, observations=shaky)) == ("local-a", SPOT)
     settled = History()
     settled.running(ON_DEMAND)
     settled.after(3600)
-    assert asked(decided(settled, market=market, sightings=shaky)) is None
+    assert asked(decided(settled, market=market, observations=shaky)) is None
     assert asked(decided(settled, market=market)) == ("local-a", SPOT)
 
 
@@ -142,12 +142,12 @@ def _bought(launch: Launch) -> bool:
 def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> None:
     young = newborn(spec(), ScaledClock(START, 1.0))
     at = young.created_at - timedelta(minutes=4)
-    seen = Sighting(
-        run="other", cloud="local", region="local", launch=1, pool=POOLS[0].pool, kind=Kind.LOST, at=at, up_s=600
+    seen = Observation(
+        run="other", cloud="local", region="local", launch=1, pool=POOLS[0].pool, kind=Fate.LOST, at=at, up_s=600
     )
     capped = spec(resources={"max_price": "0.45"})
     plain = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=())))
-    warned = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=(), sightings=(seen,))))
+    warned = considered(Facts.at_birth(young, capped, World(offerings=POOLS, instances=(), observations=(seen,))))
     assert [(each.offering.zone, each.why) for each in plain] == [
         ("local-a", "asked first: the cheapest spot"),
         ("local-b", "if those before have none, or lost our instance"),
@@ -171,8 +171,8 @@ def test_a_plan_says_why_each_offering_would_be_asked_by_what_others_saw() -> No
 def test_another_run_reads_what_was_told_exactly() -> None:
     history = lost(other())
     (seen,) = told(history, MemoryStore())
-    assert seen == replace(next(iter(sightings_of(history.state))), up_s=seen.up_s)
-    assert (seen.kind, seen.pool.zone, seen.up_s) == (Kind.LOST, "local-a", 1790)
+    assert seen == replace(next(iter(observations_of(history.state))), up_s=seen.up_s)
+    assert (seen.kind, seen.pool.zone, seen.up_s) == (Fate.LOST, "local-a", 1790)
 
 
 def test_a_run_that_was_not_lost_tells_for_how_long_its_instance_was_there() -> None:
@@ -180,8 +180,8 @@ def test_a_run_that_was_not_lost_tells_for_how_long_its_instance_was_there() -> 
     launch = history.running()
     history.after(3600).completed(history.commit(final=True))
     history.gone(launch, EndedBy.ITSELF)
-    (seen,) = sightings_of(history.state)
-    assert (seen.kind, seen.up_s) == (Kind.KEPT, 3690)
+    (seen,) = observations_of(history.state)
+    assert (seen.kind, seen.up_s) == (Fate.KEPT, 3690)
 
 
 def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lost_once() -> None:
@@ -189,7 +189,7 @@ def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lo
     for _ in range(21):
         history.close(history.launch())
         history.after(60)
-    seen = list(sightings_of(history.state))
+    seen = list(observations_of(history.state))
     assert len(seen) == 1 + timedelta(minutes=20) // REFUSALS_APART
     faded = exp(-20 * 60 / FADING_S)
     assert pasts(seen, history.now)[POOLS[0].pool].losses == pytest.approx(faded, abs=0.01)
@@ -265,7 +265,7 @@ def test_objects_that_are_no_sightings_are_passed_over_and_said() -> None:
     record = MarketRecord(store)
     history = lost(other())
     assert len(record.exchange(History().state, MARKET, history.now)) == 1
-    assert record.trouble == f"3 objects in {FOLDER}/ are no sightings: passed over"
+    assert record.trouble == f"3 objects in {FOLDER}/ are no observations: passed over"
 
 
 @pytest.mark.parametrize("error", [StoreError("access denied"), StoreUnavailable("connection reset")])

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from spotrun.market.observations import Kind, Sighting
+from spotrun.market.observations import Fate, Observation
 from spotrun.policy.feasibility import MEDIAN_LIFE, Earlier, earlier, hopeless_on_spot, interval_between, median_life
 from spotrun.spec import model
 from spotrun.spec.model import RunSpec
@@ -91,10 +91,10 @@ def test_a_command_that_made_no_checkpoint_in_longer_than_a_life_is_refused() ->
 
 
 def test_the_median_life_is_what_runs_saw_once_they_saw_enough() -> None:
-    def seen(minutes: int) -> Sighting:
+    def seen(minutes: int) -> Observation:
         pool = POOLS[0].pool
-        facts = {"run": "a", "launch": 1, "cloud": "local", "region": "local", "at": START, "kind": Kind.LOST}
-        return Sighting(pool=pool, up_s=minutes * 60, **facts)
+        facts = {"run": "a", "launch": 1, "cloud": "local", "region": "local", "at": START, "kind": Fate.LOST}
+        return Observation(pool=pool, up_s=minutes * 60, **facts)
 
     assert median_life([seen(minutes) for minutes in range(5)]) == MEDIAN_LIFE
     assert median_life([seen(minutes) for minutes in range(1, 22)]) == 11 * MINUTE

@@ -144,7 +144,7 @@ def test_open_launches_reserve_their_whole_life_at_their_ceiling() -> None:
 def test_a_life_below_nothing_cannot_free_a_budget() -> None:
     history = History(budget_usd=Decimal(1))
     for seconds in (0.0, -86_400.0, 1e12):
-        refused(history, intent(history, time_to_live_s=seconds), "no instance lives so long")
+        refused(history, intent(history, time_to_live_s=seconds), "no instance lives that long")
 
 
 def test_nothing_is_launched_after_a_stop_was_requested_or_the_run_has_ended() -> None:

@@ -220,7 +220,7 @@ def borrowing(history: History, prefix: str) -> ev.CheckpointCommitted:
 def test_an_entry_that_retires_what_another_needs_is_void() -> None:
     history, lender, borrower = lending()
     too_soon = history.entry(ev.CheckpointRetired(attempt=history.attempt, commit=lender))
-    assert fold.refusal(history.state, too_soon) == "another checkpoint has borrowed of it"
+    assert fold.refusal(history.state, too_soon) == "another checkpoint borrows from it"
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=borrower))
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=lender))
     assert not any(commit.usable for commit in history.state.commits)
@@ -232,7 +232,7 @@ def test_a_commit_that_borrows_of_what_may_be_gone_is_void() -> None:
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=borrower))
     history.write(ev.CheckpointRetired(attempt=history.attempt, commit=lender))
     too_late = history.entry(borrowing(history, prefix))
-    assert fold.refusal(history.state, too_late) == "it borrows of a checkpoint that may be gone"
+    assert fold.refusal(history.state, too_late) == "it borrows from a checkpoint that may be gone"
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

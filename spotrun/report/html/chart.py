@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from spotrun.account.timeline import Kind, account_end, timeline
+from spotrun.account.timeline import Activity, account_end, timeline
 from spotrun.report.html.markup import Markup, bar, join, label, legend, picture
 from spotrun.report.tables import plain, short_duration
 from spotrun.run.state import Launch, RunState
@@ -45,7 +45,7 @@ def chart(state: RunState, now: datetime) -> Markup:
     axis = _axis(scale, len(rows) * ROW + 17)
     left_out = f" {len(lanes) - len(drawn)} more zones are not drawn." if len(lanes) > len(drawn) else ""
     said = f"Timeline: {len(state.attempts)} attempts over {short_duration(scale.end - scale.start)}.{left_out}"
-    keys = [(str(kind), str(kind)) for kind in Kind]
+    keys = [(str(kind), str(kind)) for kind in Activity]
     keys += [("spot", "spot instance"), ("on_demand", "on-demand instance"), ("overlap", "overlap, notice")]
     return join(picture(said, (len(rows) + 1) * ROW, *rows, axis), legend([*keys, ("commit", "commit")]), left_out)
 

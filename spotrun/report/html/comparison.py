@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from spotrun.account.summary import RunSummary
-from spotrun.account.timeline import DOWNTIME, Kind
+from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.compare import Compared, assumptions, comparison, trend
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
@@ -86,7 +86,7 @@ def _times(runs: Sequence[Compared]) -> Markup:
     for number, run in enumerate(runs):
         total, y = run.summary.total, number * ROW
         widths = (
-            (total.times[kind].total_seconds() / most * WIDTH, str(kind)) for kind in (Kind.PRODUCTIVE, *DOWNTIME)
+            (total.times[kind].total_seconds() / most * WIDTH, str(kind)) for kind in (Activity.PRODUCTIVE, *DOWNTIME)
         )
         drawn = bars(LEFT, y + 3, 20, widths)
         rows.append(join(_name(run, y), drawn, label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall))))
