@@ -6,6 +6,9 @@ Nothing heavy is imported before a verb is chosen, so that `spotrun --help` stay
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -95,13 +98,31 @@ def spotrun(
 def main() -> NoReturn:
     """The console script: a SpotrunError becomes its message, its hint and its exit code."""
     try:
+        code = _exit_code()
+        if sys.stdout is not None:  # as it is after `>&-`
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        code = 0  # the reader of our output has left, as `| head` does
+        if error.errno == errno.ENOSPC:
+            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+            code = 1
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
+    sys.exit(code)
+
+
+def _exit_code() -> int | str | None:
+    try:
         app()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None  # Typer makes it an exit code of 1
+        return end.code
     except SpotrunError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left, as `| head` does
-        sys.exit(0)
-    sys.exit(0)
+        return INTERRUPTED
+    return 0

@@ -334,3 +334,23 @@ def _training(sandbox: Sandbox, name: str) -> bool:
 
 def test_the_schema_is_json(sandbox: Sandbox) -> None:
     assert "properties" in json.loads(sandbox.call("validate", "--schema"))
+
+
+def _said_to(output: int | str, *words: str) -> tuple[int, str]:
+    """The exit code and the errors of a command whose output goes there."""
+    with open(output, "wb") as written:
+        ended = subprocess.run(
+            [sys.executable, "-m", "spotrun", *words], stdout=written, stderr=subprocess.PIPE, text=True
+        )
+    return ended.returncode, ended.stderr
+
+
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    reader, output = os.pipe()
+    os.close(reader)
+    assert _said_to(output, "--help") == (0, "")
+
+
+def test_output_that_cannot_be_written_is_one_clear_error() -> None:
+    code, errors = _said_to("/dev/full", "--help")
+    assert (code, errors) == (1, "error: the output cannot be written: No space left on device\n")
