@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json
-from spotrun.errors import LedgerDamaged, SpecInvalid
+from spotrun.errors import LedgerDamaged, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
@@ -88,8 +88,10 @@ def _row(run: OpenRun) -> dict[str, Any]:
     if status is None:
         try:
             state = run.ledger.refresh()
-        except LedgerDamaged as error:
-            return {**base, "state": "damaged", "detail": error.message, "hint": error.hint}
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            return base | _unreadable_facts(error)
         status = final_status(state)
         if status is None:
             return base | _facts_so_far(run, state)
@@ -180,9 +182,13 @@ def _detail(state: RunState, budget: BudgetForecast | None) -> str:
 
 
 def _unreadable_row(run: Unreadable) -> dict[str, Any]:
-    state = "damaged" if isinstance(run.error, LedgerDamaged) else "unreadable"
     facts = {"run": run.name, "name": run.name.rpartition("-")[0], "started_at": "", "uri": run.uri}
-    return {**facts, "state": state, "detail": run.error.message, "hint": run.error.hint}
+    return facts | _unreadable_facts(run.error)
+
+
+def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
+    state = "damaged" if isinstance(error, LedgerDamaged) else "unreadable"
+    return {"state": state, "detail": error.message, "hint": error.hint}
 
 
 def _attended(run: OpenRun) -> bool | None:

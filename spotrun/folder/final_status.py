@@ -17,7 +17,7 @@ import msgspec
 from spotrun.account.outcome import status_word
 from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.errors import ObjectMissing, StoreError
+from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import FOLDER
@@ -45,6 +45,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     voids: int
     deadline_lost: bool
     detail: str
+
+    def __post_init__(self) -> None:
+        if not all(each.is_finite() for each in (self.cost_usd, *self.prices_usd_per_hour) if each is not None):
+            raise ValueError("a figure is no number")
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,9 +97,10 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
     None if there is none that fits the ledger: each of its entries is there, none follows, and the last is the same.
+    One that cannot be read is no loss either.
 
     Raises:
-        StoreError: it could not be read, or the ledger not be listed.
+        StoreUnavailable: the store does not answer now.
     """
     try:
         stored = msgspec.json.decode(unsealed(store.get(KEY)) or b"", type=_Stored)
@@ -105,6 +110,8 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
         if not keys or len(keys) != stored.entries or keys != [key_of(number) for number in range(len(keys))]:
             return None
         last = store.get(keys[-1])
-    except (ObjectMissing, msgspec.MsgspecError, UnicodeDecodeError):
+    except StoreUnavailable:
+        raise
+    except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return stored.status if hashlib.sha256(last).hexdigest() == stored.sha256 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -163,6 +164,8 @@ def changed(**fields: object) -> Callable[[bytes], bytes]:
         changed(entries=3),
         changed(entries=10**15),
         changed(sha256="0" * 64),
+        lambda data: seal((unsealed(data) or b"").replace(b'"cost_usd":"', b'"cost_usd":"NaN')),
+        lambda data: seal(re.sub(rb'"cost_usd":"[^"]*"', b'"cost_usd":"NaN"', unsealed(data) or b"")),
     ],
 )
 def test_one_that_does_not_fit_the_ledger_is_ignored(damage: Callable[[bytes], bytes], shelf: Shelf) -> None:
@@ -175,6 +178,20 @@ def test_one_that_does_not_fit_the_ledger_is_ignored(damage: Callable[[bytes], b
     store.put_status(KEY, damage(store.get(KEY)))
     assert read_final_status(store, history.uid) is None
     assert rows() == truth
+
+
+@pytest.mark.parametrize("key", [KEY, key_of(1)])
+def test_an_object_that_cannot_be_read_hides_no_other_run(key: str, tmp_path: Path) -> None:
+    for uid in ("0123456789", "1123456789"):
+        history = ended(uid)
+        store = LocalStore(tmp_path / f"demo-{uid}")
+        write_final_status(store, put(store, history))
+    (tmp_path / f"demo-{uid}" / KEY).unlink()
+    (tmp_path / f"demo-{uid}" / key).unlink(missing_ok=True)
+    (tmp_path / f"demo-{uid}" / key).mkdir()
+    found = json.loads(CliRunner().invoke(app, ["status", "--json", "--store", str(tmp_path)]).stdout)
+    states = {row["run"]: row["state"] for row in found}
+    assert states == {"demo-0123456789": "completed", "demo-1123456789": "completed" if key == KEY else "unreadable"}
 
 
 def test_a_run_that_was_resumed_is_shown_as_it_is_now(shelf: Shelf) -> None:
