@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.arguments import at_least
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.checkpoint.upload import discard, upload
 from spotrun.store.local import LocalStore
@@ -40,7 +41,7 @@ CONTEXT = multiprocessing.get_context("fork")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=at_least(1), default=15)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each span")
     options = parser.parse_args()
     rng, alone, usual, behind = random.Random(0), [], [], []

@@ -45,6 +45,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import at_least
 from benchmarks.downtime_market import Market, Setting
 from benchmarks.downtime_ours import OurWorld
 from benchmarks.downtime_rivals import POLL_AND_RELAUNCH, POLL_WITH_PACKS, SCALING_GROUP, spans
@@ -156,9 +157,9 @@ def show_shares(shares: dict[str, dict[str, float]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=80, help="each in a market of its own")
+    parser.add_argument("--jobs", type=at_least(1), default=80, help="each in a market of its own")
     parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=at_least(1), default=2)
     for field in fields(Setting):
         if field.type == "float":
             flag = "--" + field.name.removesuffix("_s").replace("_", "-")

@@ -23,6 +23,7 @@ from itertools import islice
 
 import msgspec
 
+from benchmarks.arguments import at_least
 from spotrun.account.storage_prices import storage_prices
 from spotrun.account.summary import summarise
 from spotrun.instance import EndedBy, PriceSegment
@@ -194,7 +195,7 @@ def measure(entries: Sequence[ev.Entry]) -> Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--entries", type=int, default=100_000, metavar="COUNT", help="the length of the longest ledger"
+        "--entries", type=at_least(1000), default=100_000, metavar="COUNT", help="the length of the longest ledger"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args()

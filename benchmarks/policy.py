@@ -28,6 +28,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from benchmarks.arguments import at_least
 from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.optimum import optimum
 from spotrun.simulation.ticks import Outcome, Ticks, on_demand_bill, simulate
@@ -223,8 +224,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, required=True, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--every", type=int, default=1, help="take only every Nth window, for a quick look")
+    parser.add_argument("--workers", type=at_least(1), default=2)
+    parser.add_argument("--every", type=at_least(1), default=1, help="take only every Nth window, for a quick look")
     options = parser.parse_args()
     began = time.monotonic()
     windows = windows_of(options.traces)

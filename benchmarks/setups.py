@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import at_least
 from spotrun.cli.runs import OpenRun, open_run
 from spotrun.folder.setup_cache import FOLDER
 
@@ -73,7 +74,7 @@ def measure(store: str, folder: Path, setup: str, instances: int) -> list[dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setup", default=SETUP, metavar="COMMAND")
-    parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument("--instances", type=at_least(1), default=3)
     parser.add_argument("--store", metavar="URI")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from types import ModuleType
 
+from benchmarks.arguments import at_least
 from benchmarks.policy import SUITES, TRACKS, job_of, offsets, windows_of
 from spotrun.simulation.baselines import COMPARED
 from spotrun.simulation.ticks import Ticks, on_demand_bill, simulate
@@ -160,7 +161,7 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, required=True, metavar="DIR")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--json", type=Path, metavar="OUT")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=at_least(1), default=2)
     options = parser.parse_args()
     began, start = time.monotonic(), _given(options.set)
     if unknown := start.keys() - GRID.keys():
