@@ -25,7 +25,7 @@ class Terminate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing can be launched now, for a reason worth telling."""
+    """Nothing can be launched now; `reason` says why."""
 
     reason: str
 

@@ -16,7 +16,7 @@ from spotrun.run.state import Attempt, Launch, RunState
 
 STOP_GRACE = timedelta(minutes=10)
 STILLBORN_MAX = 3
-"""Instances in a row that ended by themselves before an attempt: the fourth would too."""
+"""After this many instances in a row ended by themselves before an attempt, the next one would too."""
 FRUITLESS_MAX = 5
 """Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
 

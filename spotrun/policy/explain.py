@@ -1,4 +1,4 @@
-"""In which order a run would ask for the offerings there are, and why: for people, before anything is spent."""
+"""The order in which a run would ask for offerings, and why: for people, before anything is spent."""
 
 from __future__ import annotations
 

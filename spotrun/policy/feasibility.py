@@ -1,4 +1,4 @@
-"""Whether a run could ever be done on spot, by what an earlier one of its name measured: asked before a launch."""
+"""Whether a run can ever finish on spot, by what an earlier run of its name measured. Asked before a launch."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COMMITS_LOOKED_AT = 5
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What an earlier run measured, in the run time of the one to come; None for what it did not.
+    What an earlier run measured, in the run time of the next one; None for what it did not measure.
 
-    `commit` passes from a snapshot to its commit, `stall` stands training still for it. `bare` is how long a training
-    took that was completed without any checkpoint.
+    `commit` is the time from a snapshot to its commit, and `stall` how long training stands still for it. `bare` is how
+    long the training took, if it completed without any checkpoint.
     """
 
     run: str
@@ -41,7 +41,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hopeless(msgspec.Struct, frozen=True):
-    """Why, and what to type instead."""
+    """The reason, and what to type instead."""
 
     reason: str
     fix: str
@@ -65,13 +65,13 @@ def earlier(state: RunState, time_scale: float) -> Earlier:
 
 
 def median_life(observations: Iterable[Observation]) -> timedelta:
-    """How long spot lasts here: as runs have seen it, else as others did."""
+    """How long spot lasts here: by this user's runs if they have seen enough, else by public traces."""
     lives = [seen.up_s for seen in observations if seen.kind is not Fate.REFUSED and seen.up_s]
     return timedelta(seconds=median(lives)) if len(lives) >= LIVES_MIN else MEDIAN_LIFE
 
 
 def hopeless_on_spot(spec: RunSpec, known: Earlier | None, life: timedelta) -> Hopeless | None:
-    """Why a run of `spec` would lose on spot what it does; None where it need not, or where nobody can know."""
+    """Why a run of `spec` would lose all its work on spot; None if it need not, or if that cannot be known."""
     if spec.resources.spot_policy == "on-demand" or not spec.cloud.interrupts(spec):
         return None
     found = _lost_with_the_machine(spec)

@@ -1,5 +1,6 @@
 """
-What a cloud tells of how often it takes back spot instances of a type in a region, for pools that no run has seen yet.
+The cloud's own figures for how often it takes back spot instances of a type in a region, for pools that no run has seen
+yet.
 """
 
 from __future__ import annotations
@@ -7,16 +8,17 @@ from __future__ import annotations
 import re
 
 HIGHEST_PERCENT = 25.0
-"""A month, of the band ">20%"; a quarter more than its bound, as it has no other end."""
+"""The share a month that the band ">20%" stands for: a quarter more than its bound, as it has no upper one."""
 
 
 def relative_hazard(band: str) -> float:
     """
-    How often a pool in that band ("<5%", "5-10%", ">20%") is lost, against one in the highest: the middles compared.
+    How often a pool in that band ("<5%", "5-10%", ">20%") is lost, relative to one in the highest band. The middles of
+    the bands are compared.
 
-    What is believed of a pool never seen (strategies/history.py) holds for the highest band, so a band only ever speaks
-    for its pool; one that says nothing known is 1. A band is of a month, a type and a whole region, while lives that
-    matter here are of hours: that is why it decides between pools of about the same price, and yields to observations.
+    What is believed of a pool never seen (strategies/history.py) holds for the highest band, so a band can only favour
+    its pool; an unknown band counts as 1. A band is of a month, a type and a whole region, while lives that matter here
+    are of hours: that is why it decides between pools of about the same price, and yields to observations.
     """
     bounds = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", band)]
     match bounds:

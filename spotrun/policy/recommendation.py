@@ -1,16 +1,17 @@
 """
-Whether to replace an instance already when its cloud says that it might take it (EC2's rebalance recommendation).
+Whether to replace an instance as soon as its cloud says that it might take it (EC2's rebalance recommendation).
 
-A loss that follows costs training time: what a changeover takes beyond the notice, or all of it and rework where the
-notice stays away. To move in time saves that; where nothing follows it was paid for in vain. The move is worth it when
+A loss that follows costs training time: what a changeover takes beyond the notice; or, without a notice, all of the
+changeover and rework. To move in time saves that. If no loss follows, the move was paid for in vain. The move is worth
+it when
 
     q * saved * price of time  >  (1 - q) * (changeover * price there + handover * price of time + what it is dearer
                                              + what crosses regions at its start)
 
-The price of time is that of an hour on demand: for so much it can be bought. q is the probability that a loss follows
-within `FOLLOWS_WITHIN`, from what became of this run's recommendations so far. Nobody publishes such a figure for EC2
-(docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the notice, or
-along with it); so the prior is an assumption, and a weak one.
+The price of time is that of an hour on demand, because time can be bought for that. q is the probability that a loss
+follows within `FOLLOWS_WITHIN`, from what became of this run's recommendations so far. Nobody publishes such a figure
+for EC2 (docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: it "can arrive sooner" than the
+notice, or along with it); so the prior is an assumption, and a weak one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REASON = "standby: the cloud may take the instance"
 
 
 class Move(msgspec.Struct, frozen=True):
-    """To leave for `offering` before the loss: what that is expected to save and to cost, in USD."""
+    """A move to `offering` before the loss: what it is expected to save and to cost, in USD."""
 
     offering: Offering
     followed: float
@@ -58,7 +59,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def move_in_time(facts: Facts) -> Move | None:
-    """The standby to start for a recommendation, where it pays; None where there is none, or it was acted on."""
+    """The standby to start for a recommendation, if it pays; None if there is no recommendation, or it was acted on."""
     current = facts.state.current
     if current is None or not _calls_for_a_decision(facts, current):
         return None
@@ -83,7 +84,7 @@ def _calls_for_a_decision(facts: Facts, current: Attempt) -> bool:
 
 
 def _acted_on(state: RunState, current: Attempt) -> bool:
-    """A standby was started for it. One that the cloud refused cost nothing: another pool may be asked."""
+    """A standby was started for it. If the cloud refused that one, it cost nothing, and another pool may be asked."""
     assert current.rebalance_at is not None
     return any(
         launch.intent.standby_for == current.number
@@ -94,7 +95,7 @@ def _acted_on(state: RunState, current: Attempt) -> bool:
 
 
 def _elsewhere(facts: Facts) -> Offering | None:
-    """The best spot that is not in danger itself, nor was asked for this instance already."""
+    """The best spot pool that is not in danger itself, and was not asked for this instance before."""
     state = facts.state
     if facts.spec.resources.spot_policy == "on-demand":
         return None
@@ -106,7 +107,7 @@ def _elsewhere(facts: Facts) -> Offering | None:
 
 
 def _affordable(facts: Facts, found: Offering) -> bool:
-    """Where the budget is tight the run keeps what it has: a move reserves a second life beside the first."""
+    """If the budget is tight, the run keeps what it has: a move reserves a second life beside the first."""
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
     return life is not None and (facts.state.created.budget_usd is None or life >= life_left(facts, current))
@@ -116,7 +117,7 @@ def _affordable(facts: Facts, found: Offering) -> bool:
 
 
 def priced(facts: Facts, found: Offering) -> Move | None:
-    """What it is worth to be in `found` before a loss follows; None where too little work is left for a changeover."""
+    """What it is worth to be in `found` before a loss follows; None if too little work is left for a changeover."""
     state, now = facts.state, facts.now
     current = state.current
     assert current is not None
@@ -138,7 +139,7 @@ def priced(facts: Facts, found: Offering) -> Move | None:
 
 
 def _saved_s(facts: Facts, starts: list[float]) -> float:
-    """What a loss stops training for beyond a handover: what a start takes longer than its notice, or all of it."""
+    """How much longer than a handover a loss stops training: what a start takes beyond the notice, or all of it."""
     state, spec = facts.state, facts.spec
     hazard, rework_s = observed_hazard(state, facts.now), rework_max_s(facts) / 2
     noticed = hazard.saved + hazard.growth * assumptions.NOTICED
@@ -163,7 +164,7 @@ def _starts_s(state: RunState) -> list[float]:
 
 
 def _handover_s(state: RunState) -> float:
-    """For how long nobody trains when a standby that is ready takes over: the last commit, and a warm restore."""
+    """How long training stops when a ready standby takes over: the last commit, and a warm restore."""
     return _commit_s(state) + assumptions.WARM_RESTORE.total_seconds()
 
 
