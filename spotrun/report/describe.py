@@ -18,7 +18,7 @@ DETAIL_MAX = 300
 
 def describe(entry: Entry) -> str:
     """What happened, as a sentence without time and entry number."""
-    return plain(" ".join(_SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
+    return plain(" ".join(SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
 
 
 def timestamp(at: datetime) -> str:
@@ -95,7 +95,7 @@ def _exited(event: ev.TrainerExited) -> str:
     return f"trainer ended at step {event.step:,} with code {event.exit_code} ({event.cause}){_detail(event.detail)}"
 
 
-_SENTENCES: dict[type, Callable[[Any], str]] = {
+SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.RunCreated: lambda event: f"run {event.name}-{event.uid} created",
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
     ev.ResumeRequested: lambda event: f"resume requested by {event.by}",

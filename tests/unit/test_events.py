@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from spotrun.errors import LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger
+from spotrun.report.describe import SENTENCES
+from spotrun.run.effects import EFFECTS
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
     AnyEvent,
@@ -32,6 +34,7 @@ from spotrun.run.events import (
     kind,
     seal,
 )
+from spotrun.run.preconditions import CHECKS
 from spotrun.store.opening import open_store
 from tests.support.histories import History, histories
 from tests.support.manual_clock import ManualClock
@@ -98,6 +101,13 @@ def test_an_entry_is_read_back_as_it_was_written(event: type[msgspec.Struct]):
         assert encode_entry(read) == data
 
     round_trip()
+
+
+@pytest.mark.parametrize("event", EVENT_TYPES)
+def test_each_event_has_its_check_its_effect_and_its_sentence(event: type[msgspec.Struct]):
+    assert event in CHECKS or event is RunCreated  # which begins a ledger, and has a check of its own
+    assert event in EFFECTS or event is RunCreated
+    assert event in SENTENCES
 
 
 def test_no_event_is_left_out_of_the_round_trip():
