@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from spotrun.errors import LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger
 from spotrun.report.describe import SENTENCES
+from spotrun.run import events as ev
 from spotrun.run.effects import EFFECTS
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
@@ -105,8 +106,8 @@ def test_an_entry_is_read_back_as_it_was_written(event: type[msgspec.Struct]):
 
 @pytest.mark.parametrize("event", EVENT_TYPES)
 def test_each_event_has_its_check_its_effect_and_its_sentence(event: type[msgspec.Struct]):
-    assert event in CHECKS or event is RunCreated  # which begins a ledger, and has a check of its own
-    assert event in EFFECTS or event is RunCreated
+    assert event in CHECKS or event is ev.RunCreated  # which begins a ledger, and has a check of its own
+    assert event in EFFECTS or event is ev.RunCreated
     assert event in SENTENCES
 
 
