@@ -23,6 +23,7 @@ from spotrun.run import events as ev
 from spotrun.secrets import parameter_store
 from spotrun.secrets.reference import Reference, SecretUnreadable
 from spotrun.secrets.values import read_values
+from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
 from tests.support.agent_bench import AgentRun
 from tests.support.ec2_server import REGION, RUN
@@ -81,9 +82,14 @@ def test_a_name_must_be_free(keys: dict[str, Any], words: str) -> None:
         spec(**keys)
 
 
-def test_a_variable_of_this_machine_is_no_secret_of_an_instance_on_aws() -> None:
+def test_a_variable_of_this_machine_is_no_secret_of_an_instance_on_aws(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: n\ntrain: {run: x}\nresources: {cloud: aws}\n"
+        "checkpoint: {uri: 's3://bucket/runs'}\nsecrets: {A: 'env:A'}\n"
+    )
     with pytest.raises(SpecInvalid, match="ssm:/spotrun/A"):
-        on_aws(secrets={"A": "env:A"})
+        load_spec(job)
 
 
 # -- on an instance --------------------------------------------------------------------------------------------------
