@@ -18,7 +18,7 @@ import typer
 from benchmarks.fidelity import tables
 from benchmarks.fidelity.lifetimes import by_runner
 from benchmarks.fidelity.twins import fidelity
-from spotrun.cli.options import JsonOption, SpecArgument, StoreOption, print_json, progress_bar
+from spotrun.cli.options import JsonOption, PublishedAsOption, SpecArgument, StoreOption, print_json, progress_bar
 from spotrun.cli.planning import planned
 from spotrun.cli.simulate import seconds_of
 from spotrun.errors import SpecInvalid, SpotrunError
@@ -37,7 +37,7 @@ def study(
     work: Annotated[list[str], typer.Option("--work", metavar="8h")] = ["8h"],  # noqa: B006
     deadline: Annotated[list[str], typer.Option("--deadline", metavar="12h")] = ["12h"],  # noqa: B006
     changeover: Annotated[list[str], typer.Option("--changeover", metavar="6m")] = ["6m"],  # noqa: B006
-    published_as: Annotated[str, typer.Option("--published-as", metavar="skypilot|adrs")] = "skypilot",
+    published_as: PublishedAsOption = "skypilot",
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many must run, in records that count.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,7 +70,7 @@ def plan(
     work: Annotated[str | None, typer.Option("--work", help="How long the training itself takes.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     traces: Annotated[Path | None, typer.Option("--traces", help="A recorded market.")] = None,
-    published_as: Annotated[str, typer.Option("--published-as", metavar="skypilot|adrs")] = "skypilot",
+    published_as: PublishedAsOption = "skypilot",
     price_history: Annotated[bool, typer.Option("--price-history", help="Let prices move as they did lately.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar, overload
 
 LEAF = 256
-"""So many items stand in one tuple; a change makes one such tuple anew, and the tuple of all of them."""
+"""This many items share a tuple. A change copies one such tuple, and the tuple that holds all of them."""
 BUCKETS = 256
 
 
