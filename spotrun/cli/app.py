@@ -1,7 +1,7 @@
 """
 The `spotrun` command. Each verb is a thin file: parse, call, show.
 
-Nothing heavy is imported before a verb is chosen, so that `spotrun --help` stays quick.
+A verb is imported when it is chosen, so that `spotrun --help` stays quick.
 """
 
 from __future__ import annotations
@@ -15,69 +15,67 @@ from typing import Annotated, NoReturn
 import typer
 
 from spotrun import __version__
-from spotrun.cli import checkpoints
-from spotrun.cli.bill import bill
-from spotrun.cli.chaos import chaos
-from spotrun.cli.compare import compare
-from spotrun.cli.doctor import doctor
-from spotrun.cli.down import down
-from spotrun.cli.events import events
-from spotrun.cli.launch import launch
-from spotrun.cli.logs import logs
-from spotrun.cli.offers import offers
-from spotrun.cli.plain_help import Verbs, add_verbs
-from spotrun.cli.plan import plan
-from spotrun.cli.reap import reap
-from spotrun.cli.report import report
-from spotrun.cli.resume import resume
-from spotrun.cli.simulate import simulate
-from spotrun.cli.ssh import ssh
-from spotrun.cli.status import status
-from spotrun.cli.stop import stop
-from spotrun.cli.tick import tick
-from spotrun.cli.validate import validate
-from spotrun.cli.verify_resume import verify_resume
-from spotrun.cli.why import why
+from spotrun.cli.plain_help import Listed, VerbGroup
 from spotrun.errors import SpotrunError
 
 INTERRUPTED = 130
 
+
+VERBS = {
+    "launch": Listed("Train JOB.yaml to its end, on spot capacity where possible.", "train.yaml --deadline 8h"),
+    "offers": Listed(
+        "Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow.",
+        "--cloud aws --accelerators A10G:1",
+    ),
+    "plan": Listed(
+        "Forecast what JOB.yaml will cost and when it will be done. Nothing is rented.",
+        "train.yaml --work 3h --budget 40",
+    ),
+    "simulate": Listed(
+        "Compare strategies on recorded markets: what they cost, and how often they are late.",
+        "--traces traces/ --work 8h --deadline 12h",
+    ),
+    "validate": Listed("Check JOB.yaml and show every mistake, with its line and how to fix it.", "train.yaml"),
+    "status": Listed("List all runs, newest first.", "--watch"),
+    "logs": Listed("Show what the training printed, attempt by attempt.", "resnet50 --follow"),
+    "ssh": Listed("Open a shell on the instance where a run trains.", "resnet50"),
+    "events": Listed("List everything that happened to a run, in order.", "resnet50"),
+    "why": Listed("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
+    "report": Listed("Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"),
+    "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
+    "bill": Listed(
+        "Compare what a run cost by its ledger with what the cloud charged.",
+        "resnet50 --cur 'cur/2026-11/*.csv.gz'",
+    ),
+    "stop": Listed("Commit a last checkpoint, then end a run.", "resnet50"),
+    "down": Listed("End a run and its instances now, without a last checkpoint.", "resnet50"),
+    "resume": Listed("Carry on a run that lost its runner, was stopped or failed.", "resnet50 --detach"),
+    "tick": Listed("Look after a run once, then return.", "resnet50"),
+    "reap": Listed("Find and end instances that no run needs any more.", "--cloud aws --region us-east-1"),
+    "doctor": Listed("Check that this machine and the store can carry a run safely.", "aws train.yaml"),
+    "chaos": Listed("Interrupt the instance that a run trains on, as a spot market would.", "resnet50 --notice 30s"),
+    "verify-resume": Listed(
+        "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"
+    ),
+    "checkpoints": Listed("List, verify, export, import and prune checkpoints."),
+    "ps": Listed(same_as="status", arguments="--watch"),
+}
+"""Each with the first line of its help, and the arguments of an example. A test compares the lines with the verbs."""
+
+
+class _Verbs(VerbGroup):
+    verbs = VERBS
+
+
 app = typer.Typer(
     name="spotrun",
+    cls=_Verbs,
     help="Train on interruptible GPUs, exactly, and know what every epoch cost.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-VERBS: Verbs = {
-    "launch": (launch, "train.yaml --deadline 8h"),
-    "offers": (offers, "--cloud aws --accelerators A10G:1"),
-    "plan": (plan, "train.yaml --work 3h --budget 40"),
-    "simulate": (simulate, "--traces traces/ --work 8h --deadline 12h"),
-    "validate": (validate, "train.yaml"),
-    "status": (status, "--watch"),
-    "logs": (logs, "resnet50 --follow"),
-    "ssh": (ssh, "resnet50"),
-    "events": (events, "resnet50"),
-    "why": (why, "resnet50"),
-    "report": (report, "resnet50 --html report.html"),
-    "compare": (compare, "on-demand spot"),
-    "bill": (bill, "resnet50 --cur 'cur/2026-11/*.csv.gz'"),
-    "stop": (stop, "resnet50"),
-    "down": (down, "resnet50"),
-    "resume": (resume, "resnet50 --detach"),
-    "tick": (tick, "resnet50"),
-    "reap": (reap, "--cloud aws --region us-east-1"),
-    "doctor": (doctor, "aws train.yaml"),
-    "chaos": (chaos, "resnet50 --notice 30s"),
-    "verify-resume": (verify_resume, "train.py -- --epochs 2"),
-}
-"""Each with the arguments of an example for its help."""
-add_verbs(app, "spotrun", VERBS)
-app.command("ps", hidden=True, help="The same as status.")(status)
-app.add_typer(checkpoints.app, name="checkpoints")
 
 
 def _show_version(wanted: bool) -> None:

@@ -180,7 +180,11 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
 
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="List, verify, export, import and prune checkpoints."
+    name="checkpoints",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, verify, export, import and prune checkpoints.",
 )
 VERBS: Verbs = {
     "ls": (list_checkpoints, "resnet50"),

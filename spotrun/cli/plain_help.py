@@ -6,11 +6,13 @@ Typer by itself writes a type beside every argument and flag (`<bool>`, `<path>`
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
 
 import typer
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 Verbs = Mapping[str, tuple[Callable[..., None], str]]
 """Functions by the names of their commands, each with the arguments of an example."""
@@ -41,3 +43,60 @@ def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
         short = function.__doc__.strip().splitlines()[0]
         example = f"Example: {command} {name} {arguments}".rstrip()
         app.command(name, cls=Verb, short_help=short, epilog=example)(function)
+
+
+class Listed(NamedTuple):
+    """
+    A verb that nothing is imported for until it is chosen.
+
+    `short` is the first line of its docstring, for the list of verbs; `arguments` are those of its example. `same_as`
+    names the verb that it is another name of: then it is not listed.
+    """
+
+    short: str = ""
+    arguments: str = ""
+    same_as: str = ""
+
+
+class VerbGroup(TyperGroup):
+    """
+    A group whose verbs are imported when they are chosen, because `--help` has no time to import them all.
+
+    Each verb is the function of its name in the file of `spotrun/cli` of that name. If the file has an `app` instead,
+    the verb is a group of more verbs.
+    """
+
+    verbs: ClassVar[Mapping[str, Listed]]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _ImportedWhenChosen(self.verbs)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.verbs]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.short) for name, verb in self.verbs.items() if not verb.same_as])
+
+
+class _ImportedWhenChosen(UserDict[str, Any]):
+    """Commands by their names."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, Listed):
+            found = self.data[name] = _imported(name, found)
+        return found
+
+
+def _imported(name: str, verb: Listed) -> Any:
+    own_name = (verb.same_as or name).replace("-", "_")
+    module = import_module(f"spotrun.cli.{own_name}")
+    if hasattr(module, "app"):
+        return typer.main.get_command(module.app)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    add_verbs(alone, "spotrun", {name: (getattr(module, own_name), verb.arguments)})
+    command = typer.main.get_command(alone)
+    command.hidden = bool(verb.same_as)
+    return command
