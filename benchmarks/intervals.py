@@ -35,7 +35,7 @@ def runs_of(windows: Windows) -> list[list[float]]:
 
 def records(traces: Path) -> dict[str, list[list[float]]]:
     priced = read_windows(traces / "v100-2023-aligned-priced.npz")
-    ping = [read_json(path, "adrs", 1.0) for path in sorted((traces / "2022-ping").glob("*.json"))]
+    ping = [read_json(path, "adrs", 1, 1.0) for path in sorted((traces / "2022-ping").glob("*.json"))]
     return {"2023, nine zones": runs_of(priced), "2022-ping": [run for each in ping for run in runs_of(each)]}
 
 

@@ -153,7 +153,7 @@ def table_3(traces: Path) -> dict[str, tuple[float, float]]:
     """On-demand and spot hours of progress: a 48 h job due in 60 h, changeover 720 s, over the zones of 2022-ping."""
     hours: dict[str, list[Outcome]] = defaultdict(list)
     for path in sorted((traces / "2022-ping").glob("*.json")):
-        record = read_json(path, "adrs", ON_DEMAND_USD / 3)
+        record = read_json(path, "adrs", 1, ON_DEMAND_USD / 3)
         job = job_of(record, 48, 60, 720)
         market = record.ticks(0, (0,))
         for first, strategy in product(offsets(record, 60, count=40), TABLE_3):

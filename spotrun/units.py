@@ -13,6 +13,9 @@ from datetime import timedelta
 from decimal import Decimal
 
 LONGEST = timedelta(days=3650)
+DURATION_FORMS = "write it like 90s, 10m, 4h or 1h30m"
+HOURS_LIKELY = 48
+"""A number without a unit, up to this one, probably means hours; a larger one seconds."""
 DURATION_PATTERN = r"^(?=.)(\d+(\.\d+)?d)?(\d+(\.\d+)?h)?(\d+(\.\d+)?m)?(\d+(\.\d+)?s)?$"
 
 _DURATION = re.compile("".join(rf"(?:(\d{{1,9}}(?:\.\d{{1,6}})?){unit})?" for unit in "dhms"), re.ASCII)
@@ -54,12 +57,17 @@ def shown(value: object, limit: int = 60) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
+def count_of(number: int, one: str, several: str | None = None) -> str:
+    """`1 run`, `3 runs`, `1,200 entries`: `several` is the plural where it is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def parse_duration(value: object) -> timedelta:
     """`90s`, `10m`, `4h`, `1d`, `1h30m`: days, hours, minutes, seconds, in that order, each at most once."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        raise Unreadable("must be a duration", "write it like 90s, 10m, 4h or 1h30m")
+        raise Unreadable("must be a duration", DURATION_FORMS)
     text = str(value)
     if text.strip().startswith("-"):
         raise Unreadable(f"a duration must not be negative, and this is {shown(text)}", "write it like 10m")
@@ -79,20 +87,23 @@ def parse_duration(value: object) -> timedelta:
 def _duration_fault(text: str) -> str:
     if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
         return f"a duration needs a unit, and {shown(text)} has none"
+    if re.match(r"\d{4}-\d{1,2}-\d", text, re.ASCII):
+        return f"{shown(text)} is a date, and a duration belongs here"
     return f"{shown(text)!r} is not a duration"
 
 
 def _duration_suggestion(text: str) -> str:
     lowered = text.lower().strip()
     if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", lowered, re.ASCII):
-        return f"write {lowered}s for seconds or {lowered}m for minutes"
+        units = "hms" if Decimal(lowered) <= HOURS_LIKELY else "smh"
+        return "write {}, {} or {}".format(*(lowered + unit for unit in units))
     clock = re.fullmatch(r"(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?", lowered, re.ASCII)
     if clock:
         first, second, third = clock.groups()
         long = f"{int(first)}h{int(second)}m"
         return f"write {long}{int(third)}s" if third else f"write {long} or {int(first)}m{int(second)}s"
     written = _spelled_duration(lowered)
-    return f"write {written}" if written else "write it like 90s, 10m, 4h or 1h30m"
+    return f"write {written}" if written else DURATION_FORMS
 
 
 def _spelled_duration(text: str) -> str | None:

@@ -1,7 +1,8 @@
 """
 Recorded spot markets. Which number means available differs between publishers, so each reader says its polarity:
 
-    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}, 1 = available
+    skypilot   the spot-traces JSON of SkyPilot, {"metadata": {"gap_seconds"}, "data": [...]}: how many instances are
+               there, or 1 = available; available while at least `nodes` are there
     adrs       the copies of them in the ADRS benchmark, 1 = UNavailable
     windows    an npz of aligned windows: up (bits, 1 = available), ticks, price, zone, gap_s
     bamboo     the csv of Bamboo, `ms,add|remove,node`: available while at least `nodes` nodes run
@@ -12,14 +13,19 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from spotrun.errors import SpotrunError
+from spotrun.units import count_of
 
+Row = TypeVar("Row")
 AVAILABLE = {"skypilot": 1, "adrs": 0}
 COUNT_TICK_S = 60.0
 """Records that say when a count changed are read at such moments."""
@@ -60,38 +66,79 @@ def read_windows(path: Path) -> Windows:
         return Windows(up, price, zones, float(held["gap_s"]), "1 = available")
 
 
-def read_json(path: Path, published_as: str, price_usd_per_hour: float) -> Windows:
-    """One zone's record as one window at a constant price; `published_as`, skypilot or adrs, sets the polarity."""
+def read_json(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
+    """
+    One zone's record as one window at a constant price. `published_as`, skypilot or adrs, sets the polarity.
+
+    Raises:
+        ValueError: it holds something else than numbers of instances, or counts where `published_as` has none.
+    """
     held = json.loads(path.read_text())
-    available = AVAILABLE[published_as]
-    up = (np.asarray(held["data"]) == available)[None, :, None]
-    polarity = f"{available} = available ({published_as})"
-    return Windows(
-        up, np.full(up.shape, price_usd_per_hour), (path.stem,), float(held["metadata"]["gap_seconds"]), polarity
-    )
+    seen, gap_s = np.asarray(held["data"]), float(held["metadata"]["gap_seconds"])
+    if seen.ndim != 1 or not seen.size or seen.dtype.kind not in "biuf" or not ((seen >= 0) & (seen % 1 == 0)).all():
+        raise ValueError("data is not a list of whole numbers from 0 up")
+    if not 0 < gap_s < float("inf"):
+        raise ValueError(f"gap_seconds is {gap_s:g}")
+    most, available = int(seen.max()), AVAILABLE[published_as]
+    if most > 1 and not available:
+        raise ValueError(f"it counts instances, up to {most}, and {published_as} has only 0 and 1")
+    up = (seen >= nodes if available else seen == available)[None, :, None]
+    counted = available and max(nodes, most) > 1
+    polarity = _at_least(nodes) if counted else f"{available} = available ({published_as})"
+    return Windows(up, np.full(up.shape, price_usd_per_hour), (path.stem,), gap_s, polarity)
+
+
+def _at_least(nodes: int) -> str:
+    return f"at least {nodes} running = available"
 
 
 def read_bamboo(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
     """A group of instances that join and leave, as one zone that is up while at least `nodes` are there."""
-    seen: list[tuple[float, int]] = []
-    running = 0
-    with path.open(newline="") as lines:
-        for at_ms, what, _ in csv.reader(lines):
-            running += 1 if what == "add" else -1
-            seen.append((float(at_ms) / 1000, running))
-    return _counted(path, seen, nodes, price_usd_per_hour)
+
+    def change(at_ms: str, what: str, node: str) -> tuple[float, int]:
+        if what not in ("add", "remove"):
+            raise ValueError(f"{what!r} is neither add nor remove")
+        return float(at_ms) / 1000, 1 if what == "add" else -1
+
+    changes = _rows(path, change)
+    running = accumulate(step for _, step in changes)
+    return _counted(
+        path, [(at_s, now) for (at_s, _), now in zip(changes, running, strict=True)], nodes, price_usd_per_hour
+    )
 
 
 def read_counts(path: Path, nodes: int, price_usd_per_hour: float) -> Windows:
     """How many instances of a group ran, as one zone that is up while at least `nodes` did."""
-    with path.open(newline="") as lines:
-        rows = [
-            (datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)) for day, at, count in csv.reader(lines)
-        ]
+
+    def moment(day: str, at: str, count: str) -> tuple[datetime, int]:
+        return datetime.fromisoformat(f"{day.strip()} {at.strip()}"), int(count)
+
+    rows = _rows(path, moment)
     first = min(at for at, _ in rows)
     return _counted(
         path, sorted(((at - first).total_seconds(), count) for at, count in rows), nodes, price_usd_per_hour
     )
+
+
+def _rows(path: Path, read: Callable[[str, str, str], Row]) -> list[Row]:
+    """
+    The lines of three columns, each as `read` reads it.
+
+    Raises:
+        ValueError: one cannot be read, or there is none.
+    """
+    found = []
+    with path.open(newline="") as lines:
+        for number, columns in enumerate(csv.reader(lines), 1):
+            if len(columns) != 3:
+                raise ValueError(f"line {number} has {count_of(len(columns), 'column')}, not 3")
+            try:
+                found.append(read(*columns))
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+    if not found:
+        raise ValueError("it is empty")
+    return found
 
 
 def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_per_hour: float) -> Windows:
@@ -99,8 +146,7 @@ def _counted(path: Path, seen: list[tuple[float, int]], nodes: int, price_usd_pe
     counts = np.array([count for _, count in seen])
     moments = np.arange(changes[0], changes[-1], COUNT_TICK_S)
     up = (counts[np.searchsorted(changes, moments, side="right") - 1] >= nodes)[None, :, None]
-    polarity = f"at least {nodes} running = available"
-    return Windows(up, np.full(up.shape, price_usd_per_hour), (path.stem,), COUNT_TICK_S, polarity)
+    return Windows(up, np.full(up.shape, price_usd_per_hour), (path.stem,), COUNT_TICK_S, _at_least(nodes))
 
 
 def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: float) -> Windows:
@@ -115,7 +161,7 @@ def read_any(path: Path, published_as: str, nodes: int, price_usd_per_hour: floa
             case ".npz":
                 return read_windows(path)
             case ".json":
-                return read_json(path, published_as, price_usd_per_hour)
+                return read_json(path, published_as, nodes, price_usd_per_hour)
             case ".csv":
                 return read_bamboo(path, nodes, price_usd_per_hour)
             case _:

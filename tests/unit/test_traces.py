@@ -15,11 +15,33 @@ from spotrun.simulation.traces import read_any, read_bamboo, read_counts, read_j
 def test_the_same_numbers_mean_the_opposite_to_the_two_publishers(tmp_path: Path) -> None:
     path = tmp_path / "us-west-2a.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [1, 0, 0]}))
-    skypilot, adrs = read_json(path, "skypilot", 1.0), read_json(path, "adrs", 1.0)
+    skypilot, adrs = read_json(path, "skypilot", 1, 1.0), read_json(path, "adrs", 1, 1.0)
     assert skypilot.ticks(0, (0,)) == [{"us-west-2a": 1.0}, {}, {}]
     assert adrs.ticks(0, (0,)) == [{}, {"us-west-2a": 1.0}, {"us-west-2a": 1.0}]
     assert (skypilot.polarity, adrs.polarity) == ("1 = available (skypilot)", "0 = available (adrs)")
     assert skypilot.tick_s == 600.0
+
+
+def test_a_record_of_counts_is_up_while_enough_instances_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "us-west-2a.json"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 4, 16, 3]}))
+    assert read_any(path, "skypilot", 1, 1.0).up[0, :, 0].tolist() == [False, True, True, True, True]
+    four = read_any(path, "skypilot", 4, 1.0)
+    assert four.up[0, :, 0].tolist() == [False, False, True, True, False]
+    assert four.polarity == "at least 4 running = available"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1.0, 1]}))
+    assert not read_any(path, "skypilot", 4, 1.0).up.any(), "there are never four of them"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": [0, 1, 16]}))
+    with pytest.raises(SpotrunError, match="counts instances, up to 16, and adrs has only 0 and 1"):
+        read_any(path, "adrs", 1, 1.0)
+
+
+@pytest.mark.parametrize("data", [[], [-1, 1], [0.5], [[1], [0]], ["up"], {"a": 1}, None, 7])
+def test_a_record_of_anything_but_numbers_of_instances_is_refused(tmp_path: Path, data: object) -> None:
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps({"metadata": {"gap_seconds": 600}, "data": data}))
+    with pytest.raises(SpotrunError, match="is no record of a market: data is not a list of whole numbers"):
+        read_any(path, "skypilot", 1, 1.0)
 
 
 def test_windows_come_out_as_zones_with_prices(tmp_path: Path) -> None:
