@@ -12,6 +12,7 @@ from enum import Enum, auto
 from spotrun.run.events import Cause, TrainerExited
 from spotrun.run.state import RunState
 from spotrun.trainer_link import Why
+from spotrun.units import count_of
 
 HANG_STEPS = 10
 HANG_OUTSIDE_FACTOR = 3
@@ -116,7 +117,7 @@ def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> st
     if exited.cause is Cause.USER_ERROR and _failed_before(state, exited):
         return f"it failed twice at step {exited.step}"
     if state.restarts_used > max_restarts:
-        return f"restarted {max_restarts} times already" if max_restarts else "retry.max_restarts is 0"
+        return f"restarted {count_of(max_restarts, 'time')} already" if max_restarts else "retry.max_restarts is 0"
     return None
 
 

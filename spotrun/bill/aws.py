@@ -19,6 +19,7 @@ from spotrun.bill.charge import Charge, ChargeKind, Coverage, LineFilter, Statem
 from spotrun.bill.rows import EXPORT_ANEW, BillRow, DuplicateLines, read_lines, read_rows
 from spotrun.errors import SpecInvalid
 from spotrun.run.billing import EC2_RULE
+from spotrun.units import count_of
 
 REPORT_PRECISION_USD = Decimal("1e-10")
 """The report writes ten decimals."""
@@ -133,9 +134,8 @@ def _feed_rows(path: Path) -> Iterator[BillRow]:
             continue
         fields = text.split("\t")
         if len(fields) != len(_FEED_FIELDS):
-            message = (
-                f"{path}:{line}: has {len(fields)} fields between tabs; a line of the feed has {len(_FEED_FIELDS)}"
-            )
+            has = count_of(len(fields), "field")
+            message = f"{path}:{line}: has {has} between tabs; a line of the feed has {len(_FEED_FIELDS)}"
             raise SpecInvalid(message, hint=EXPORT_ANEW)
         yield BillRow(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
 

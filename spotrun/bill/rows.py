@@ -23,7 +23,7 @@ from typing import Any, TextIO, cast
 
 from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.offering import AMOUNT_MAX
-from spotrun.units import shown
+from spotrun.units import count_of, shown
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _GZIP = b"\x1f\x8b"
@@ -204,7 +204,7 @@ def _csv_rows(path: Path) -> Iterator[BillRow]:
 
 def _csv_row(path: Path, line: int, header: list[str], cells: list[str]) -> BillRow:
     if len(cells) != len(header):
-        message = f"{path}:{line}: has {len(cells)} columns; the first line names {len(header)}"
+        message = f"{path}:{line}: has {count_of(len(cells), 'column')}; the first line names {len(header)}"
         raise SpecInvalid(message, hint=EXPORT_ANEW)
     return BillRow(path, line, dict(zip(header, cells, strict=True)))
 

@@ -22,6 +22,7 @@ from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import Commit
 from spotrun.store.port import InPieces, Store
 from spotrun.store.retrying import through_faults
+from spotrun.units import count_of
 
 READERS = 8
 """Objects that come side by side."""
@@ -95,7 +96,7 @@ def newest_readable(
             ready.close()
         return found
     raise CheckpointDamaged(
-        f"none of {len(skipped)} checkpoints can be read back whole: {'; '.join(reasons)[:600]}",
+        f"none of {count_of(len(skipped), 'checkpoint')} can be read back whole: {'; '.join(reasons)[:600]}",
         hint="`spotrun checkpoints verify RUN` shows what is left; restore the objects from a backup, or launch again",
     )
 

@@ -36,6 +36,7 @@ def bill(
     from spotrun.bill.rows import files_of
     from spotrun.cli.runs import open_run
     from spotrun.report import bill as shown
+    from spotrun.units import count_of
 
     readers = [
         (cur, aws.read_cost_and_usage_report),
@@ -60,6 +61,6 @@ def bill(
         shown.show(found, opened.id, simulated=simulated)
     if found.unexplained:
         raise BillUnexplained(
-            f"{opened.id}: {len(found.unexplained)} of {len(found.lines)} lines are not explained",
+            f"{opened.id}: {len(found.unexplained)} of {count_of(len(found.lines), 'line')} not explained",
             hint=f"spotrun bill {run} --json has the lines that were counted",
         )

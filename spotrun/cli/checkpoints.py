@@ -143,6 +143,7 @@ def prune(
     from spotrun.checkpoint import pruning
     from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
+    from spotrun.units import count_of
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()
@@ -156,7 +157,8 @@ def prune(
     for commit in gone.commits:
         print(f"{commit.number:6}  step {commit.event.step:>8,}  {gigabytes(commit.event.size_bytes):>10}")
     verb = "would be deleted" if dry_run else "deleted"
-    print(f"{len(gone.commits)} checkpoints, {len(gone.objects)} objects, {gigabytes(gone.size_bytes)} {verb}")
+    counts = f"{count_of(len(gone.commits), 'checkpoint')}, {count_of(len(gone.objects), 'object')}"
+    print(f"{counts}, {gigabytes(gone.size_bytes)} {verb}")
 
 
 def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
@@ -167,13 +169,14 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
     from spotrun.cli.runs import who
     from spotrun.run.events import PruneRequested
     from spotrun.run.state import Prune
+    from spotrun.units import count_of
 
     event = PruneRequested(by=who(), keep=keep)
     if dry_run:
         state = opened.ledger.state
         asked = replace(state, prune=Prune(number=state.next_number, keep=keep))
         count = len(to_retire(asked, opened.spec.checkpoint, None))
-        print(f"{opened.id} goes on: its agent would delete {count} checkpoints after the next one")
+        print(f"{opened.id} goes on: its agent would delete {count_of(count, 'checkpoint')} after the next one")
         return
     opened.ledger.append(lambda _: event)
     print(f"{opened.id} goes on: its agent will keep {keep} of these checkpoints after it has saved the next one")

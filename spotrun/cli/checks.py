@@ -19,6 +19,7 @@ from spotrun.spec.clouds import known_clouds
 from spotrun.spec.file import load_spec
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
+from spotrun.units import count_of
 
 
 def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Finding]:
@@ -68,4 +69,7 @@ def _ledgers(address: str) -> Iterator[Finding]:
         except LedgerDamaged as damage:
             yield failed(f"ledger of {run.id}", damage)
     voids = sum(len(run.ledger.state.voids) for run in runs)
-    yield ok("ledgers", f"{len(runs) + len(unreadable)} runs were read, {voids} entries in them are void")
+    yield ok(
+        "ledgers",
+        f"read {count_of(len(runs) + len(unreadable), 'run')}, with {count_of(voids, 'void entry', 'void entries')}",
+    )

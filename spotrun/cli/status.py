@@ -62,10 +62,14 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
     """Raise for damaged runs, so that the exit code shows them too."""
+    from spotrun.units import count_of
+
     damaged = [row for row in rows if row["state"] == "damaged"]
     if damaged:
         names = ", ".join(row["run"] for row in damaged)
-        raise LedgerDamaged(f"{len(damaged)} of {len(rows)} runs cannot be read: {names}", hint=damaged[0]["hint"])
+        raise LedgerDamaged(
+            f"{len(damaged)} of {count_of(len(rows), 'run')} cannot be read: {names}", hint=damaged[0]["hint"]
+        )
 
 
 def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:

@@ -155,7 +155,7 @@ class Trial:
     def _nothing_left(self) -> Finding:
         left = persist(lambda: self._store.list(f"{self._folder}/"))
         if left:
-            raise StoreError(f"{len(left)} objects are left in {self._folder}", hint="delete them by hand")
+            raise StoreError(f"objects left in {self._folder}: {len(left)}", hint="delete them by hand")
         return ok("tidiness", "nothing of these checks is left behind")
 
 

@@ -78,7 +78,9 @@ class MarketRecord:
         listed = [stored for prefix in prefixes for stored in self._store.list(prefix)]
         found = [(stored, _read(stored, created)) for stored in listed]
         unreadable = sum(seen is None for _, seen in found)
-        self.trouble = f"{unreadable} objects in {FOLDER}/ are no observations: passed over" if unreadable else None
+        self.trouble = (
+            f"passed over objects in {FOLDER}/ that are no observations: {unreadable}" if unreadable else None
+        )
         recent = [seen for _, seen in found if seen is not None and now - seen.at < KEPT]
         return tuple(seen for seen in recent if seen.run != created.uid)
 

@@ -20,7 +20,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.fold import replay
 from spotrun.run.state import Attempt, RunState
-from spotrun.units import to_the_second
+from spotrun.units import count_of, to_the_second
 
 
 class News(msgspec.Struct, frozen=True):
@@ -54,10 +54,10 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
 def night(state: RunState, summary: RunSummary) -> News:
     """The summary of a nightly run, once it has ended and its bill is complete."""
     assert state.terminal is not None
-    epochs = f"{len(summary.epochs)} epochs" + (
+    epochs = count_of(len(summary.epochs), "epoch") + (
         "" if summary.usd_per_epoch is None else f" at ${summary.usd_per_epoch:.4f}"
     )
-    counts = f"{epochs}, {summary.total.interruptions} interruptions, {to_the_second(summary.total.wall)}"
+    counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
     sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."
     return News(state.terminal.number, "night", state.terminal.at, summary.run, sentence, _figures(summary))
 

@@ -27,6 +27,7 @@ from spotrun.run.events import CheckpointRetired, Entry
 from spotrun.run.state import Launch, RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
+from spotrun.units import count_of
 
 EVENTS_SHOWN = 10
 PLAIN_EVERY_S = 10.0
@@ -172,6 +173,5 @@ def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:
 
 def _so_far(summary: RunSummary) -> str:
     total = summary.total
-    return (
-        f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {total.interruptions} interruptions"
-    )
+    lost = count_of(total.interruptions, "interruption")
+    return f"${total.cost_usd:.4f}, downtime {span(total.downtime.total_seconds())}, {lost}"

@@ -13,7 +13,7 @@ from rich.table import Table
 from spotrun.report.machine_readable import csv_table
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
 from spotrun.simulation.study import Case, Row, Study
-from spotrun.units import format_duration
+from spotrun.units import count_of, format_duration
 
 BAR_WIDTH = 20
 COLUMNS = (
@@ -59,7 +59,7 @@ def as_json(found: Study) -> dict[str, Any]:
 
 def show(found: Study) -> None:
     for record in found.records:
-        extent = f"{record.windows} windows of {record.zones} zones" if record.zones > 1 else "1 zone"
+        extent = f"{count_of(record.windows, 'window')} of {record.zones} zones" if record.zones > 1 else "1 zone"
         short = "" if record.trials else "; shorter than every deadline, not studied"
         facts = f"{record.polarity}, up {record.up_share:.0%}, tick {record.tick_s:g} s"
         print(f"{plain(record.name)}: {extent}, {facts}{short}")

@@ -13,6 +13,7 @@ from spotrun.exactness.comparison import Difference, DifferenceKind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
+from spotrun.units import count_of
 from spotrun.verify.rehearsal import RehearsalProgress
 from spotrun.verify.verification import Verification
 
@@ -51,7 +52,7 @@ class LiveView(Screen[RehearsalProgress]):
 def progress_line(progress: RehearsalProgress) -> str:
     parts = [f"{progress.name} training", f"step {progress.step:,}"]
     if progress.kills_planned:
-        parts.append(f"{progress.kills} of {progress.kills_planned} kills")
+        parts.append(f"{progress.kills} of {count_of(progress.kills_planned, 'kill')}")
     if progress.elapsed_s >= 1:
         parts.append(span(progress.elapsed_s))
     if progress.held_up:
@@ -80,7 +81,8 @@ _LINE_MAX = 1000
 
 def verdict(seen: Verification) -> str:
     if seen.first_difference is None:
-        return f"bit-identical: {seen.steps:,} steps, killed {len(seen.kills)} times, {seen.batches_redone:,} redone"
+        steps, kills = count_of(seen.steps, "step"), count_of(len(seen.kills), "time")
+        return f"bit-identical: {steps}, killed {kills}, {seen.batches_redone:,} redone"
     return f"not identical: {describe(seen.first_difference)}"
 
 

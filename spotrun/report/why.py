@@ -23,7 +23,7 @@ from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import replay
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
-from spotrun.units import to_the_second
+from spotrun.units import count_of, to_the_second
 
 TICKS_WAITED = 5
 """A runner looks again after each tick; only a gap of more ticks counts as a wait."""
@@ -70,7 +70,7 @@ def briefly(made: list[Decision]) -> list[Decision]:
         if pairs > PAIRS_MAX:
             first, left_out = rest[:2], rest[2 : 2 * pairs - 2]
             entries = f"entries {left_out[0].number} to {left_out[-1].number}"
-            words = f"asked {pairs - 2} more times, and was refused each time ({entries})"
+            words = f"asked {count_of(pairs - 2, 'more time')}, and was refused each time ({entries})"
             shortened += [*first, Decision(left_out[0].number, left_out[0].at, REFUSED, words)]
             rest = rest[2 * pairs - 2 :]
         shortened += rest[:2] if pairs else rest[:1]
@@ -247,7 +247,7 @@ def _what_followed(end: RunState, attempt: Attempt) -> str:
     parts = []
     if attempt.end.last_step is not None and successor.trainers:
         lost = max(0, attempt.end.last_step - successor.trainers[0].step)
-        parts.append(f"{lost:,} steps had to be done again" if lost else "no step was lost")
+        parts.append(f"{count_of(lost, 'step')} had to be done again" if lost else "no step was lost")
     since = attempt.notice_at or attempt.end.known_at
     took = to_the_second(max(timedelta(), successor.started_at - since))
     return "; ".join(["", *parts, f"{offering_text(end.launch_of(successor).intent.offering)} took over after {took}"])

@@ -106,8 +106,8 @@ class Fit:
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
             unsupported.reject(
                 self._agent,
-                f"the checkpoint is of {saved} processes, and this training has {self._ranks.size}",
-                f"train with {saved} processes (devices={saved}), as before",
+                f"the checkpoint's number of processes is {saved}, and this training's is {self._ranks.size}",
+                f"train with devices={saved}, as before",
             )
         if changed := machine.differences(meta, machine.facts() | {"lightning": self._framework.version}):
             print(

@@ -622,7 +622,7 @@ def test_another_number_of_processes_is_refused(zygote, tmp_path):
     assert agent.attempt(kill="batch:2:4") == "killed"
     agent.job = agent.job | {"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}
     assert agent.attempt() == "refused"
-    assert agent.told(Refused)[0].reason == "the checkpoint is of 1 processes, and this training has 2"
+    assert agent.told(Refused)[0].reason == "the checkpoint's number of processes is 1, and this training's is 2"
 
 
 def test_a_second_fit_is_an_error(zygote, tmp_path):

@@ -132,7 +132,7 @@ def test_the_summary_of_a_night_has_the_figures_of_its_report() -> None:
     news = night(history.state, summary)
     assert news.kind == "night"
     assert "the night is over (completed): $" in news.sentence
-    assert "1 epochs at $" in news.sentence
+    assert "1 epoch at $" in news.sentence
     assert news.facts["cost_usd"] == f"{summary.total.cost_usd:.9f}"
 
 

@@ -265,7 +265,7 @@ def test_objects_that_are_no_sightings_are_passed_over_and_said() -> None:
     record = MarketRecord(store)
     history = lost(other())
     assert len(record.exchange(History().state, MARKET, history.now)) == 1
-    assert record.trouble == f"3 objects in {FOLDER}/ are no observations: passed over"
+    assert record.trouble == f"passed over objects in {FOLDER}/ that are no observations: 3"
 
 
 @pytest.mark.parametrize("error", [StoreError("access denied"), StoreUnavailable("connection reset")])

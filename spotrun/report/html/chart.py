@@ -10,6 +10,7 @@ from spotrun.account.timeline import Activity, account_end, timeline
 from spotrun.report.html.markup import Markup, bar, join, label, legend, picture
 from spotrun.report.tables import plain, short_duration
 from spotrun.run.state import Launch, RunState
+from spotrun.units import count_of
 
 LANES_MAX = 20
 LEFT, WIDTH, ROW = 190, 800, 26
@@ -43,8 +44,9 @@ def chart(state: RunState, now: datetime) -> Markup:
         name = label(0, row * ROW + 17, f"{plain(zone, 14)} {capacity.replace('_', '-')}")
         rows.append(join(name, _bars(scale, row, [(*stretch, capacity) for stretch in stretches])))
     axis = _axis(scale, len(rows) * ROW + 17)
-    left_out = f" {len(lanes) - len(drawn)} more zones are not drawn." if len(lanes) > len(drawn) else ""
-    said = f"Timeline: {len(state.attempts)} attempts over {short_duration(scale.end - scale.start)}.{left_out}"
+    left_out = f" Not drawn: {count_of(len(lanes) - len(drawn), 'more zone')}." if len(lanes) > len(drawn) else ""
+    attempts = count_of(len(state.attempts), "attempt")
+    said = f"Timeline: {attempts} over {short_duration(scale.end - scale.start)}.{left_out}"
     keys = [(str(kind), str(kind)) for kind in Activity]
     keys += [("spot", "spot instance"), ("on_demand", "on-demand instance"), ("overlap", "overlap, notice")]
     return join(picture(said, (len(rows) + 1) * ROW, *rows, axis), legend([*keys, ("commit", "commit")]), left_out)

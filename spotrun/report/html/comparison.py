@@ -26,6 +26,7 @@ from spotrun.report.html.markup import (
 )
 from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, plain, short_duration
+from spotrun.units import count_of
 
 LEFT, WIDTH, ROW = 250, 640, 30
 RUNS_MAX = 100
@@ -40,7 +41,7 @@ def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str
     runs = comparison(summaries)[-RUNS_MAX:]
     simulated = " (simulated prices)" if any(run.summary.simulated for run in runs) else ""
     left_out = f" (the last {RUNS_MAX} of {len(summaries)})" if len(summaries) > RUNS_MAX else ""
-    title = f"{len(summaries)} runs side by side{simulated}"
+    title = f"{count_of(len(summaries), 'run')} side by side{simulated}"
     body = element(
         "main",
         element("h1", title),

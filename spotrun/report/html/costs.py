@@ -10,6 +10,7 @@ from spotrun.account.timeline import DOWNTIME
 from spotrun.account.totals import Bill
 from spotrun.report.html.markup import Markup, bar, baseline, element, join, label, legend, picture
 from spotrun.report.tables import dollars, short_duration
+from spotrun.units import count_of
 
 LEFT, WIDTH, HEIGHT = 90, 890, 200
 BARS_MAX = 300
@@ -25,7 +26,8 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     every = 1 + len(shown) // NAMES_MAX  # as many numbers as there is room for
     named = [(index, epoch.epoch) for index, epoch in list(enumerate(shown))[::every] if epoch.epoch is not None]
     names = [label(LEFT + index * step, HEIGHT + 27, str(epoch + 1)) for index, epoch in named]
-    said = f"Cost of {len(shown)} epochs, at most {dollars(most)} each; the figures are in the table of epochs."
+    epochs = count_of(len(shown), "epoch")
+    said = f"Cost of {epochs}, at most {dollars(most)} each; the figures are in the table of epochs."
     keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage, requests, egress")]
     ground = baseline(LEFT, LEFT + WIDTH, HEIGHT + 10)
     return join(picture(said, HEIGHT + 30, label(0, 25, dollars(most)), ground, *bars, *names), legend(keys))

@@ -23,6 +23,7 @@ from spotrun.report.html.markup import (
 )
 from spotrun.simulation.forecast import Forecast
 from spotrun.simulation.plan import Plan
+from spotrun.units import count_of
 
 LEFT, WIDTH, ROW = 250, 730, 26
 CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
@@ -37,7 +38,7 @@ def forecast_page(plan: Plan, name: str) -> str:
     body = element(
         "main",
         element("h1", title),
-        element("p", f"{plan.forecasts[0].lifetimes} simulated lifetimes a line. Nothing was rented."),
+        element("p", f"{count_of(plan.forecasts[0].lifetimes, 'simulated lifetime')} a line. Nothing was rented."),
         section("What it costs", _ranges(plan.forecasts), _table("Cost", list(COSTS), plan, cost_cells)),
         section(
             "When it is done, and why it stands still",
