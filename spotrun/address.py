@@ -12,6 +12,10 @@ from spotrun.errors import StoreError
 from spotrun.units import shown
 
 DEFAULT_STORE = "~/.spotrun/runs"
+_LIKE_AN_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+-]+)(://|:/?|//)(.*)")
+_MEANT = {"gcs": "gs", "s3a": "s3", "s3n": "s3"}
+"""Schemes of other tools, and ours."""
+_KNOWN = ("s3", "gs", "file", "http", "https")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _PREFIX = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._=-]*(/[A-Za-z0-9_-][A-Za-z0-9._=-]*)*")
 
@@ -42,6 +46,12 @@ def parse(uri: str) -> BucketAddress | str:
         StoreError: `uri` is neither; the message says why.
     """
     scheme, separator, rest = uri.partition("://")
+    if meant := mistyped(uri):
+        parse(meant)  # if that is no address of a store either, its own error says why
+        raise StoreError(
+            f"{shown(uri)} is no address of a store",
+            hint=f"did you mean {shown(meant)}? (a folder of that name is ./{shown(uri)})",
+        )
     if not separator:
         return uri
     if scheme == "file":
@@ -59,6 +69,22 @@ def parse(uri: str) -> BucketAddress | str:
         hint = "use letters, digits, '.', '_', '=' and '-' between slashes; no part may begin with a dot"
         raise StoreError(f"{shown(uri)} has a prefix that cannot hold a run", hint=hint)
     return BucketAddress(scheme, bucket, prefix)
+
+
+def mistyped(text: str) -> str | None:
+    """
+    What was probably meant by `s3:/bucket`, `S3://bucket`, `s3//bucket`, `s3:bucket` or `gcs://bucket`; None if `text`
+    is a path or a well written address of any kind.
+    """
+    found = _LIKE_AN_ADDRESS.fullmatch(text)
+    if found is None:
+        return None
+    written, marks, rest = found.groups()
+    scheme = _MEANT.get(written.lower(), written.lower())
+    if (written, marks) == (scheme, "://") or (scheme not in _KNOWN and marks != ":/"):
+        return None  # the name of a folder may hold a colon
+    meant = f"{scheme}://{'/' if scheme == 'file' else ''}{rest.lstrip('/')}"
+    return None if meant == text else meant
 
 
 def _path(uri: str, path: str) -> str:

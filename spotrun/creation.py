@@ -109,14 +109,17 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
     )
 
 
-def deadline_at(deadline: timedelta | time, launched_at: datetime) -> datetime:
+def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:
     """
     The moment of a deadline, in UTC, for a run that is launched at `launched_at`.
 
-    A time of day means the next such time after the launch, on the clock of this machine.
+    A time of day means the next such time after the launch. It, and a moment without a zone, are on the clock of this
+    machine.
     """
     if isinstance(deadline, timedelta):
         return launched_at + deadline
+    if isinstance(deadline, datetime):
+        return deadline.astimezone(UTC)
     today = launched_at.astimezone().date()
     chosen = (datetime.combine(today + timedelta(days=days), deadline).astimezone(UTC) for days in (0, 1, 2))
     return next(moment for moment in chosen if moment > launched_at)

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from spotrun.cli.app import app
 from spotrun.spec.schema import json_schema
-from spotrun.spec.values import STEPS_PATTERN, TIME_OF_DAY_PATTERN
+from spotrun.spec.values import MOMENT_PATTERN, STEPS_PATTERN, TIME_OF_DAY_PATTERN
 from spotrun.units import DURATION_PATTERN
 
 DOCS = Path(__file__).parents[1]
@@ -27,6 +27,7 @@ KINDS = {
     DURATION_PATTERN: "duration",
     STEPS_PATTERN: "steps",
     TIME_OF_DAY_PATTERN: "time of day",
+    MOMENT_PATTERN: "day and time",
     "^auto$": "`auto`",
     "^none$": "`none`",
 }
@@ -52,6 +53,7 @@ def job_reference() -> str:
         "`spotrun validate JOB.yaml` shows every mistake in a file with its line. `spotrun validate --schema` prints\n"
         "the JSON Schema of these keys, by which an editor completes and checks a file while you write it.\n\n"
         "Write a duration like `90s`, `10m` or `1h30m`. A dash in the column *default* means that nothing is set.\n"
+        "Keys that start with `x-` are yours: spotrun leaves them alone, and YAML anchors for `<<: *NAME` fit there.\n"
         "[examples/resnet50.yaml](../examples/resnet50.yaml) is a whole job.\n\n"
     )
     for path, section in sections(schema):

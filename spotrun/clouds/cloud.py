@@ -26,6 +26,7 @@ from spotrun.run.events import BillingRule
 from spotrun.spec.clouds import CloudRules
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
+from spotrun.units import Unreadable
 
 
 class Account(NamedTuple):
@@ -174,6 +175,13 @@ class Cloud(CloudRules[RunSpec], Protocol):
             StoreError: they cannot.
         """
         return address
+
+
+def zone_elsewhere(spec: RunSpec) -> Iterator[Unreadable]:
+    """A refusal of a zone that is not in the region that the job names, where zones are named for their regions."""
+    region, zone = spec.resources.region, spec.resources.zone
+    if region and zone and not zone.lower().startswith(region.lower()):
+        yield Unreadable(f"{zone} is not in the region {region}", "remove one of them", at=("resources", "zone"))
 
 
 def refuse_regions(cloud: Cloud, regions: Sequence[str]) -> None:

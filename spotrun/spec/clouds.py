@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -21,7 +22,7 @@ from pydantic import PlainValidator, ValidationInfo
 from spotrun.errors import SpecInvalid
 from spotrun.secrets.reference import Reference
 from spotrun.spec.values import STORED, one_of
-from spotrun.units import Unreadable
+from spotrun.units import Unreadable, shown
 
 GROUP = "spotrun.clouds"
 BUILT_IN = ("local", "aws")
@@ -114,7 +115,10 @@ def _read(value: object, info: ValidationInfo) -> str:
     """A run may have been begun where more clouds are installed than here. What it did can be read all the same."""
     if value in BUILT_IN or (info.context == STORED and isinstance(value, str)):
         return str(value)
-    name: str = one_of(*known_clouds(), unbuilt=PLANNED)(value)
+    known = known_clouds()
+    if isinstance(value, str) and value not in (*known, *PLANNED) and not get_close_matches(value.lower(), known, 1):
+        raise Unreadable(f"{shown(value)} is not supported", f"spotrun rents on {' and '.join(known)}")
+    name: str = one_of(*known, unbuilt=PLANNED)(value)
     try:
         find_cloud(name)
     except SpecInvalid as error:

@@ -7,7 +7,7 @@ The reading itself is in `spotrun.spec.values` and `spotrun.units`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import time, timedelta
+from datetime import datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,12 @@ from spotrun.spec.condition import EXAMPLE
 from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
 from spotrun.spec.values import clean_text, matching, one_of
 from spotrun.units import DURATION_PATTERN, Amount, Steps, duration_in_seconds, parse_amount, parse_duration, parse_usd
+
+
+def _deadline_text(value: timedelta | time | datetime) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return f"{value:%H:%M}" if isinstance(value, time) else duration_text(value)
 
 
 def duration_text(value: Any) -> Any:
@@ -113,10 +119,10 @@ SecretNames = Annotated[
 Duration = Annotated[timedelta, PlainValidator(parse_duration), as_seconds, _DURATION]
 PositiveDuration = Annotated[timedelta, PlainValidator(values.read_positive_duration), as_seconds, _DURATION]
 Deadline = Annotated[
-    timedelta | time,
+    timedelta | time | datetime,
     PlainValidator(values.read_deadline),
-    PlainSerializer(lambda value: f"{value:%H:%M}" if isinstance(value, time) else duration_text(value)),
-    _pattern(f"{values.TIME_OF_DAY_PATTERN}|{DURATION_PATTERN}", "8h", "07:00"),
+    PlainSerializer(_deadline_text),
+    _pattern(f"{values.TIME_OF_DAY_PATTERN}|{values.MOMENT_PATTERN}|{DURATION_PATTERN}", "8h", "07:00", values.MOMENT),
 ]
 NoticeTime = Annotated[
     timedelta | None,

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from spotrun.address import DEFAULT_STORE
+from spotrun.address import DEFAULT_STORE, mistyped
 from spotrun.errors import SpecInvalid
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
-from spotrun.spec.problems import Key, Problem, dotted, problems_of, sentence
+from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
 from spotrun.spec.values import clean_text, kind_of, name_from, read_script
 from spotrun.spec.yaml import BYTES_MAX, TOP, Document, Position, read_yaml
 from spotrun.units import Unreadable, shown
@@ -71,6 +71,7 @@ def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default
     path = Path(path)
     draft = _Draft(path, read_yaml(_read_text(path)))
     if not draft.hopeless():
+        _leave_out_own_keys(draft)
         _take_run(draft)
         _take_use_spot(draft)
         apply_overrides(draft, overrides or {})
@@ -117,6 +118,12 @@ class _Draft:
         """Add a problem of the models, unless it only follows from a value that could not be read."""
         if not any(problem.key[: len(key)] == key for key in self.document.unreadable):
             self.problems.append((None, problem))
+
+    def forget(self, key: Key) -> None:
+        """Drop the problems of the file's value at `key`, which counts for nothing."""
+        dropped = {unreadable for unreadable in self.document.unreadable if unreadable[: len(key)] == key}
+        self.problems = [(at, problem) for at, problem in self.problems if problem.key[: len(key)] != key]
+        self.document.unreadable -= dropped
 
     def placed(self) -> tuple[PlacedProblem, ...]:
         """In the order of the file, flags last."""
@@ -192,6 +199,23 @@ def _files_like(path: Path) -> str | None:
 # --- shorthands and flags -------------------------------------------------------------------------------
 
 
+def _leave_out_own_keys(draft: _Draft) -> None:
+    """Keys that start with `x-` are the user's own, such as a place for YAML anchors. Variables have any name."""
+
+    def leave_out(value: object, at: Key) -> None:
+        if isinstance(value, dict) and at not in (("envs",), ("secrets",)):
+            for own in [name for name in value if name.startswith(OWN)]:
+                del value[own]
+                draft.forget((*at, own))
+            for name, item in value.items():
+                leave_out(item, (*at, name))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                leave_out(item, (*at, index))
+
+    leave_out(draft.data, ())
+
+
 def _take_run(draft: _Draft) -> None:
     """`run:` at the top becomes train.run."""
     if "run" in draft.data:
@@ -236,7 +260,7 @@ def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:
             continue
         holder[str(key[-1])] = value
         draft.flags[key] = flag_of(path, value)
-        _forget(draft, key)
+        draft.forget(key)
 
 
 def flag_of(path: str, value: object) -> str:
@@ -246,13 +270,6 @@ def flag_of(path: str, value: object) -> str:
     if path.startswith("envs."):
         return f"--env {shown(path.removeprefix('envs.'))}"
     return _FLAGS.get(path, "--" + path.rpartition(".")[2].replace("_", "-"))
-
-
-def _forget(draft: _Draft, key: Key) -> None:
-    """Drop the problems of the file's value at `key`, which a flag has replaced."""
-    overridden = {unreadable for unreadable in draft.document.unreadable if unreadable[: len(key)] == key}
-    draft.problems = [(at, problem) for at, problem in draft.problems if problem.key not in overridden]
-    draft.document.unreadable -= overridden
 
 
 # --- paths ----------------------------------------------------------------------------------------------
@@ -267,12 +284,14 @@ def resolve_paths(draft: _Draft, default_store: str) -> None:
         _check_workdir(draft, folder)
     checkpoint = draft.section("checkpoint")
     uri = None if checkpoint is None else checkpoint.setdefault("uri", default_store)
-    if checkpoint is not None and not (isinstance(uri, str) and "://" in uri):
+    if checkpoint is not None and not (isinstance(uri, str) and ("://" in uri or mistyped(uri))):
         store = _expanded(draft, ("checkpoint", "uri"), uri)
         checkpoint["uri"] = uri if store is None else str(store)
     aws = draft.data.get("aws")
     advisor = aws.get("advisor") if isinstance(aws, dict) else None
-    if isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
+    if isinstance(advisor, str) and (meant := mistyped(advisor)):
+        draft.add(("aws", "advisor"), f"{shown(advisor)} is no URL", f"did you mean {shown(meant)}?")
+    elif isinstance(aws, dict) and advisor is not None and not (isinstance(advisor, str) and "://" in advisor):
         file = _expanded(draft, ("aws", "advisor"), advisor)
         aws["advisor"] = advisor if file is None else str(file)
 
@@ -285,8 +304,16 @@ def _expanded(draft: _Draft, key: Key, value: object) -> Path | None:
         return None
     if key in draft.document.unreadable:
         return None
-    if text.startswith("~"):
-        draft.add(key, f"{shown(text)} names no home folder", "write the folder's full path")
+    fault = None
+    if "://" in text or mistyped(text):
+        fault = (
+            f"{shown(text)} is an address, and a path of this machine belongs here",
+            "download it, and write its path",
+        )
+    elif text.startswith("~"):
+        fault = f"{shown(text)} names no home folder", "write the folder's full path"
+    if fault is not None:
+        draft.add(key, *fault)
         draft.document.unreadable.add(key)
         return None
     return Path(os.path.normpath(os.path.join(os.path.abspath(draft.path.parent), text)))

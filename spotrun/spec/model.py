@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from pydantic import (
@@ -37,7 +37,7 @@ from spotrun.spec.condition import FIGURE_NAMES
 from spotrun.spec.market_script import Action
 from spotrun.spec.problems import problems_of
 from spotrun.spec.values import NEWS_KINDS, ON_DEMAND, STORED, is_instance_type
-from spotrun.units import Unreadable
+from spotrun.units import Unreadable, format_duration
 
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id"
 
@@ -146,7 +146,8 @@ class PolicySpec(Model):
     deadline: fields.Deadline | None = Field(
         default=None,
         description="When the run must be done: 8h counts from the launch, 07:00 is the next time that the launching "
-        "machine's clock shows it. spotrun then keeps the deadline at the least cost, by `strategy`.",
+        "machine's clock shows it, and 2026-12-01T07:00 is that moment on this clock (2026-12-01T07:00Z in UTC). "
+        "spotrun then keeps the deadline at the least cost, by `strategy`.",
     )
     strategy: fields.StrategyName = Field(
         default="ours",
@@ -206,6 +207,13 @@ class ReportSpec(Model):
         default=None,
         description="The on-demand price of that other instance type, in US dollars per hour. `launch` looks it up.",
     )
+
+    @model_validator(mode="after")
+    def _a_price_goes_with_a_type(self, info: ValidationInfo) -> ReportSpec:
+        if self.baseline_usd_per_hour is not None and self.baseline_type is None and info.context != STORED:
+            advice = "write the instance type as baseline, or the dollars as baseline alone"
+            raise Unreadable("goes with a baseline that is an instance type", advice, at=("baseline_usd_per_hour",))
+        return self
 
     @property
     def baseline_type(self) -> str | None:
@@ -297,6 +305,12 @@ class LocalMarketSpec(Model):
         "figures.",
     )
     script: tuple[ScriptStep, ...] = Field(default=(), description="What happens to the market, step by step.")
+
+    @model_validator(mode="after")
+    def _only_a_generated_market_recommends(self, info: ValidationInfo) -> LocalMarketSpec:
+        if self.recommended is not None and self.market != "generated" and info.context != STORED:
+            raise Unreadable("goes with market: generated", "add local.market, or remove it", at=("recommended",))
+        return self
 
     @model_validator(mode="after")
     def _spot_returns_after_it_was_gone(self) -> LocalMarketSpec:
@@ -442,7 +456,33 @@ class RunSpec(Model):
         if policy.deadline is not None and spot_only and policy.strategy != "spot_only":
             advice = "write spot_policy: auto, or policy.strategy: spot_only"
             raise Unreadable("spot alone keeps no deadline", advice, at=("policy", "deadline"))
+        if policy.strategy == "spot_only" and self.resources.spot_policy == "on-demand":
+            advice = "write strategy: on_demand_only, or another spot_policy"
+            raise Unreadable("resources.spot_policy is on-demand", advice, at=("policy", "strategy"))
         return self
+
+    @model_validator(mode="after")
+    def _there_is_time_for_the_work(self, info: ValidationInfo) -> RunSpec:
+        if info.context != STORED:
+            work, longest = self.policy.expected_work, self._longest()
+            needed = (work or timedelta()) + self.boot
+            takes = "" if work is None else f"policy.expected_work is {format_duration(work)}, and "
+            takes += f"an instance boots in {format_duration(self.boot)}"
+            if longest is not None and longest <= timedelta():
+                raise Unreadable("has passed", f"write a later one, like {_in_a_day()}", at=("policy", "deadline"))
+            if longest is not None and longest <= needed:
+                reason = f"cannot be met even on demand: {takes}"
+                raise Unreadable(reason, "give a later deadline, or correct expected_work", at=("policy", "deadline"))
+            if self.max_duration is not None and self.max_duration <= needed:
+                raise Unreadable(f"stops the run before it can be done: {takes}", "give more", at=("max_duration",))
+        return self
+
+    def _longest(self) -> timedelta | None:
+        """The most time that a launch from now on has until its deadline; None if there is no deadline."""
+        deadline = self.policy.deadline
+        if isinstance(deadline, datetime):
+            return deadline.astimezone(UTC) - datetime.now(UTC)
+        return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
@@ -467,6 +507,10 @@ class RunSpec(Model):
         """The same for two specs exactly when they are equal."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _in_a_day() -> str:
+    return f"{datetime.now(UTC).astimezone() + timedelta(days=1):%Y-%m-%dT%H:%M}"
 
 
 def _without_nones(value: Any) -> Any:

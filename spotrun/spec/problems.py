@@ -17,9 +17,8 @@ from spotrun.units import Unreadable, shown
 
 UNBUILT = frozenset(
     {
-        *("file_mounts", "schedule", "labels", "job_recovery"),
-        *("resources.labels", "resources.image_id", "resources.disk_size"),
-        *("resources.any_of", "resources.ordered", "resources.job_recovery"),
+        *("file_mounts", "schedule", "labels"),
+        *("resources.labels", "resources.any_of", "resources.ordered"),
     }
 )
 """Keys that are planned and not built yet. They are refused, never ignored (docs/design/architecture.md)."""
@@ -29,11 +28,65 @@ ELSEWHERE = {
     "gpu": "resources.accelerators",
     "gpus": "resources.accelerators",
     "spot": "resources.use_spot",
+    "use_spot_instances": "resources.use_spot",
+    "cpu": "resources.cpus",
+    "backends": "resources.cloud",
+    "regions": "aws.regions",
+    "availability_zones": "resources.zone",
+    "disk": "aws.volume_gb",
+    "disk_size": "aws.volume_gb",
     "command": "run",
     "commands": "run",
+    "entrypoint": "run",
+    "entry_point": "train.script",
+    "hyperparameters": "train.args",
+    "working_dir": "workdir",
+    "source_dir": "workdir",
+    "nodes": "num_nodes",
+    "instance_count": "num_nodes",
     "timeout": "max_duration",
+    "max_run": "max_duration",
+    "max_wait": "policy.deadline",
+    "checkpoint_s3_uri": "checkpoint.uri",
+    "event_callback": "notify",
 }
-"""The words of other tools, and our keys."""
+"""The words of other tools (SkyPilot, dstack, SageMaker), and our keys."""
+_ALWAYS = "spotrun always recovers from an interruption", "remove it; retry.max_restarts is for a script that fails"
+_SERVES = "spotrun trains, and serves nothing to others", "remove it"
+_ENDS = "spotrun ends each instance when its run does not need it any more", "remove it"
+_CONTAINS = "a training runs on the machine image, in no container", "name aws.image_id, and install the rest in setup"
+_MOUNTS = "nothing is mounted", "read data from a bucket in the script, or put it into workdir"
+_ALONE = "a run has its instances for itself", "remove it"
+OWN_WORDS: Mapping[str, tuple[str, str]] = {
+    "infra": (
+        "one key for cloud, region and zone is SkyPilot's",
+        "write resources: {cloud: aws, region: us-east-1, zone: us-east-1a}, the last two if you want only them",
+    ),
+    **dict.fromkeys(("job_recovery", "spot_recovery", "recovery_strategy"), _ALWAYS),
+    "ports": ("an instance has no open port", "remove it; `spotrun ssh RUN` opens a shell"),
+    **dict.fromkeys(("service", "replicas", "scaling", "gateway", "probes", "ide", "model"), _SERVES),
+    **dict.fromkeys(
+        ("autostop", "autodown", "idle_minutes_to_autostop", "idle_duration", "inactivity_duration"), _ENDS
+    ),
+    "stop_duration": ("a stop waits for the last checkpoint", "remove it"),
+    **dict.fromkeys(("image", "image_id", "docker", "privileged", "registry_auth"), _CONTAINS),
+    **dict.fromkeys(("volumes", "storage_mounts", "mounts"), _MOUNTS),
+    "files": ("workdir is uploaded whole", "put them into workdir"),
+    "repos": ("workdir is uploaded as it lies on this machine", "clone it, and write its path as workdir"),
+    "python": ("a training uses the Python of its image", "install another one in setup"),
+    **dict.fromkeys(
+        ("disk_tier", "network_tier", "accelerator_args", "shm_size", "local_disk"),
+        ("spotrun does not choose this", "remove it, or set it in a launch template (aws.launch_template)"),
+    ),
+    **dict.fromkeys(("pool", "fleets", "fleet", "priority", "priority_class", "creation_policy", "user"), _ALONE),
+    "utilization_policy": ("a training without progress is ended by policy.hang_after", "write policy.hang_after: 5m"),
+    "type": ("every job is a training", "remove it"),
+    "config": ("settings of SkyPilot are not read", "remove it"),
+    "experimental": ("settings of SkyPilot are not read", "remove it"),
+}
+"""Keys of other tools that have no counterpart here: why not, and what to do instead."""
+OWN = "x-"
+"""How keys begin that are the user's own: spotrun does not look at them."""
 
 Key = tuple[str | int, ...]
 
@@ -112,6 +165,8 @@ def unknown_key(key: Key, model: type[BaseModel]) -> Problem:
     full = f"{section}.{name}" if section else name
     if full in UNBUILT:
         return Problem(key, "is known, but not built yet", "remove it for now")
+    if name in OWN_WORDS:
+        return Problem(key, *OWN_WORDS[name])
     return Problem(key, "unknown key", _meant(section, name, [*keys_of(model), *SHORTHANDS]))
 
 

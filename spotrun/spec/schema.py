@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from spotrun.spec.model import RunSpec
+from spotrun.spec.problems import OWN
 from spotrun.units import format_duration
 
 
@@ -35,5 +36,7 @@ def json_schema() -> dict[str, Any]:
     command = {"type": "string", "minLength": 1, "description": "A shell command, instead of train."}
     schema["properties"]["run"] = command
     del schema["required"]
+    for section in (schema, *schema["$defs"].values()):
+        section["patternProperties"] = {f"^{OWN}": {}}
     schema["oneOf"] = [{"required": ["train"]}, {"required": ["run"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import time, timedelta
+from datetime import datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -24,7 +24,7 @@ from spotrun.errors import StoreError
 from spotrun.secrets import reference as secret_reference
 from spotrun.secrets.redaction import holds_credential
 from spotrun.spec import condition
-from spotrun.units import Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
+from spotrun.units import DURATION_FORMS, Steps, Unreadable, parse_duration, parse_steps, parse_usd, shown
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9-]{0,62}$"
 CLOUD_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
@@ -33,6 +33,10 @@ IMAGE_PARAMETER_PATTERN = r"^/[A-Za-z0-9_./-]{1,1010}$"
 STEPS_PATTERN = r"^[1-9]\d* steps?$"
 SHARE_PATTERN = r"^\d(\.\d{1,6})?$"
 TIME_OF_DAY_PATTERN = r"^([01]\d|2[0-3]):[0-5]\d$"
+MOMENT_PATTERN = (
+    r"^(\d{4})-(\d\d?)-(\d\d?)([Tt]|[ \t]+)(\d\d?):(\d\d)(:(\d\d)(\.\d*)?)?([ \t]*(Z|z|([-+])(\d\d?)(:?(\d\d))?))?$"
+)
+"""A day and a time as YAML and ISO 8601 write them, with a zone or without."""
 COMPARED_NAMES = (
     *("sticky_fallback", "eager_fallback"),
     *("greedy", "uniform_progress", "uniform_progress_no_hysteresis"),
@@ -106,7 +110,8 @@ def one_of(*allowed: str, unbuilt: tuple[str, ...] = ()) -> Callable[[object], A
         if isinstance(value, str) and value in unbuilt:
             raise Unreadable(f"{value} is known, but not built yet", f"write {listed}")
         close = difflib.get_close_matches(str(value)[:40].lower().replace("_", "-"), allowed, 1)
-        raise Unreadable(f"must be {listed}, not {shown(value)!r}", f"write {close[0] if close else allowed[0]}")
+        advice = f"write {close[0]}" if close else "write one of these" if len(allowed) > 1 else f"write {allowed[0]}"
+        raise Unreadable(f"must be {listed}, not {shown(value)!r}", advice)
 
     return read
 
@@ -136,6 +141,8 @@ def name_from(text: str) -> str:
 def read_script(value: object) -> str:
     text = clean_text(value)
     path = PurePosixPath(text)
+    if "://" in text:
+        raise Unreadable("must be a path inside workdir, not an address", "download it into workdir")
     if path.is_absolute() or text.startswith("~"):
         raise Unreadable("must be a path inside workdir, not an absolute one", "write it relative to workdir")
     if ".." in path.parts:
@@ -233,7 +240,7 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
     if value == "auto":
         return "auto"
     if isinstance(value, int) and not isinstance(value, bool):
-        raise Unreadable(f"{value} has no unit", f'write "{value} steps" or {value}s')
+        raise Unreadable(f"{value} has no unit", f'write "{value} steps" or {value}s, {value}m or {value}h')
     if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
         return read_steps(value)
     return read_positive_duration(value)
@@ -242,7 +249,9 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
 def read_steps(value: object) -> Steps:
     steps = parse_steps(value) if isinstance(value, str) else value
     if not isinstance(steps, Steps):
-        raise Unreadable(f"{shown(value)} is not a number of steps", 'write it like "500 steps"')
+        number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        advice = f'write "{shown(value)} steps"' if number else 'write it like "500 steps"'
+        raise Unreadable(f"{shown(value)} is not a number of steps", advice)
     if steps.count == 0:
         raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
     return steps
@@ -265,20 +274,51 @@ def read_positive_duration(value: object) -> timedelta:
     return duration
 
 
-def read_deadline(value: object) -> timedelta | time:
-    """A duration, or a time of day: `8h`, `07:00`."""
-    if isinstance(value, time):
+def read_deadline(value: object) -> timedelta | time | datetime:
+    """A duration, a time of day, or a moment: `8h`, `07:00`, `2026-12-01T07:00`, `2026-12-01T07:00Z`."""
+    if isinstance(value, time | datetime):
         return value
-    if isinstance(value, str) and re.fullmatch(TIME_OF_DAY_PATTERN, value, re.ASCII):
-        return time.fromisoformat(value)
+    text = str(value).strip() if isinstance(value, str | int) else ""
+    if re.fullmatch(TIME_OF_DAY_PATTERN, text, re.ASCII):
+        return time.fromisoformat(text)
+    if written := re.fullmatch(MOMENT_PATTERN, text, re.ASCII):
+        return _moment(written)
     try:
         return read_positive_duration(value)
     except Unreadable as error:
-        if isinstance(value, str) and re.fullmatch(r"\d{1,2}:\d{2}", value, re.ASCII):
-            raise Unreadable(
-                f"{shown(value)!r} is not a time of day", "write it like 07:00, or a duration like 8h"
-            ) from error
-        raise
+        raise _no_deadline(text, error) from error
+
+
+def _moment(written: re.Match[str]) -> datetime:
+    year, month, day, _, hour, minute, _, second, _, _, zone, sign, east, _, east_min = written.groups()
+    try:
+        moment = datetime.fromisoformat(f"{year}-{month:0>2}-{day:0>2}T{hour:0>2}:{minute}:{second or '00'}")
+        if zone is None:
+            return moment
+        offset = timedelta(hours=int(east or 0), minutes=int(east_min or 0))
+        return moment.replace(tzinfo=timezone(-offset if sign == "-" else offset))
+    except ValueError as error:
+        raise Unreadable(f"{shown(written[0])} is not in the calendar: {error}", f"write it like {MOMENT}") from error
+
+
+MOMENT = "2026-12-01T07:00"
+"""An example of a deadline."""
+
+
+def _no_deadline(text: str, because: Unreadable) -> Unreadable:
+    """What to write instead of something that is neither a duration, nor a time of day, nor a moment."""
+    if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
+        return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
+    if re.fullmatch(r"\d{4}-\d\d?-\d\d?", text, re.ASCII):
+        return Unreadable(f"{text} is a day, and a deadline is a moment", f"write it like {text}T07:00")
+    if half := re.fullmatch(r"(\d{1,2})(?::(\d\d))?\s*([ap])\.?m\.?", text.lower(), re.ASCII):
+        hour = int(half[1]) % 12 + (12 if half[3] == "p" else 0)
+        return Unreadable(f"{shown(text)!r} is not a time of day", f"write {hour:02d}:{half[2] or '00'}")
+    if re.search(r"\d[-/.]\d|[A-Za-z]{3}", text) and because.suggestion == DURATION_FORMS:
+        return Unreadable(f"{shown(text)!r} is not a moment", f"write it like {MOMENT}, 07:00 or 8h")
+    if re.fullmatch(r"[01]?\d|2[0-3]", text, re.ASCII):
+        return Unreadable(because.message, f"{because.suggestion}, or {int(text):02d}:00 for the time of day")
+    return because
 
 
 def read_notify_command(value: object) -> str:

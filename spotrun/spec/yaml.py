@@ -1,9 +1,9 @@
 """
 Reads YAML into plain data, the line of each key, and the problems of the text itself.
 
-It reads only the YAML that means the same to everybody. It refuses, with the line: duplicate keys, tags, merge keys,
-several documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may
-not unfold to more than NODES_MAX values.
+It reads only the YAML that means the same to everybody. It refuses, with the line: duplicate keys, tags, several
+documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not unfold
+to more than NODES_MAX values. The merge key (`<<: *defaults`) fills in what its mapping does not say itself.
 """
 
 from __future__ import annotations
@@ -67,6 +67,10 @@ class _Node:
     at: Position
     plain: bool = False
     tag: str | None = None
+
+    @property
+    def merges(self) -> bool:
+        return self.plain and self.content == "<<"
 
 
 class _Stop(Exception):
@@ -195,9 +199,7 @@ class _Constructor:
         self.values = 0
 
     def value(self, node: _Node, key: Key) -> Any:
-        self.values += 1
-        if self.values > NODES_MAX:
-            raise _Stop(node.at, f"its aliases unfold to more than {NODES_MAX} values", "write the values out", key)
+        self.count(node.at, key)
         self.document.positions.setdefault(key, node.at)
         if node.tag is not None:
             self.refuse(key, f"the YAML tag {shown(node.tag)} is not allowed", "remove it")
@@ -209,9 +211,9 @@ class _Constructor:
 
     def mapping(self, pairs: list[tuple[_Node, _Node]], key: Key) -> dict[str, Any]:
         read: dict[str, Any] = {}
-        for name, item in pairs:
-            if not isinstance(name.content, str) or name.tag is not None or (name.plain and name.content == "<<"):
-                self.report(name.at, key, "a key here is not a plain word", "write key: value, without ? << or tags")
+        for name, item in self.merged(pairs, key):
+            if not isinstance(name.content, str) or name.tag is not None:
+                self.report(name.at, key, "a key here is not a plain word", "write key: value, without ? or tags")
                 continue
             below = (*key, name.content)
             if name.content in read:
@@ -221,6 +223,29 @@ class _Constructor:
             self.document.positions[below] = name.at
             read[name.content] = self.value(item, below)
         return read
+
+    def merged(self, pairs: list[tuple[_Node, _Node]], key: Key) -> list[tuple[_Node, _Node]]:
+        """The pairs, and those that `<<` adds: of each key the first, so that what the mapping says itself wins."""
+        found = [(name, item) for name, item in pairs if not name.merges]
+        for count, (name, item) in enumerate(pair for pair in pairs if pair[0].merges):
+            if count:
+                self.report(name.at, (*key, "<<"), "duplicate key", "write one <<: [*FIRST, *SECOND]")
+            sources: list[Any] = item.content if item.kind == "sequence" else [item]  # type: ignore[assignment]
+            for source in sources:
+                self.count(source.at, key)
+                if source.kind == "mapping":
+                    told = {name.content for name, _ in found if name.kind == "scalar"}
+                    more = self.merged(source.content, key)
+                    found += [pair for pair in more if pair[0].kind != "scalar" or pair[0].content not in told]
+                else:
+                    advice = "write <<: *NAME, where &NAME marks a mapping"
+                    self.report(name.at, (*key, "<<"), "merges what is no mapping", advice)
+        return found
+
+    def count(self, at: Position, key: Key) -> None:
+        self.values += 1
+        if self.values > NODES_MAX:
+            raise _Stop(at, f"its aliases unfold to more than {NODES_MAX} values", "write the values out", key)
 
     def scalar(self, node: _Node, text: str, key: Key) -> Any:
         tag = _resolver.resolve(yaml.ScalarNode, text, (True, False)).rpartition(":")[2] if node.plain else "str"

@@ -174,7 +174,7 @@ def test_a_deadline_that_has_passed_is_told_even_where_nothing_was_measured() ->
 
 
 def test_before_the_launch_it_is_told_what_even_on_demand_cannot_do() -> None:
-    wanted = spec(policy={"deadline": "2h", "expected_work": "2h"})
+    wanted = spec(policy={"deadline": "3h", "expected_work": "2h"})
     assert unreachable(wanted, timedelta(hours=2)) is not None
     assert unreachable(wanted, timedelta(hours=3)) is None
     assert unreachable(spec(), timedelta()) is None

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid
 from spotrun.spec import yaml as spec_yaml
 from spotrun.spec.file import SpecFileInvalid, load_spec
@@ -175,6 +176,46 @@ def test_windows_line_ends_byte_order_marks_and_small_aliases_are_read(folder: P
     assert load_spec(write(folder, text)).envs == {"A": "x", "B": "x"}
 
 
+def test_merge_keys_fill_in_and_keys_of_the_user_s_own_are_left_alone(folder: Path) -> None:
+    text = """\
+x-note: no
+x-cheap: &cheap {cloud: local, spot_policy: spot, x-why: it is}
+x-small: &small {cpus: 4, spot_policy: auto}
+train: {script: train.py, x-owner: me}
+envs: &envs {A: b}
+resources:
+  cpus: 8
+  <<: [*cheap, *small]
+checkpoint: {x-list: [1, {no: way}], every: 10m}
+local: {script: [{when: after 1m, then: interrupt, x-note: ~}]}
+"""
+    spec = load_spec(write(folder, text))
+    assert (spec.resources.spot_policy, spec.resources.cpus) == ("spot", Amount(Decimal(8)))
+    assert spec.envs == {"A": "b"}
+    assert spec.checkpoint.every == timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("2126-12-01T07:00Z", datetime(2126, 12, 1, 7, tzinfo=UTC)),
+        ("2126-12-1 7:05:30 -05:30", datetime(2126, 12, 1, 12, 35, 30, tzinfo=UTC)),
+        ("'2126-12-01T07:00'", datetime(2126, 12, 1, 7).astimezone(UTC)),
+    ],
+)
+def test_a_deadline_may_be_a_moment(folder: Path, written: str, meant: datetime) -> None:
+    spec = load_spec(write(folder, f"{TRAIN}policy: {{deadline: {written}}}"))
+    assert spec.policy.deadline is not None
+    assert deadline_at(spec.policy.deadline, datetime.now(UTC)) == meant
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_what_a_stored_spec_contradicts_was_accepted_once(folder: Path) -> None:
+    policy = {"deadline": "2001-01-01T00:00:00", "expected_work": "3h"}
+    spec = RunSpec.from_dict({"name": "a", "workdir": "/w", "train": {"run": "make"}, "policy": policy})
+    assert RunSpec.from_dict(spec.to_dict()) == spec
+
+
 @pytest.mark.parametrize("value", ["$(reboot)", "`id`", "a'b\"c", "a\nb: c", "${HOME}", "a\\", "ü — 你好", ""])
 def test_env_values_arrive_exactly_as_written(folder: Path, value: str) -> None:
     spec = load_spec(write(folder, TRAIN + "envs:\n  A: " + json.dumps(value)))
@@ -319,6 +360,9 @@ def test_a_file_that_the_system_does_not_let_us_read_is_refused() -> None:
     assert "cannot be read: Input/output error" in refused(Path("/proc/self/mem")).message
 
 
+MERGES = "a: &a {k: 1}\n" + "".join(
+    f"{chr(98 + i)}: &{chr(98 + i)} {{<<: [{','.join(['*' + chr(97 + i)] * 9)}]}}\n" for i in range(9)
+)
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(9)
 )
@@ -328,6 +372,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     "text",
     [
         BOMB,
+        MERGES,
         "a: &a [*a]\n",
         "a: &a {b: *a}\n",
         "[" * 500_000,

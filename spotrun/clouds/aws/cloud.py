@@ -13,7 +13,7 @@ from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.config import AwsConfig, config_of
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
@@ -55,6 +55,11 @@ class Aws(Cloud):
         if not uri.startswith("s3://"):
             advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
             yield Unreadable(f"{uri} is out of reach of instances on aws", advice, at=("checkpoint", "uri"))
+        yield from zone_elsewhere(spec)
+        one, types = spec.resources.instance_type, spec.aws.instance_types
+        if one and types and one not in types:
+            advice = "remove one of them"
+            yield Unreadable(f"leaves out resources.instance_type, {one}", advice, at=("aws", "instance_types"))
 
     def secret(self, name: str) -> Reference:
         return Reference(PARAMETER, PARAMETERS + name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from spotrun.clock import Clock, ScaledClock, system_clock
 from spotrun.clouds.aws.notices import Ec2Notices
-from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions
+from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, refuse_regions, zone_elsewhere
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding, findings_of, ok
 from spotrun.instance import Instance
@@ -19,7 +19,7 @@ from spotrun.run.events import BillingRule
 from spotrun.secrets.reference import ENVIRONMENT, Reference
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
-from spotrun.units import Unreadable
+from spotrun.units import Unreadable, count_of
 
 if TYPE_CHECKING:
     from spotrun.clouds.local.driver import LocalDriver
@@ -35,7 +35,7 @@ class Local(Cloud):
     instead_of_envs = "export it where spotrun runs, and name it under secrets instead"
 
     def refusals(self, spec: RunSpec) -> Iterator[Unreadable]:
-        return iter(())
+        return zone_elsewhere(spec)
 
     def secret(self, name: str) -> Reference:
         return Reference(ENVIRONMENT, name)
@@ -98,7 +98,8 @@ class Local(Cloud):
     def _alive(self) -> Iterator[Finding]:
         alive = sum(instance.alive for instance in self._everything().instances())
         yield ok(
-            "local cloud", f"{alive} instances are running; time-to-live is armed by each instance's own supervisor"
+            "local cloud",
+            f"{count_of(alive, 'instance')} running; time-to-live is armed by each instance's own supervisor",
         )
 
     def _everything(self) -> LocalDriver:

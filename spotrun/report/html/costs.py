@@ -26,8 +26,8 @@ def epoch_costs(epochs: tuple[Account, ...]) -> Markup:
     every = 1 + len(shown) // NAMES_MAX  # as many numbers as there is room for
     named = [(index, epoch.epoch) for index, epoch in list(enumerate(shown))[::every] if epoch.epoch is not None]
     names = [label(LEFT + index * step, HEIGHT + 27, str(epoch + 1)) for index, epoch in named]
-    epochs = count_of(len(shown), "epoch")
-    said = f"Cost of {epochs}, at most {dollars(most)} each; the figures are in the table of epochs."
+    number = count_of(len(shown), "epoch")
+    said = f"Cost of {number}, at most {dollars(most)} each; the figures are in the table of epochs."
     keys = [("spot", "spot"), ("on_demand", "on-demand"), ("storage", "storage, requests, egress")]
     ground = baseline(LEFT, LEFT + WIDTH, HEIGHT + 10)
     return join(picture(said, HEIGHT + 30, label(0, 25, dollars(most)), ground, *bars, *names), legend(keys))
