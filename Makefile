@@ -36,15 +36,16 @@ demo: .venv/.installed
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
+# The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
 quick test chaos torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
-	.venv/bin/python -m pytest -q -n $(WORKERS) -m 'not exhaustive' tests/unit $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not exhaustive' tests/unit $(PYTEST_ARGS)
 
 test: .venv/.installed-dev .browser/.installed
 	.venv/bin/ruff check --quiet .
-	.venv/bin/python -m pytest -n $(WORKERS) $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(CI),--junitxml=.pytest-results.xml) $(PYTEST_ARGS)
 	$(if $(CI),.venv/bin/python tests/support/expected_skips.py .pytest-results.xml)
 
 # 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
 
@@ -204,7 +204,10 @@ class _Sending:
         behind = self._control.stand_behind
         with ThreadPoolExecutor(UPLOADERS_IN_A_HURRY, "upload", initializer=behind) as pool:
             try:
-                coming = {number: pool.submit(self._part, number, contents[number]) for number in order}
+                coming: dict[int, Future[Part]] = {number: Future() for number in order}
+                turns = iter(coming.items())
+                for _ in coming:
+                    pool.submit(self._next_part, turns, contents)
                 for number in early:
                     coming[number].result()
                 first.then()
@@ -214,10 +217,20 @@ class _Sending:
                 pool.shutdown(cancel_futures=True)
                 raise
 
+    def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
+        """Threads get a slot in any order. So a part is chosen once there is one: what is to go first does."""
+        with self._control.slots:
+            with self._lock:
+                number, coming = next(turns)
+            try:
+                coming.set_result(self._part(number, contents[number]))
+            except BaseException as error:  # noqa: BLE001  (raised by whoever waits for the part)
+                coming.set_exception(error)
+
     def _part(self, number: int, pieces: Sequence[Piece]) -> Part:
         size_bytes = sum(size for _, size in pieces)
         name = f"part-{number:04d}"
-        with self._control.slots, self._gathered(pieces) as data:
+        with self._gathered(pieces) as data:
             digest = self.put_verified(part_key(self._prefix, name), data)
         with self._lock:
             self._there_bytes += size_bytes

@@ -114,6 +114,7 @@ def rows() -> list[dict[str, Any]]:
 Shelf = tuple[Callable[[str], Store], Counter[str]]
 
 
+@pytest.mark.exhaustive
 def test_status_of_150_ended_runs_reads_three_objects_of_each(shelf: Shelf) -> None:
     opened, reads = shelf
     for number in range(RUNS):
