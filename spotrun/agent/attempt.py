@@ -35,7 +35,7 @@ from spotrun.agent.inbox import (
 from spotrun.agent.node import Node
 from spotrun.agent.pace import Pace
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
-from spotrun.agent.saver import DETAIL_MAX, Saver, Worker
+from spotrun.agent.saver import Saver, Worker
 from spotrun.agent.trainer import ABORT_GRACE_S, Trainer
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
@@ -271,14 +271,12 @@ class AttemptLoop:
     def _restart_or_give_up(self, exited: Exited) -> None:
         trainer = self._trainer
         cause = decisions.exit_cause(exited.exit_code, hung=trainer.hung)
-        words = decisions.exit_words(exited.exit_code, cause)
-        tail = trainer.tail()
-        detail = f"{words}\n{tail[-DETAIL_MAX:]}"
-        event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, detail)
+        words = decisions.exit_words(exited.exit_code, cause, trainer.last_output())
+        event = self._journal.trainer_exited(trainer.number, cause, exited.exit_code, trainer.last_step, str(words))
         reason = decisions.why_give_up(self._state, event, self._node.spec.retry.max_restarts)
         if reason is not None:
-            self._ending.failed(cause, f"{words}; {reason}\n{tail[-DETAIL_MAX:]}")
-        self._node.note(f"the trainer ended ({words}); it is started again")
+            self._ending.failed(cause, words.but(reason))
+        self._node.note(f"the trainer ended ({words.how}); it is started again")
         newest = trainer.take_newest()
         trainer.close()
         self._node.status.change(phase="restore")

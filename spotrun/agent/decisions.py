@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from spotrun.run.events import Cause, TrainerExited
+from spotrun.run.reasons import reason_in
 from spotrun.run.state import RunState
 from spotrun.trainer_link import Why
 from spotrun.units import count_of
@@ -96,16 +97,38 @@ def exit_cause(exit_code: int, *, hung: bool) -> Cause:
     return Cause.OUT_OF_MEMORY if exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) else Cause.USER_ERROR
 
 
-def exit_words(exit_code: int, cause: Cause) -> str:
+@dataclass(frozen=True)
+class ExitWords:
+    """How a trainer ended, and the reason in its own words; empty if it gave none."""
+
+    how: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """One line: `ValueError: no such file (exit code 1)`."""
+        return f"{self.reason} ({self.how})" if self.reason else self.how
+
+    def but(self, why: str) -> str:
+        """The same, and `why` no other trainer is started."""
+        return str(ExitWords(f"{self.how}; {why}", self.reason))
+
+
+def exit_words(exit_code: int, cause: Cause, output: str) -> ExitWords:
+    """`output` is what the trainer printed last."""
     if cause is Cause.HANG:
-        return "no sign of life; its stacks are in the log"
+        return ExitWords("no sign of life; its stacks are in the log")
     if cause is Cause.OUT_OF_MEMORY:
-        return "killed: out of memory, or by hand"
+        return ExitWords("killed: out of memory, or by hand")
     if exit_code == 0:
-        return "ended with exit code 0 before fit() was done"
+        return ExitWords("ended with exit code 0 before fit() was done")
     if exit_code < 0:
-        return f"died of {signal.Signals(-exit_code).name}"
-    return f"exit code {exit_code}"
+        return ExitWords(f"died of {_signal_name(-exit_code)}", reason_in(output, killed=True))
+    return ExitWords(f"exit code {exit_code}", reason_in(output))
+
+
+def _signal_name(number: int) -> str:
+    """Real-time signals have no names of their own."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def why_give_up(state: RunState, exited: TrainerExited, max_restarts: int) -> str | None:

@@ -23,6 +23,7 @@ from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.errors import SpotrunError
+from spotrun.run.reasons import in_one_line
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
 """`0`: a standby does not start its trainer before it takes over."""
@@ -94,7 +95,7 @@ def _set_up(node: Node) -> str | None:
     try:
         node.setup = prepare(node)
     except SpotrunError as error:
-        return str(error)
+        return in_one_line(str(error))
     return None
 
 

@@ -23,6 +23,7 @@ from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded,
 from spotrun.clock import Clock
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
 from spotrun.run.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
+from spotrun.run.reasons import in_one_line, shortened
 from spotrun.spec.model import CheckpointSpec
 from spotrun.store.port import Store
 
@@ -246,7 +247,7 @@ class Worker:
         self._inbox.put(Saved(snapshot.sequence, commit.number, took_s, sent.image_digest))
 
     def _tell_failure(self, snapshot: Snapshot, error: SpotrunError) -> None:
-        detail = str(error)[:DETAIL_MAX]
+        detail = shortened(in_one_line(str(error)), DETAIL_MAX)
         event = CheckpointFailed(attempt=snapshot.attempt, step=snapshot.taken.step, detail=detail)
         try:
             self._recorder.append(lambda _: event).result()

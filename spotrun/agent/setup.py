@@ -28,6 +28,7 @@ from spotrun.clouds.registry import cloud_named
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder import setup_cache, start_file, workdir
 from spotrun.run.events import SetUp
+from spotrun.run.reasons import reason_in
 from spotrun.store.retrying import through_faults
 
 SETUP_MAX_S = 3600.0
@@ -35,6 +36,8 @@ SETUP_MAX_S = 3600.0
 FETCH_WITHIN_S = 300.0
 """System time that a passing fault of the store may last."""
 PACKED_MAX_BYTES = 16 << 30
+OUTPUT_BYTES = 64 << 10
+"""Of the output of a set-up that failed."""
 FOLDERS = (environment.FOLDER, "work")
 """What a set-up may change, and all that is packed of it."""
 
@@ -200,5 +203,5 @@ def _run(node: Node, command: str) -> None:
     exit_code = process.wait()
     watchdog.cancel()
     if exit_code != 0:
-        tail = node.console.tail(1000, since=before).strip()
-        raise SetupFailed(f"setup ended with exit code {exit_code}: {tail}", hint="correct setup, then launch again")
+        reason = reason_in(node.console.tail(OUTPUT_BYTES, since=before)) or "it printed nothing"
+        raise SetupFailed(f"setup ended with exit code {exit_code}: {reason}", hint="correct setup, then launch again")

@@ -40,6 +40,7 @@ HANG_FLOOR_S = float(os.environ.get("SPOTRUN_HANG_FLOOR_S", "30"))
 ABORT_GRACE_S = 5.0
 """System time that a hung trainer has to write down its stacks, and a refused one to exit."""
 KILL_WITHIN_S = 30.0
+OUTPUT_BYTES = 64 << 10
 TELLINGS_MAX = 64
 """How often a trainer is told how much has arrived. The socket holds a few hundred unread messages."""
 
@@ -301,9 +302,9 @@ class Trainer:
         self._process.kill()
         self._process.wait(KILL_WITHIN_S)
 
-    def tail(self) -> str:
-        """The last lines of its output."""
-        return self._node.console.tail(since=self._log_start).strip()
+    def last_output(self) -> str:
+        """Enough of its last lines for a traceback."""
+        return self._node.console.tail(OUTPUT_BYTES, since=self._log_start)
 
     def close(self) -> None:
         """Its memory goes; what is still being saved, when that is done."""

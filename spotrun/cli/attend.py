@@ -37,6 +37,7 @@ from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped, StopRequested
+from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
@@ -216,7 +217,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     if terminal_state.outcome == "completed":
         return
     hint = f"see `spotrun logs {run.id}`; continue with `spotrun resume {run.id}`"
-    raise RunEnded(f"{run.id} {terminal_state.outcome}: {terminal_state.detail}", hint=hint)
+    raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 
 def _stop_or_detach(run: OpenRun) -> bool:

@@ -105,10 +105,11 @@ def _row(run: OpenRun) -> dict[str, Any]:
 def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
     from spotrun.account.spending import BudgetForecast
     from spotrun.report.tables import plain
+    from spotrun.run.reasons import in_one_line
 
     budget_usd = run.created.budget_usd
     budget = None if budget_usd is None else BudgetForecast(budget_usd, status.cost_usd)
-    ended = {"attended": None, "next": None, "detail": plain(status.detail)}
+    ended = {"attended": None, "next": None, "detail": plain(in_one_line(status.detail))}
     return _status_facts(run, status) | _budget_facts(budget) | ended
 
 
@@ -178,7 +179,8 @@ def _detail(state: RunState, budget: BudgetForecast | None) -> str:
     from spotrun.report.budget import budget_line
 
     if state.terminal is not None:
-        return state.terminal.detail
+    from spotrun.run.reasons import in_one_line
+        return in_one_line(state.terminal.detail)
     lost = ["the deadline cannot be met"] if state.deadline_lost is not None else []
     spent = [budget_line(budget)] if budget is not None else []
     alone = [f"only its own timer would end {found.instance_id}: {found.unguarded}" for found in state.unguarded]

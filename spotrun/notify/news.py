@@ -19,6 +19,7 @@ from spotrun.report.why import offering_text
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.fold import replay
+from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, RunState
 from spotrun.units import count_of, to_the_second
 
@@ -90,7 +91,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
         case ev.RunCompleted():
             return "done", f"the training is complete at step {event.step:,}"
         case ev.RunFailed():
-            return "failed", f"the run failed ({event.cause}): {event.detail}"
+            return "failed", f"the run failed ({event.cause}): {in_one_line(event.detail)}"
         case ev.RunStopped():
             return "budget" if event.reason == OUT_OF_BUDGET else "stopped", f"the run was stopped: {event.reason}"
     return None

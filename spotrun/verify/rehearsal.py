@@ -19,6 +19,7 @@ from spotrun.exactness.trace import Trace
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.run.fold import begin
+from spotrun.run.reasons import in_one_line
 from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -27,7 +28,6 @@ from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
-DETAIL_MAX = 1500
 VICTIMS = ("instance", "trainer")
 """What the kills hit, in turns: everything on the machine at once, or only the training."""
 
@@ -143,7 +143,7 @@ class Rehearsal:
         assert end is not None
         if end.outcome != "completed":
             raise RunEnded(
-                f"the {self._name} training {end.outcome}: {end.detail[-DETAIL_MAX:]}",
+                f"the {self._name} training {end.outcome}: {in_one_line(end.detail)}",
                 hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
             )
 
