@@ -16,7 +16,7 @@ from spotrun.errors import StoreError
 from spotrun.folder import start_file, workdir
 from spotrun.folder.ledger import Ledger
 from spotrun.run import fold
-from spotrun.run.events import LEDGER_VERSION, Entry, RunCreated
+from spotrun.run.events import LEDGER_VERSION, Entry, EpochsEnd, RunCreated
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.conditional_put_probe import race
@@ -107,6 +107,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         simulated=cloud.simulated,
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
     )
+        epochs_end=EpochsEnd.FINISHED,
 
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from spotrun.instance import EndedBy
-from spotrun.run.events import Cause
-from spotrun.run.state import Attempt, RunState
+from spotrun.run.events import Cause, EpochsEnd
+from spotrun.run.state import Attempt, Epoch, RunState
 
 
 def outcome(state: RunState) -> str:
@@ -39,10 +39,12 @@ def _attempt_word(attempt: Attempt) -> str:
     return "training" if trains else "restoring"
 
 
-def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
+def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
     """
-    The completed epochs (from 0) and when each became durable: with the first surviving commit at or past its last
-    step, or with the run's completion. In order, and never earlier than the one before.
+    The completed epochs (from 0), and when the account of each ends; in order, no moment earlier than the one before.
+
+    An epoch is completed with the first surviving commit at or past its last step, or with the run. Its account ends
+    when it was finished, on the pass over it that survives: an epoch whose finish was lost is finished again later.
     """
     commits = [commit for commit in state.commits if not commit.cut_off and not commit.event.suspect]
     completed_at = state.terminal.at if state.terminal is not None and state.terminal.outcome == "completed" else None
@@ -55,9 +57,15 @@ def durable_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:
         durable_at = commits[index].at if index < len(commits) else completed_at
         if durable_at is None:
             break
-        latest = max(latest, epoch.at, durable_at)
+        latest = max(latest, _account_end(state, epoch, durable_at))
         found.append((epoch.event.epoch, latest))
     return tuple(found)
+
+
+def _account_end(state: RunState, epoch: Epoch, durable_at: datetime) -> datetime:
+    if state.created.epochs_end is EpochsEnd.DURABLE:
+        return max(epoch.at, durable_at)
+    return min(epoch.event.ended_at, epoch.at)
 
 
 def interrupted(state: RunState, attempt: Attempt) -> bool:

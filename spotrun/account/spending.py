@@ -49,7 +49,7 @@ def forecast_spending(
     left = wall.total_seconds() * float(spent.left_usd / usd)
     if left > LONGEST.total_seconds():
         return spent
-    epoch = _epoch(summary.epochs, summary.unfinished.cost_usd + spent.left_usd, usd / len(newest))
+    epoch = _epoch(summary.epochs, summary.rest.cost_usd + spent.left_usd, usd / len(newest))
     if epoch is not None and epochs_total is not None and epoch >= epochs_total:
         return spent
     return BudgetForecast(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch)

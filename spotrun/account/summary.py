@@ -1,10 +1,11 @@
 """
 What a run cost, in dollars and in time, per completed epoch (protocol 24 and 26). Pure: no clock, no I/O.
 
-    epochs + unfinished = total            exactly, in dollars (Decimal) and in time (timedelta)
+    epochs + rest = total                  exactly, in dollars (Decimal) and in time (timedelta)
 
-Epoch e owns the interval from the previous epoch's first durable completion to its own; whatever accrues in it, the
-overlap of two instances included, is its cost. What follows the last durable epoch is *unfinished*.
+Epoch e owns the interval from the surviving finish of the epoch before to its own; whatever accrues in it, the overlap
+of two instances included, is its cost. The rest follows the finish of the last completed epoch. While the run goes on
+it is *unfinished*; of a completed run it is the *end of run*: the last checkpoint, and the script after its training.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.account.interruptions import Interruption, interruptions
-from spotrun.account.outcome import durable_epochs, outcome
-from spotrun.account.timeline import DOWNTIME, Activity, Span, spent, timeline
+from spotrun.account.outcome import completed_epochs, outcome
+from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
@@ -25,7 +26,7 @@ from spotrun.run.state import RunState
 
 @dataclass(frozen=True)
 class Account(Bill):
-    """A stretch of a run: a completed epoch (counted from 0), or what is unfinished, or the total (`epoch` is None)."""
+    """A stretch of a run: a completed epoch (counted from 0), or the rest, or the total (`epoch` is None)."""
 
     epoch: int | None
     times: Mapping[Activity, timedelta]
@@ -79,7 +80,7 @@ class RunSummary:
     started_at: datetime
     ended_at: datetime | None
     epochs: tuple[Account, ...]
-    unfinished: Account
+    rest: Account
     total: Account
     interruptions: tuple[Interruption, ...]
     setups: Mapping[int, SetUp]
@@ -96,7 +97,14 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     """The account of a run as of `now`. What has not ended yet is billed and timed up to then."""
     created = state.created
     spans = timeline(state, now)
-    completions = durable_epochs(state)
+    @property
+    def rest_name(self) -> str:
+        """What people call the rest."""
+        if self.state != "completed":
+            return "unfinished"
+        return "end of run" if self.epochs else "no epochs"
+
+    completions = completed_epochs(state)
     horizon = _horizon(state, now)
     totals = Totals(state, spans, horizon)
     cuts = [at for _, at in completions]
@@ -104,7 +112,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
     times = [spent(window) for window in _windows(spans, cuts)]
     names = [*(epoch for epoch, _ in completions), None]
     parts = [bill - before for bill, before in zip(bills, [NOTHING, *bills[:-1]], strict=True)]
-    *epochs, unfinished = [
+    *epochs, rest = [
         Account(**vars(part), epoch=epoch, times=time) for part, epoch, time in zip(parts, names, times, strict=True)
     ]
     return RunSummary(
@@ -114,7 +122,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         started_at=state.created_at,
         ended_at=None if state.terminal is None else state.terminal.at,
         epochs=tuple(epochs),
-        unfinished=unfinished,
+        rest=rest,
         total=Account(**vars(bills[-1]), epoch=None, times=spent(spans)),
         interruptions=interruptions(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
@@ -124,11 +132,15 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
 
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
-    """The bill at `points` moments, two or more, evenly from the run's creation to all that is on record."""
-    horizon = _horizon(state, now)
-    whole = horizon - state.created_at
-    moments = [*(state.created_at + whole * n / (points - 1) for n in range(points - 1)), horizon]
-    return list(zip(moments, bills_at(state, now, moments), strict=True))
+    """
+    The bill at `points` moments, two or more, evenly from the run's creation until now, or until nothing is billed any
+    more. The last bill has all that is on record: what is written of a run after its end costs its own request.
+    """
+    end = _billed_until(state, now)
+    whole = end - state.created_at
+    moments = [state.created_at + whole * n / (points - 1) for n in range(points - 1)]
+    bills = bills_at(state, now, [*moments, _horizon(state, now)])
+    return list(zip([*moments, end], bills, strict=True))
 
 
 def bills_at(state: RunState, now: datetime, moments: Iterable[datetime]) -> list[Bill]:
@@ -194,6 +206,14 @@ def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
         while len(windows) <= len(cuts) and cuts[len(windows) - 1] <= span.end:
             cut = cuts[len(windows) - 1]
             if start < cut:
+def _billed_until(state: RunState, now: datetime) -> datetime:
+    """The end of the run or of its last instance; now, while there is one or the other."""
+    instances = [launch for launch in state.launches.values() if launch.billed_from is not None]
+    if state.terminal is None or any(launch.gone is None for launch in instances):
+        return max(state.created_at, now)
+    return max([account_end(state, now), *(launch.gone.ended_at for launch in instances if launch.gone is not None)])
+
+
                 windows[-1].append(Span(span.kind, start, cut, span.attempt))
                 start = cut
             windows.append([])

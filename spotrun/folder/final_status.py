@@ -26,7 +26,7 @@ from spotrun.run.state import RunState
 from spotrun.store.port import Store
 
 KEY = f"{FOLDER}summary.json"
-VERSION = 1
+VERSION = 2
 """To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
 
 
@@ -65,7 +65,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
     return RunStatus(
         state=status_word(state),
         step=max((commit.event.step for commit in state.commits if commit.usable), default=0),
-        epochs_completed=len(state.epochs),
+        epochs_completed=len(summary.epochs),
         interruptions=summary.total.interruptions,
         cost_usd=summary.total.cost_usd,
         prices_usd_per_hour=tuple(hourly_prices(state, now)),

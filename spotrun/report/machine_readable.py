@@ -21,12 +21,15 @@ from spotrun.run.events import SetUp
 
 
 def report(summary: RunSummary) -> dict[str, Any]:
-    """What `spotrun report --json` prints, as plain values."""
+    """
+    What `spotrun report --json` prints, as plain values. The rest is under `unfinished`, of a completed run too: there
+    it is the end of the run.
+    """
     return {
         "run": summary.run,
         "state": summary.state,
         "epochs": [figures(epoch) for epoch in summary.epochs],
-        "unfinished": figures(summary.unfinished),
+        "unfinished": figures(summary.rest),
         "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},
         "interruptions": [_interruption(each) for each in summary.interruptions],
         "setups": [setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
@@ -35,7 +38,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
 
 
 def figures(account: Account) -> dict[str, Any]:
-    """One part of a run under the keys of the report. `epoch` is None for the unfinished part and for the total."""
+    """One part of a run under the keys of the report. `epoch` is None for the rest and for the total."""
     return {
         "epoch": None if account.epoch is None else account.epoch + 1,
         "cost_usd": usd_text(account.cost_usd),
@@ -81,10 +84,10 @@ def setup_figures(attempt: int, setup: SetUp) -> dict[str, Any]:
 
 
 def report_csv(summary: RunSummary) -> str:
-    """A row for each completed epoch, one for the unfinished part, one for the total."""
+    """A row for each completed epoch, one for the rest under its name, one for the total."""
     whole = report(summary)
     total = {**whole["total"], "epoch": "total"}
-    rows = [*whole["epochs"], {**whole["unfinished"], "epoch": "unfinished"}, total]
+    rows = [*whole["epochs"], {**whole["unfinished"], "epoch": summary.rest_name}, total]
     return csv_text([{"savings": None, **row} for row in rows], last="savings")
 
 

@@ -128,8 +128,8 @@ def _filled(table: Table, summary: RunSummary, cells: Callable[[Account], list[s
     for epoch in summary.epochs:
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *cells(epoch)])
-    if summary.unfinished.cost_usd or summary.unfinished.wall:
-        add_row(table, ["unfinished", *cells(summary.unfinished)])
+    if summary.rest.cost_usd or summary.rest.wall:
+        add_row(table, [summary.rest_name, *cells(summary.rest)])
     table.add_section()
     add_row(table, ["total", *cells(summary.total)], style="bold")
     return table

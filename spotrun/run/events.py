@@ -47,6 +47,13 @@ class Cause(StrEnum):
     DONE = "done"
 
 
+class EpochsEnd(StrEnum):
+    """When the account of an epoch ends (protocol 26). The runs of earlier versions keep their reported figures."""
+
+    FINISHED = "finished"
+    DURABLE = "durable"
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True):
     """The base of all events; the JSON field `type` holds the class name."""
 
@@ -63,7 +70,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
     which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
     figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
-    month.
+    month. `epochs_end` is where the account of an epoch ends. `code_sha256` is the digest of the Python files in the
+    work folder, "" in a run of an earlier version.
     """
 
     uid: str
@@ -82,6 +90,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     simulated: bool
     deadline_at: AwareDatetime | None = None
     interruption_bands: dict[str, str] = {}
+    epochs_end: EpochsEnd = EpochsEnd.DURABLE
+    code_sha256: str = ""
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
@@ -426,7 +436,10 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
 
 
 class EpochCompleted(Event, frozen=True, kw_only=True):
-    """An epoch's last step is done. Provisional until a commit at or past `step` survives (protocol 24)."""
+    """
+    An epoch's last step and its validation are done, since `ended_at`. Provisional until a commit at or past `step`
+    survives (protocol 24).
+    """
 
     attempt: int
     epoch: int

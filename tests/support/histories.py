@@ -80,6 +80,7 @@ class History:
             "storage": storage,
             "billing": LOCAL_RULE,
             "simulated": True,
+            "epochs_end": ev.EpochsEnd.FINISHED,
         }
         self.uid: str = {**fields, **created}["uid"]
         event = ev.RunCreated(**{**fields, **created})

@@ -10,14 +10,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.account.outcome import durable_epochs
-from spotrun.account.summary import Account, RunSummary, summarise
+from spotrun.account.outcome import completed_epochs
+from spotrun.account.summary import Account, RunSummary, bill_series, summarise
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, timeline
 from spotrun.instance import EndedBy
 from spotrun.market.world import World
 from spotrun.policy.facts import Facts
 from spotrun.policy.storage_cost import storage_reserve
-from spotrun.run.events import Cause, Entry, LaunchRecorded, ResumeRequested, RunStopped, SetUp, StopRequested
+from spotrun.run.events import (
+    Cause,
+    Entry,
+    EpochCompleted,
+    LaunchRecorded,
+    ResumeRequested,
+    RunStopped,
+    SetUp,
+    StopRequested,
+)
 from spotrun.run.fold import fold
 from spotrun.run.state import RunState
 from tests.support.decisions import spec
@@ -59,8 +68,9 @@ def test_a_run_without_trouble_waits_boots_sets_up_restores_and_trains():
     }  # fmt: skip
     assert summary.total.spot_usd == Decimal("0.0001") * (50 + 25 + 15 + 400 + 20 + 5 + 45)
     assert [epoch.epoch for epoch in summary.epochs] == [0]
-    assert seconds(summary.unfinished) == {"stall": 5}
-    assert summary.unfinished.spot_usd == Decimal("0.0001") * 50
+    assert seconds(summary.rest) == {"stall": 25}
+    assert summary.rest.spot_usd == Decimal("0.0001") * 70
+    assert summary.rest_name == "end of run"
 
 
 def test_the_on_demand_bill_is_the_productive_time_and_one_start():
@@ -202,17 +212,17 @@ def test_a_price_that_changes_within_an_epoch_is_billed_from_then_on():
     history = History(FREE_STORAGE)
     launch = history.running()  # billed from 10
     history.step = 1
-    history.after(100).epoch(0)
-    history.after(10).commit()  # durable at 210
+    history.after(100).epoch(0)  # finished at 200
+    history.after(10).commit()
     history.step = 2
-    history.after(100).epoch(1)
-    history.after(10).commit()  # durable at 320
+    history.after(100).epoch(1)  # finished at 310
+    history.after(10).commit()
     history.after(10).gone(launch, EndedBy.CLOUD, dearer_since=(at(260), "7.2"))
 
     first, second = summary_of(history).epochs
 
-    assert first.spot_usd == Decimal("0.0001") * 200
-    assert second.spot_usd == Decimal("0.0001") * 50 + Decimal("0.002") * 60
+    assert first.spot_usd == Decimal("0.0001") * 190
+    assert second.spot_usd == Decimal("0.0001") * 60 + Decimal("0.002") * 50
 
 
 def test_an_epoch_that_was_done_twice_is_completed_once_and_owns_both():
@@ -231,11 +241,56 @@ def test_an_epoch_that_was_done_twice_is_completed_once_and_owns_both():
 
     summary = summary_of(history)
 
-    assert durable_epochs(history.state) == ((0, at(365)),)
+    assert completed_epochs(history.state) == ((0, at(360)),)
     assert seconds(summary.epochs[0])["rework"] == 60
     assert summary.epochs[0].steps_redone == 5
-    assert summary.epochs[0].cost_usd == summary.total.cost_usd
-    assert summary.unfinished.wall == timedelta(0)
+    assert seconds(summary.rest) == {"productive": 5}
+    assert summary.rest_name == "unfinished"
+
+
+def test_epochs_that_one_checkpoint_makes_durable_have_their_own_dollars_and_times():
+    history = History(FREE_STORAGE)
+    launch = history.running()  # billed from 10, trains from 100
+    for epoch in range(3):
+        history.step += 7
+        history.after(20).epoch(epoch)
+    assert summary_of(history).epochs == ()
+    history.after(1).gone(launch, EndedBy.CLOUD)  # at 161: all three are lost
+    launch = history.running()  # trains from 261
+    for epoch in range(3):
+        history.step += 7
+        history.after(20).epoch(epoch)  # finished at 281, 301, 321
+    history.completed(history.after(4).commit(final=True))
+    history.gone(launch, EndedBy.USER)
+
+    summary = summary_of(history)
+
+    assert [each.productive for each in summary.epochs] == [timedelta(seconds=20)] * 3
+    assert [each.downtime for each in summary.epochs] == [timedelta(seconds=261), timedelta(0), timedelta(0)]
+    assert [each.cost_usd for each in summary.epochs[1:]] == [Decimal("0.0001") * 20] * 2
+    assert seconds(summary.rest) == {"productive": 4}
+    assert summary.rest_name == "end of run"
+
+
+def test_a_run_without_epochs_has_no_end_of_run():
+    history = History(FREE_STORAGE)
+    history.running()
+    history.completed(history.after(5).commit(final=True))
+    assert (summary_of(history).epochs, summary_of(history).rest_name) == ((), "no epochs")
+
+
+def test_the_course_of_a_bill_ends_when_nothing_is_billed_any_more():
+    history = History()
+    launch = history.running()
+    history.completed(history.after(20).commit(final=True))
+    assert bill_series(history.state, history.now + timedelta(hours=3), 5)[-1][0] == history.now + timedelta(hours=3)
+    ended_at = history.after(30).now
+    history.gone(launch, EndedBy.ITSELF)
+
+    series = bill_series(history.state, history.now + timedelta(days=9), 5)
+
+    assert [moment for moment, _ in series] == [START + (ended_at - START) * n / 4 for n in range(5)]
+    assert series[-1][1].cost_usd == summarise(history.state, history.now + timedelta(days=9)).total.cost_usd
 
 
 def test_an_epoch_counts_once_a_checkpoint_at_or_past_its_end_is_durable():
@@ -248,7 +303,7 @@ def test_an_epoch_counts_once_a_checkpoint_at_or_past_its_end_is_durable():
     history.after(5).commit(suspect=True)
     assert summary_of(history).epochs == ()
     history.after(5).commit(step=12)
-    assert durable_epochs(history.state) == ((0, at(165)),)
+    assert completed_epochs(history.state) == ((0, at(150)),)
 
 
 def test_a_stop_and_a_resume_leave_the_pause_out_of_every_time_but_not_out_of_the_bill():
@@ -416,6 +471,15 @@ def test_the_epochs_and_the_rest_sum_to_the_total_exactly(history: History, late
 
 
 @quickly
+@given(random_runs())
+def test_the_account_of_each_completed_epoch_ends_at_its_last_finish(history: History):
+    last = {each.event.epoch: each.event.ended_at for each in history.entries if isinstance(each.event, EpochCompleted)}
+    found = completed_epochs(history.state)
+    assert [at for _, at in found] == [last[epoch] for epoch, _ in found]
+    assert [epoch.epoch for epoch in summary_of(history).epochs] == list(range(len(found)))
+
+
+@quickly
 @given(random_runs(skewed=True))
 def test_the_sums_hold_although_the_writers_clocks_disagree(history: History):
     check_sums(summary_of(history))
@@ -423,7 +487,7 @@ def test_the_sums_hold_although_the_writers_clocks_disagree(history: History):
 
 
 def check_sums(summary: RunSummary) -> None:
-    parts = [*summary.epochs, summary.unfinished]
+    parts = [*summary.epochs, summary.rest]
     for figure in ("cost_usd", "spot_usd", "on_demand_usd", "storage_usd", "requests_usd", "egress_usd",
                    "counterfactual_usd", "interruptions", "steps_redone"):  # fmt: skip
         values = [getattr(part, figure) for part in parts]

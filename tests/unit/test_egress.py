@@ -160,7 +160,7 @@ def test_the_bill_has_reads_and_writes_that_crossed_and_none_that_did_not() -> N
     summary = summarise(history.state, history.now)
     data, restored, written, packed, unpacked = 2 * 10, 3, 4 * 3, 5, 5
     assert summary.total.egress_usd == Decimal("0.02") * (data + restored + written + packed + unpacked)
-    parts = [*summary.epochs, summary.unfinished]
+    parts = [*summary.epochs, summary.rest]
     assert sum(part.egress_usd for part in parts) == summary.total.egress_usd
     assert summary.total.cost_usd > summary.total.egress_usd
     assert spent_usd(history.state) == summary.total.egress_usd

@@ -90,7 +90,7 @@ def test_dollars_are_decimal_strings_that_sum_exactly(history: History):
 def test_the_csv_has_a_row_per_epoch_one_for_the_rest_and_one_for_the_total():
     summary = stormy()
     rows = list(csv.DictReader(io.StringIO(machine_readable.report_csv(summary))))
-    assert [row["epoch"] for row in rows] == ["1", "2", "3", "unfinished", "total"]
+    assert [row["epoch"] for row in rows] == ["1", "2", "3", "end of run", "total"]
     assert set(rows[0]) == KEYS - {"downtime_s"} | {f"{cause}_s" for cause in CAUSES} | {"savings"}
     assert sum(Decimal(row["cost_usd"]) for row in rows[:-1]) == Decimal(rows[-1]["cost_usd"])
     assert [bool(row["savings"]) for row in rows] == [False] * 4 + [True]

@@ -58,7 +58,7 @@ def test_the_table_of_epochs_sums_to_the_json_report():
     told = machine_readable.report(summarise(history.state, history.now))
     figures = [row for row in Page(report_page(history)).rows if row and row[0].get("data-value")]
     by_name = {row[0]["data-value"]: Decimal(row[1]["data-value"] or "") for row in figures}
-    assert list(by_name) == ["1", "2", "3", "unfinished", "total"]
+    assert list(by_name) == ["1", "2", "3", "end of run", "total"]
     assert by_name.pop("total") == Decimal(told["total"]["cost_usd"]) == sum(by_name.values())
     assert [by_name[str(e["epoch"])] for e in told["epochs"]] == [Decimal(e["cost_usd"]) for e in told["epochs"]]
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from spotrun.account.outcome import durable_epochs
+from spotrun.account.outcome import completed_epochs
 from spotrun.errors import InsufficientCapacity
 from spotrun.instance import EndedBy, InstanceState, LaunchRequest
 from spotrun.run.billing import hourly
@@ -121,7 +121,7 @@ def test_a_training_of_any_shape_completes_with_each_of_its_epochs_once(training
     run = SimulatedWorld(wanted, training, market(*CHANGING, tick_s=601.5), seed=2, idle_s=30.0)
     result = run.run(1e6)
     assert (result.outcome, result.missed) == ("completed", False)
-    assert [epoch for epoch, _ in durable_epochs(run.state)] == list(range(training.epochs))
+    assert [epoch for epoch, _ in completed_epochs(run.state)] == list(range(training.epochs))
     assert [epoch.event.step for epoch in run.state.epochs][-1] == training.steps
     first_steps_s = len(result.bought) * training.step_s  # they are on the account of the restores
     assert result.seconds["productive"] + result.seconds["rework"] + first_steps_s >= training.work_s

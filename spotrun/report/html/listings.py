@@ -28,7 +28,7 @@ OTHERS = (
 def epochs(summary: RunSummary) -> Markup:
     """A row for each epoch. A cell's `data-value` is the exact figure."""
     rows = [_account(str(e.epoch + 1), e) for e in summary.epochs[-ROWS_MAX:] if e.epoch is not None]
-    feet = [_account("unfinished", summary.unfinished), _account("total", summary.total)]
+    feet = [_account(summary.rest_name, summary.rest), _account("total", summary.total)]
     heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS)]
     return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
 

@@ -28,6 +28,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
     """
     summary = summarise(state, now)
     prices = " (simulated prices)" if summary.simulated else ""
+    bill = "Bill so far" if summary.ended_at is None else "Bill"
     body = element(
         "main",
         element("h1", headline(summary)),
@@ -36,7 +37,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         section("Course of the run", chart(state, now), listings.attempts(state)),
         *([section("Interruptions", listings.interruptions(summary))] if summary.interruptions else []),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
-        section(f"Bill so far against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
+        section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         section("Downtime by cause", downtime(summary)),
         section("Events", listings.events(entries)),
