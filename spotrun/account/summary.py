@@ -70,8 +70,9 @@ class RunSummary:
     What a run cost; a report only renders it. `state` is `running`, `completed`, `stopped` or `failed`; `run` is the
     name of its folder.
 
-    `setups` has, by attempt, how the user's `setup` made its instance ready. `assumptions` says in a line what the
-    figures rest on.
+    `setups` has, by attempt, how the user's `setup` made its instance ready. `ordinals` are the numbers of the attempts
+    for people (`RunState.ordinals`). `time_scale` is how many times as fast as the wall clock run time passed. `work`
+    is what was trained. `assumptions` says in a line what the figures rest on.
     """
 
     run: str
@@ -85,6 +86,7 @@ class RunSummary:
     interruptions: tuple[Interruption, ...]
     setups: Mapping[int, SetUp]
     simulated: bool
+    ordinals: Mapping[int, int]
     assumptions: str
 
     @property
@@ -129,6 +131,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         simulated=created.simulated,
         assumptions=assumptions(state),
     )
+        ordinals=state.ordinals(),
 
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:

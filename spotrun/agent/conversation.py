@@ -126,6 +126,6 @@ def figures(state: RunState, now: datetime, attempt: int, epochs_ended: int) -> 
         cost_usd=float(total.cost_usd),
         usd_per_epoch=float(total.cost_usd / epochs_ended) if epochs_ended else None,
         lost_s=total.downtime.total_seconds(),
-        attempt=list(state.attempts).index(attempt) + 1,
+        attempt=state.ordinals()[attempt],
         epochs=epochs_ended,
     )

@@ -17,10 +17,11 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     from spotrun.run.events import entry_json
 
     opened = open_run(run, store)
-    voids = {void.number: void.reason for void in opened.ledger.refresh().voids}
+    state = opened.ledger.refresh()
+    voids, ordinals = {void.number: void.reason for void in state.voids}, state.ordinals()
     for entry in opened.ledger.entries:
         mark = f"   VOID: {plain(voids[entry.number])}" if entry.number in voids else ""
-        print(entry_json(entry).decode() if as_json else event_line(entry) + mark)
+        print(entry_json(entry).decode() if as_json else event_line(entry, ordinals) + mark)
     readable = {entry.number for entry in opened.ledger.entries}
     for number in sorted(voids.keys() - readable):
         if not as_json:

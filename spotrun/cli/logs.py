@@ -13,6 +13,7 @@ from spotrun.errors import RunNotFound
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
+    from spotrun.run.state import RunState
 
 FOLLOW_EVERY_S = 1.0
 """System time between two looks for new chunks."""
@@ -23,27 +24,79 @@ def logs(
     store: StoreOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the run ends.")] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", metavar="N", help="Print only the attempt of this number.")
+        int | None, typer.Option("--attempt", metavar="N", help="Print only the run's Nth attempt, from 1.")
     ] = None,
 ) -> None:
-    """Show what the training printed, attempt by attempt."""
+    """
+    Show what the training printed, attempt by attempt.
+
+    A line like `==> attempt 2: spot in us-east-1a (g5.xlarge) <==` comes before what each instance printed.
+    """
     from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
-    state = opened.ledger.refresh()
-    if attempt is not None and attempt not in state.attempts:
-        known = ", ".join(str(number) for number in state.attempts) or "none yet"
-        raise RunNotFound(f"{opened.id} has no attempt {attempt}", hint=f"its attempts are {known}")
-    prefix = "logs/" if attempt is None else f"logs/{state.attempts[attempt].launch}/"
-    told: set[str] = set()
+    prefix = "logs/" if attempt is None else f"logs/{_launch_of(opened, attempt)}/"
+    output = _Output(opened, prefix)
     while True:
-        ended = opened.ledger.refresh().terminal is not None
-        _print_new(opened, prefix, told)
-        if not follow or ended:
+        state = opened.ledger.refresh()
+        output.print_new(state)
+        if not follow or state.terminal is not None:
             break
         time.sleep(FOLLOW_EVERY_S)
-    if not told:
+    if not output.told:
         _print_consoles(opened)
+
+
+def _launch_of(run: OpenRun, attempt: int) -> int:
+    """The launch whose instance had the run's attempt of this number."""
+    state = run.ledger.refresh()
+    found = {ordinal: number for number, ordinal in state.ordinals().items()}
+    if attempt not in found:
+        known = f"they go from 1 to {len(found)}" if len(found) > 1 else "it has one, 1" if found else "it has none yet"
+        raise RunNotFound(f"{run.id} has no attempt {attempt}", hint=f"of its attempts: {known}")
+    return state.attempts[found[attempt]].launch
+
+
+class _Output:
+    """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
+
+    def __init__(self, run: OpenRun, prefix: str) -> None:
+        self.told: set[str] = set()
+        self._run = run
+        self._prefix = prefix
+        self._title = ""
+        self._in_line = False
+
+    def print_new(self, state: RunState) -> None:
+        new = (key for key in _keys(self._run, self._prefix) if key not in self.told)
+        for key in sorted(new, key=_order):
+            text = _text(self._run, key)
+            self._print_title(_title(state, _order(key)[0]))
+            sys.stdout.write(text)
+            self._in_line = not text.endswith("\n")
+            self.told.add(key)
+        sys.stdout.flush()
+
+    def _print_title(self, title: str) -> None:
+        """As `tail -f` does it of several files, where another one begins."""
+        if title != self._title:
+            sys.stdout.write(("\n" if self._in_line else "") + f"==> {title} <==\n")
+            self._title = title
+
+
+def _title(state: RunState, number: int) -> str:
+    """`attempt 2: spot in local-a (sim-v100)`; an instance may print before it takes over, or never take over."""
+    from spotrun.report.tables import plain
+    from spotrun.report.why import offering_text
+
+    launch = state.launches.get(number)
+    if launch is None:
+        return f"launch {number}"
+    if launch.attempt is not None:
+        attempt = f"attempt {state.ordinals()[launch.attempt]}"
+    else:
+        attempt = "no attempt yet" if launch.pending else "no attempt"
+    return f"{attempt}: {plain(offering_text(launch.intent.offering))}"
 
 
 def _print_consoles(run: OpenRun) -> None:
@@ -58,13 +111,6 @@ def _print_consoles(run: OpenRun) -> None:
         for key in _keys(run, run.cloud.failed_starts):
             print(f"{key}:")
             print(_text(run, key))
-
-
-def _print_new(run: OpenRun, prefix: str, told: set[str]) -> None:
-    for key in sorted((key for key in _keys(run, prefix) if key not in told), key=_order):
-        sys.stdout.write(_text(run, key))
-        told.add(key)
-    sys.stdout.flush()
 
 
 def _keys(run: OpenRun, prefix: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,14 +11,24 @@ from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
+from spotrun.run.reasons import in_one_line
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-DETAIL_MAX = 300
+SENTENCE_MAX = 3000
+"""A failure's reason is shown whole."""
 
 
-def describe(entry: Entry) -> str:
-    """What happened, as a sentence without time and entry number."""
-    return plain(" ".join(SENTENCES[type(entry.event)](entry.event).split()), DETAIL_MAX)
+def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
+    """
+    What happened, as a sentence without time and entry number. `ordinals` are the numbers of the attempts for people
+    (`RunState.ordinals`).
+    """
+    event = entry.event
+    sentence = " ".join(SENTENCES[type(event)](event).split())
+    if isinstance(event, _BEGINS_WITH_ATTEMPT):
+        number = ordinals.get(entry.number if isinstance(event, ev.AttemptStarted) else event.attempt)
+        sentence = sentence if number is None else sentence.replace("attempt", f"attempt {number}", 1)
+    return plain(sentence, SENTENCE_MAX)
 
 
 def timestamp(at: datetime) -> str:
@@ -36,7 +46,7 @@ def span(seconds: float) -> str:
 
 
 def _detail(text: str) -> str:
-    return f": {text}" if text else ""
+    return f": {in_one_line(text)}" if text else ""
 
 
 def _intended(event: ev.LaunchIntended) -> str:
@@ -95,6 +105,7 @@ def _exited(event: ev.TrainerExited) -> str:
     return f"trainer ended at step {event.step:,} with code {event.exit_code} ({event.cause}){_detail(event.detail)}"
 
 
+_BEGINS_WITH_ATTEMPT = (ev.AttemptStarted, ev.DrainRequested, ev.AttemptDrained, ev.AttemptEnded)
 SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.RunCreated: lambda event: f"run {event.name}-{event.uid} created",
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
@@ -104,7 +115,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.LaunchRecorded: _recorded,
     ev.GuardArmed: lambda event: f"the instance of launch {event.launch} now has its guard",
     ev.LaunchClosed: lambda event: f"launch {event.launch} given up ({event.cause}){_detail(event.detail)}",
-    ev.DrainRequested: lambda event: f"the attempt has to hand over ({event.reason})",
+    ev.DrainRequested: lambda event: f"attempt has to hand over ({event.reason})",
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} has to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -57,7 +58,7 @@ class PlainView(_Watching, View[Tick]):
     def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._printed :]):
-            print(event_line(entry), flush=True)
+            print(event_line(entry, tick.state.ordinals()), flush=True)
         self._printed = len(entries)
         if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
             self._progress_at = time.monotonic()
@@ -82,7 +83,7 @@ class LiveView(_Watching, Screen[Tick]):
     def render(self, tick: Tick) -> RenderableType:
         """The screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
-        return Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary), self._events())
+        return Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary), self._events(tick.state))
 
     def _head(self, tick: Tick) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
@@ -124,9 +125,10 @@ class LiveView(_Watching, Screen[Tick]):
         age = (self._clock.now() - commit.event.taken_at).total_seconds()
         return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
 
-    def _events(self) -> RenderableType:
+    def _events(self, state: RunState) -> RenderableType:
+        ordinals = state.ordinals()
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])[-EVENTS_SHOWN:]
-        return Text("\n".join(event_line(entry) for entry in latest), overflow="ellipsis", no_wrap=True)
+        return Text("\n".join(event_line(entry, ordinals) for entry in latest), overflow="ellipsis", no_wrap=True)
 
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
@@ -134,8 +136,8 @@ def worth_watching(entries: list[Entry]) -> list[Entry]:
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired)]
 
 
-def event_line(entry: Entry) -> str:
-    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry)}"
+def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:
+    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry, ordinals)}"
 
 
 def _fraction(status: AgentStatus) -> float:

@@ -1,5 +1,6 @@
 """
-A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1.
+A run's account for programs: JSON and CSV. Dollars are decimal strings, times are seconds, epochs count from 1. An
+attempt is named by the number of its entry in the ledger; people see it as attempt 1, 2, 3.
 
 The keys do not change: other programs read them.
 """

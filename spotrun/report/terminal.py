@@ -137,7 +137,7 @@ def _filled(table: Table, summary: RunSummary, cells: Callable[[Account], list[s
 
 def setups(summary: RunSummary) -> str:
     """How long the set-up took on each instance: the first runs it, later ones only unpack its files."""
-    each = (f"attempt {attempt} {_setup(setup)}" for attempt, setup in summary.setups.items())
+    each = (f"attempt {summary.ordinals[attempt]} {_setup(setup)}" for attempt, setup in summary.setups.items())
     return f"Setup: {', '.join(each)}."
 
 

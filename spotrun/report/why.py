@@ -16,18 +16,18 @@ from typing import Any
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
 from spotrun.policy.ranking import POOL_REST
-from spotrun.report.describe import describe
+from spotrun.report.describe import SENTENCE_MAX, describe
 from spotrun.report.tables import plain
 from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import replay
+from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
 from spotrun.units import count_of, to_the_second
 
 TICKS_WAITED = 5
 """A runner looks again after each tick; only a gap of more ticks counts as a wait."""
-SENTENCE_MAX = 600
 PAIRS_MAX = 3
 """This many refusals in a row are each shown to people; more are shortened."""
 REFUSED = "refused"
@@ -105,6 +105,7 @@ class _Narrator:
     def __init__(self, spec: RunSpec, end: RunState) -> None:
         self._spec = spec
         self._end = end
+        self._ordinals = end.ordinals()
         self._wanted_since: datetime | None = None
         self._idle_since: datetime | None = None
         self._newest: ev.Event | None = None
@@ -162,7 +163,7 @@ class _Narrator:
 
     def _closed(self, before: RunState, entry: Entry, event: ev.LaunchClosed) -> Narrated:
         offering = before.launches[event.launch].intent.offering
-        detail = f": {event.detail}" if event.detail else ""
+        detail = f": {in_one_line(event.detail)}" if event.detail else ""
         kind = REFUSED if event.refused else "give-up"
         return kind, f"gave up asking for {offering_text(offering)} ({event.cause}){detail}"
 
@@ -193,7 +194,7 @@ class _Narrator:
         return "resume", f"went on from the checkpoint of step {event.step:,}{skipped}"
 
     def _as_described(self, before: RunState, entry: Entry, event: ev.Event) -> Narrated:
-        return _WORDS[type(event)], describe(entry)
+        return _WORDS[type(event)], describe(entry, self._ordinals)
 
 
 def _wants_an_instance(state: RunState) -> bool:

@@ -255,6 +255,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def pending_launch(self) -> Launch | None:
         return None if self.pending is None else self.launches[self.pending]
 
+    def ordinals(self) -> dict[int, int]:
+        """The number that people know each attempt by: 1, 2, 3 in the order of their beginnings."""
+        return {number: ordinal for ordinal, number in enumerate(self.attempts, 1)}
+
     def launch_of(self, attempt: Attempt) -> Launch:
         return self.launches[attempt.launch]
 

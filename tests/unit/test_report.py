@@ -48,8 +48,8 @@ def printed(show: object, width: int = 80, **options: object) -> str:
 
 def test_set_up_is_told_where_there_was_any():
     seconds = {2: SetUp(seconds=41.0, how="run", packed_bytes=312_000_000), 9: SetUp(seconds=3.1, how="unpacked")}
-    summary = replace(stormy(), setups=seconds)
-    assert "Setup: attempt 2 run in 41s (312.0 MB), attempt 9 unpacked in 3.1s." in printed(summary)
+    summary = replace(stormy(), setups=seconds, ordinals={2: 1, 9: 2})
+    assert "Setup: attempt 1 run in 41s (312.0 MB), attempt 2 unpacked in 3.1s." in printed(summary)
     assert "Setup" not in printed(stormy())
     first, later = machine_readable.report(summary)["setups"]
     assert first == {"attempt": 2, "how": "run", "seconds": 41.0, "packed_bytes": 312_000_000}

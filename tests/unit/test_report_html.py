@@ -78,7 +78,7 @@ def test_every_attempt_is_listed():
     first = next(number for number, row in enumerate(cells) if row[:1] == ["attempt"]) + 1
     listed = [(row[0], row[4]) for row in cells[first : first + 3]]
     kinds = ("spot", "spot", "on-demand")
-    assert listed == [(str(number), kind) for number, kind in zip(history.state.attempts, kinds, strict=True)]
+    assert listed == list(zip("123", kinds, strict=True))
 
 
 def test_a_line_is_drawn_from_its_first_point_to_its_last():

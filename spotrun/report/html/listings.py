@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from spotrun.account.summary import Account, RunSummary
@@ -14,6 +14,7 @@ from spotrun.report.tables import count, dollars, percent, short_duration
 from spotrun.report.terminal import INTERRUPTION_FIGURES, interruption_cells
 from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
+from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 
 ROWS_MAX = 500
@@ -58,26 +59,30 @@ def interruptions(summary: RunSummary) -> Markup:
     rows = []
     for each in found[-ROWS_MAX:]:
         where = f"{each.offering.zone} {capacity_text(each.offering)}"
-        rows.append(row(str(each.attempt), [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each)]))
+        rows.append(
+            row(str(summary.ordinals[each.attempt]), [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each)])
+        )
     names = ("attempt", "training ended (UTC)", "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
 
 
 def attempts(state: RunState) -> Markup:
-    rows = []
+    rows, ordinals = [], state.ordinals()
     for attempt in list(state.attempts.values())[-ROWS_MAX:]:
         offering = state.launch_of(attempt).intent.offering
-        end = "" if attempt.end is None else f"{attempt.end.cause}: {attempt.end.detail}".removesuffix(": ")
+        end = (
+            "" if attempt.end is None else f"{attempt.end.cause}: {in_one_line(attempt.end.detail)}".removesuffix(": ")
+        )
         notice = "" if attempt.notice_at is None else f"{attempt.notice_at:%Y-%m-%d %H:%M:%S}"
         started = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
         place = (offering.zone, offering.instance_type, capacity_text(offering))
-        rows.append(row(str(attempt.number), [started, *place, notice, end]))
+        rows.append(row(str(ordinals[attempt.number]), [started, *place, notice, end]))
     heads = [head(name) for name in ("attempt", "started (UTC)", "zone", "type", "capacity", "notice", "end")]
     return table(f"Attempts{_cut(tuple(state.attempts))}", heads, rows, class_="words")
 
 
-def events(entries: Sequence[Entry]) -> Markup:
-    rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e)]) for e in entries[-ROWS_MAX:]]
+def events(entries: Sequence[Entry], ordinals: Mapping[int, int]) -> Markup:
+    rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", "when (UTC)", "what happened")]
     return table(f"Events{_cut(entries)}", heads, rows, class_="words")
 

@@ -40,7 +40,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         section("Downtime by cause", downtime(summary)),
-        section("Events", listings.events(entries)),
+        section("Events", listings.events(entries, summary.ordinals)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
     return document(headline(summary), body)
