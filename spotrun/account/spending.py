@@ -1,35 +1,39 @@
-"""When a run will pass its budget, at the pace of its costs so far. Pure."""
+"""When a run will pass its budget, and what it needs, at the pace of its completed epochs. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
 
 from spotrun.account.summary import Account, RunSummary
-from spotrun.run.billing import ZERO
+from spotrun.account.timeline import Activity
+from spotrun.run.billing import ZERO, to_nano
 
 EPOCHS_LOOKED_AT = 5
 """The newest epochs say most about the next ones: prices and capacity change."""
 LONGEST = timedelta(days=365)
 """A run that would take longer than this to pass its budget will not."""
+_START = (Activity.WAIT, Activity.BOOT, Activity.SETUP, Activity.RESTORE)
 
 
 class BudgetForecast(msgspec.Struct, frozen=True):
     """
-    What is spent of a budget and where that leads.
+    What is spent of a budget and where that leads. Nothing is foreseen before the first completed epoch.
 
     `passes_at` is when the rest will be spent at the pace so far, in run time, and `epoch` (from 0) the one that will
-    be under way then. Both are None if that cannot be foreseen, or if it would be after the training's end; only
-    `epoch` is None before the first completed epoch. The run never passes its budget: it commits and ends before (see
-    `policy.money`).
+    be under way then; None if that cannot be foreseen, or if it would be after the training's end. `needs_usd` is what
+    the whole training will cost, if that is more than the budget, and it is known how many epochs it has. The run never
+    passes its budget: it commits and ends before (see `policy.money`).
     """
 
     budget_usd: Decimal
     spent_usd: Decimal
     passes_at: datetime | None = None
     epoch: int | None = None
+    needs_usd: Decimal | None = None
 
     @property
     def left_usd(self) -> Decimal:
@@ -41,22 +45,36 @@ def forecast_spending(
 ) -> BudgetForecast:
     """`epochs_total` is how many epochs the whole training has; None if it does not say."""
     spent = BudgetForecast(budget_usd, summary.total.cost_usd)
-    newest = summary.epochs[-EPOCHS_LOOKED_AT:] or (summary.total,)
-    usd = sum((account.cost_usd for account in newest), ZERO)
-    wall = sum((account.wall for account in newest), timedelta())
+    usd, wall = _pace(summary.epochs)
     if not usd or not wall or summary.ended_at is not None:
         return spent
+    newest = summary.epochs[-1].epoch
+    assert newest is not None
+    needs_usd = None
+    if epochs_total is not None:
+        completed_usd = summary.total.cost_usd - summary.rest.cost_usd
+        needs_usd = to_nano(completed_usd + usd * max(0, epochs_total - newest - 1))
+        if needs_usd <= budget_usd:
+            return spent
     left = wall.total_seconds() * float(spent.left_usd / usd)
     if left > LONGEST.total_seconds():
-        return spent
-    epoch = _epoch(summary.epochs, summary.rest.cost_usd + spent.left_usd, usd / len(newest))
-    if epoch is not None and epochs_total is not None and epoch >= epochs_total:
-        return spent
-    return BudgetForecast(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch)
+        return msgspec.structs.replace(spent, needs_usd=needs_usd)
+    epoch = newest + 1 + int((summary.rest.cost_usd + spent.left_usd) / usd)
+    return BudgetForecast(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch, needs_usd)
 
 
-def _epoch(completed: tuple[Account, ...], from_its_start_usd: Decimal, usd_per_epoch: Decimal) -> int | None:
-    """The epoch in which these dollars are spent, counted from the end of the newest completed one."""
-    if not completed or completed[-1].epoch is None:
-        return None
-    return completed[-1].epoch + 1 + int(from_its_start_usd / usd_per_epoch)
+def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:
+    """
+    Dollars and wall time of one of the next epochs, by the newest; zero before the first is completed. The run's start
+    does not come again: an epoch with it is left out, or if it is the only one, its start.
+    """
+    if len(epochs) == 1:
+        first = epochs[0]
+        start = sum((first.times[kind] for kind in _START), timedelta())
+        share = Decimal(1) if not first.wall else Decimal((first.wall - start) / first.wall)
+        return first.cost_usd * share, first.wall - start
+    newest = epochs[1:][-EPOCHS_LOOKED_AT:]
+    if not newest:
+        return ZERO, timedelta()
+    usd = sum((account.cost_usd for account in newest), ZERO) / len(newest)
+    return usd, sum((account.wall for account in newest), timedelta()) / len(newest)

@@ -154,12 +154,13 @@ def _epochs_total(run: OpenRun) -> int | None:
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
     """The forecast of the budget under the keys of `--json`. Epochs count from 1."""
     if budget is None:
-        return {"budget_usd": None, "budget_passed_at": None, "budget_passed_in_epoch": None}
+        return dict.fromkeys(("budget_usd", "budget_passed_at", "budget_passed_in_epoch", "budget_needed_usd"))
     return {
         "budget_usd": str(budget.budget_usd),
         "budget_passed_at": None if budget.passes_at is None else budget.passes_at.isoformat(),
         "budget_passed_in_epoch": None if budget.epoch is None else budget.epoch + 1,
     }
+        "budget_needed_usd": None if budget.needs_usd is None else str(budget.needs_usd),
 
 
 def _next(run: OpenRun, state: RunState) -> str | None:

@@ -20,9 +20,14 @@ def budget_forecast(
 
 
 def budget_line(found: BudgetForecast) -> str:
-    """`$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC`; without a forecast if there is none."""
-    whole = f"{found.budget_usd:f}"
-    return f"{dollars(found.spent_usd)} of ${whole}" + passing(found.passes_at, found.epoch, "it")
+    """
+    `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without a forecast if there is none.
+    """
+    spent = dollars(found.spent_usd) if found.spent_usd else "$0"
+    line = f"{spent} of ${found.budget_usd:f}" + passing(found.passes_at, found.epoch, "it")
+    if found.needs_usd is None:
+        return line
+    return f"{line}{': ' if found.passes_at is None else ', and '}needs {dollars(found.needs_usd)}"
 
 
 def passing(at: datetime | None, epoch: int | None, what: str) -> str:

@@ -253,24 +253,55 @@ def test_the_forecast_follows_the_newest_epochs() -> None:
 def test_a_run_that_will_be_done_before_is_not_said_to_pass_its_budget() -> None:
     history = trained(30)
     summary = summarise(history.state, history.now)
-    assert forecast_spending(summary, BUDGET, history.now, epochs_total=39).passes_at is None
-    assert forecast_spending(summary, BUDGET, history.now, epochs_total=40).epoch == 39
+    within = forecast_spending(summary, BUDGET, history.now, epochs_total=39)
+    assert (within.passes_at, within.needs_usd) == (None, None)
+    beyond = forecast_spending(summary, BUDGET, history.now, epochs_total=60)
+    assert beyond.epoch == 39
+    assert beyond.needs_usd == pytest.approx(Decimal(60), rel=Decimal("0.02"))
 
 
-def test_before_the_first_epoch_there_is_a_time_and_no_epoch_and_before_the_first_cent_neither() -> None:
-    history = History(budget_usd=BUDGET)
-    assert forecast_spending(summarise(history.state, history.now), BUDGET, history.now).passes_at is None
+def test_nothing_is_foreseen_before_an_epoch_is_durable() -> None:
     history = trained(0)
-    history.after(3600)
-    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now)
-    assert found.epoch is None
-    assert found.passes_at is not None
+    history.step += 100
+    history.after(3600).epoch(0)
+    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now, epochs_total=100)
+    assert found == BudgetForecast(BUDGET, found.spent_usd)
+    assert found.spent_usd > 0
+    history.commit(size_bytes=1)
+    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now, epochs_total=100)
+    assert found.epoch is not None
+    assert found.needs_usd is not None
+
+
+def test_the_first_start_is_not_taken_for_a_part_of_each_epoch() -> None:
+    """An hour until the first step, then epochs of a minute: the second forecast is near the first."""
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    history.after(3600).start(launch)
+    history.resume()
+    history.training()
+    needed = []
+    for epoch in range(3):
+        history.step += 100
+        history.after(60).epoch(epoch)
+        history.commit(size_bytes=1)
+        found = forecast_spending(summarise(history.state, history.now), Decimal(1), history.now, epochs_total=1000)
+        needed.append(found.needs_usd)
+    assert needed[0] == pytest.approx(needed[1], rel=Decimal("0.05"))
+    assert needed[1] == pytest.approx(needed[2], rel=Decimal("0.01"))
 
 
 def test_a_forecast_in_words() -> None:
+    assert budget_line(BudgetForecast(BUDGET, Decimal(0))) == "$0 of $40"
     assert budget_line(BudgetForecast(BUDGET, Decimal("12.3"))) == "$12.30 of $40"
+    assert (
+        budget_line(BudgetForecast(BUDGET, Decimal("12.3"), needs_usd=Decimal("51.2"))) == "$12.30 of $40: needs $51.20"
+    )
     passes = BudgetForecast(BUDGET, Decimal("32.1"), START.replace(hour=2, minute=10), 36)
     assert budget_line(passes) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10 UTC"
+    short = replace(passes, needs_usd=Decimal("51.2"))
+    assert budget_line(short) == "$32.10 of $40: passes it in epoch 37 at 03-01 02:10 UTC, and needs $51.20"
 
 
 # -- the warning -----------------------------------------------------------------------------------------------------
