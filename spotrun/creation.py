@@ -53,6 +53,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     clock = clock_of(spec)
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
+    event = replace(event, code_sha256=workdir.code_sha256(Path(spec.workdir)))
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).create(event)
@@ -106,8 +107,8 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         billing=cloud.billing(spec),
         simulated=cloud.simulated,
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
-    )
         epochs_end=EpochsEnd.FINISHED,
+    )
 
 
 def deadline_at(deadline: timedelta | time | datetime, launched_at: datetime) -> datetime:

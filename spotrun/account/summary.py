@@ -19,6 +19,7 @@ from spotrun.account.interruptions import Interruption, interruptions
 from spotrun.account.outcome import completed_epochs, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
+from spotrun.account.work import Work, work_of
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
@@ -85,8 +86,10 @@ class RunSummary:
     total: Account
     interruptions: tuple[Interruption, ...]
     setups: Mapping[int, SetUp]
-    simulated: bool
     ordinals: Mapping[int, int]
+    simulated: bool
+    time_scale: float
+    work: Work
     assumptions: str
 
     @property
@@ -94,11 +97,6 @@ class RunSummary:
         """All dollars over completed epochs; None before the first."""
         return self.total.cost_usd / len(self.epochs) if self.epochs else None
 
-
-def summarise(state: RunState, now: datetime) -> RunSummary:
-    """The account of a run as of `now`. What has not ended yet is billed and timed up to then."""
-    created = state.created
-    spans = timeline(state, now)
     @property
     def rest_name(self) -> str:
         """What people call the rest."""
@@ -106,6 +104,11 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
             return "unfinished"
         return "end of run" if self.epochs else "no epochs"
 
+
+def summarise(state: RunState, now: datetime) -> RunSummary:
+    """The account of a run as of `now`. What has not ended yet is billed and timed up to then."""
+    created = state.created
+    spans = timeline(state, now)
     completions = completed_epochs(state)
     horizon = _horizon(state, now)
     totals = Totals(state, spans, horizon)
@@ -128,10 +131,12 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         total=Account(**vars(bills[-1]), epoch=None, times=spent(spans)),
         interruptions=interruptions(state),
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
+        ordinals=state.ordinals(),
         simulated=created.simulated,
+        time_scale=created.time_scale,
+        work=work_of(state, len(epochs)),
         assumptions=assumptions(state),
     )
-        ordinals=state.ordinals(),
 
 
 def bill_series(state: RunState, now: datetime, points: int) -> list[tuple[datetime, Bill]]:
@@ -201,14 +206,6 @@ def _horizon(state: RunState, now: datetime) -> datetime:
     return max([now, *state.entry_times, *ended])
 
 
-def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
-    """The spans cut at `cuts` (in order): one list before each, and one for what follows the last."""
-    windows: list[list[Span]] = [[]]
-    for span in spans:
-        start = span.start
-        while len(windows) <= len(cuts) and cuts[len(windows) - 1] <= span.end:
-            cut = cuts[len(windows) - 1]
-            if start < cut:
 def _billed_until(state: RunState, now: datetime) -> datetime:
     """The end of the run or of its last instance; now, while there is one or the other."""
     instances = [launch for launch in state.launches.values() if launch.billed_from is not None]
@@ -217,6 +214,14 @@ def _billed_until(state: RunState, now: datetime) -> datetime:
     return max([account_end(state, now), *(launch.gone.ended_at for launch in instances if launch.gone is not None)])
 
 
+def _windows(spans: Iterable[Span], cuts: list[datetime]) -> list[list[Span]]:
+    """The spans cut at `cuts` (in order): one list before each, and one for what follows the last."""
+    windows: list[list[Span]] = [[]]
+    for span in spans:
+        start = span.start
+        while len(windows) <= len(cuts) and cuts[len(windows) - 1] <= span.end:
+            cut = cuts[len(windows) - 1]
+            if start < cut:
                 windows[-1].append(Span(span.kind, start, cut, span.attempt))
                 start = cut
             windows.append([])

@@ -135,6 +135,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "cost_usd": str(status.cost_usd),
         "prices_usd_per_hour": [None if price is None else str(price) for price in status.prices_usd_per_hour],
         "simulated": run.created.simulated,
+        "time_scale": run.created.time_scale,
         "voids": status.voids,
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
@@ -159,8 +160,8 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
         "budget_usd": str(budget.budget_usd),
         "budget_passed_at": None if budget.passes_at is None else budget.passes_at.isoformat(),
         "budget_passed_in_epoch": None if budget.epoch is None else budget.epoch + 1,
-    }
         "budget_needed_usd": None if budget.needs_usd is None else str(budget.needs_usd),
+    }
 
 
 def _next(run: OpenRun, state: RunState) -> str | None:
@@ -178,9 +179,9 @@ def _next(run: OpenRun, state: RunState) -> str | None:
 
 def _detail(state: RunState, budget: BudgetForecast | None) -> str:
     from spotrun.report.budget import budget_line
+    from spotrun.run.reasons import in_one_line
 
     if state.terminal is not None:
-    from spotrun.run.reasons import in_one_line
         return in_one_line(state.terminal.detail)
     lost = ["the deadline cannot be met"] if state.deadline_lost is not None else []
     spent = [budget_line(budget)] if budget is not None else []

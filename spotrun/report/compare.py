@@ -24,29 +24,54 @@ from spotrun.report.tables import (
     percent,
     plain,
     print_figures,
+    scale_mark,
     short_duration,
 )
 
+NAME_MAX = 32
 _SIGNS = re.compile(r"[\\`*_{}\[\]()<>#+!|~&]")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing."""
+    """
+    One run of several. `ratio_to_first` is its cost over that of the first run; None if that one paid nothing.
+    `unlike_first` says in which ways its work is not that of the first.
+    """
 
     summary: RunSummary
     ratio_to_first: float | None
+    unlike_first: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Its name, marked where its time passed faster than the wall clock."""
+        return plain(self.summary.run, NAME_MAX) + scale_mark(self.summary.time_scale)
 
 
 def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
     """The runs in the given order, each compared with the first."""
-    return tuple(Compared(summary, _ratio(summary, summaries[0])) for summary in summaries)
+    first = summaries[0]
+    return tuple(Compared(run, _ratio(run, first), tuple(run.work.unlike(first.work))) for run in summaries)
 
 
 def _ratio(summary: RunSummary, first: RunSummary) -> float | None:
     if not first.total.cost_usd:
         return None
     return float(summary.total.cost_usd / first.total.cost_usd)
+
+
+def warnings(runs: Sequence[Compared]) -> list[str]:
+    """A sentence for the runs that differ in the same way from the first: their bills do not pay for the same."""
+    by_difference: dict[tuple[str, ...], list[str]] = {}
+    for run in runs:
+        if run.unlike_first:
+            by_difference.setdefault(run.unlike_first, []).append(plain(run.summary.run, NAME_MAX))
+    return [
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not the same work as "
+        f"{plain(runs[0].summary.run, NAME_MAX)}: {', '.join(unlike)}."
+        for unlike, names in by_difference.items()
+    ]
 
 
 def show(summaries: Sequence[RunSummary], console: Console | None = None) -> None:
@@ -61,10 +86,17 @@ def as_json(summaries: Sequence[RunSummary]) -> dict[str, Any]:
 
 def trend(summaries: Sequence[RunSummary]) -> str:
     """How key figures changed over the runs of one name, oldest first: a line each, with the change from the first."""
+    alike = len({run.time_scale for run in summaries}) == 1
+
+    def mark(run: RunSummary) -> str:
+        return "" if alike else scale_mark(run.time_scale)
+
     by_name: dict[str, list[tuple[Decimal | float | None, str]]] = {
-        "cost": [(run.total.cost_usd, dollars(run.total.cost_usd)) for run in summaries],
-        "cost per epoch": [(run.usd_per_epoch, dollars(run.usd_per_epoch)) for run in summaries],
-        "wall time": [(run.total.wall.total_seconds(), short_duration(run.total.wall)) for run in summaries],
+        "cost": [(run.total.cost_usd, dollars(run.total.cost_usd) + mark(run)) for run in summaries],
+        "cost per epoch": [(run.usd_per_epoch, dollars(run.usd_per_epoch) + mark(run)) for run in summaries],
+        "wall time": [
+            (run.total.wall.total_seconds(), short_duration(run.total.wall) + mark(run)) for run in summaries
+        ],
         "interruptions": [(run.total.interruptions, str(run.total.interruptions)) for run in summaries],
     }
     lines = [f"  {name}: {', '.join(text for _, text in series)}{_change(series)}" for name, series in by_name.items()]
@@ -86,10 +118,11 @@ def csv(summaries: Sequence[RunSummary]) -> str:
 def markdown(summaries: Sequence[RunSummary]) -> str:
     """The table of `show` as Markdown, for a pull request or a wiki."""
     runs = comparison(summaries)
-    rows = [["", *(plain(run.summary.run) for run in runs)], ["---", *("---:" for _ in runs)]]
+    rows = [["", *(run.title for run in runs)], ["---", *("---:" for _ in runs)]]
     rows += [[label.strip(), *(figure(run) for run in runs)] for section in _SECTIONS for label, figure in section]
     lines = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return "\n".join([*lines, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
+    above = [line for warning in warnings(runs) for line in (_cell(warning), "")]
+    return "\n".join([*above, *lines, "", f"Assumptions: {_cell(assumptions(summaries))}", ""])
 
 
 def _cell(text: str) -> str:
@@ -115,21 +148,23 @@ def _figures(run: Compared) -> dict[str, Any]:
         "savings": rounded(summary.total.savings),
         "usd_per_epoch": optional_usd(summary.usd_per_epoch),
         "ratio_to_first": rounded(run.ratio_to_first),
+        "unlike_first": ", ".join(run.unlike_first),
+        "time_scale": summary.time_scale,
         "assumptions": plain(summary.assumptions),
     }
 
 
 def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
-    return Group(
-        compare_table(comparison(summaries)), Text(), Text(f"Assumptions: {assumptions(summaries)}", style="dim")
-    )
+    runs = comparison(summaries)
+    above = [part for warning in warnings(runs) for part in (Text(warning), Text())]
+    return Group(*above, compare_table(runs), Text(), Text(f"Assumptions: {assumptions(summaries)}", style="dim"))
 
 
 def compare_table(runs: Sequence[Compared]) -> Table:
     title = "Side by side"
     if any(run.summary.simulated for run in runs):
         title += " (simulated prices)"
-    table = figures_table(title, "", [plain(run.summary.run, 32) for run in runs])
+    table = figures_table(title, "", [run.title for run in runs])
     for section in _SECTIONS:
         for label, figure in section:
             add_row(table, [label, *(figure(run) for run in runs)], style="bold" if label in _KEY_FIGURES else "")

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotrun.report.sparkline import sparkline
-from spotrun.report.tables import dollars, plain
+from spotrun.report.tables import dollars, plain, scale_mark
 from spotrun.report.view import Screen, View
 
 Rows = Sequence[dict[str, Any]]
@@ -26,7 +26,7 @@ def table(rows: Rows) -> Table:
     for heading in ("state", "step", "epochs", "lost", "cost", "started (UTC)"):
         made.add_column(heading)
     for row in rows:
-        made.add_row(*(Text(cell) for cell in [row["run"], *_cells(row)]))
+        made.add_row(*(Text(cell) for cell in [row["run"] + scale_mark(row.get("time_scale", 1)), *_cells(row)]))
     return made
 
 

@@ -62,6 +62,11 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None else f"{round(share * 100)}%"
 
 
+def scale_mark(time_scale: float) -> str:
+    """` (20×)` where run time passed 20 times as fast as the wall clock: such figures may stand beside others."""
+    return "" if time_scale == 1 else f" ({time_scale:g}×)"
+
+
 def count(number: int) -> str:
     return str(number) if number else NOTHING
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.table import Table
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.report import compare, machine_readable, terminal
+from spotrun.report import compare, machine_readable, overview, terminal
 from spotrun.report.tables import dollars, percent, short_duration
 from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
 from tests.support.histories import History, random_runs
@@ -177,6 +178,54 @@ def test_two_bills_stand_side_by_side(width: int):
     assert rows["interruptions"] == ["2", "-"]
     assert set(CAUSES) <= set(rows)
     assert text.count("Assumptions:") == 1
+
+
+def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
+    def run(uid: str, code: str = "a", **train: object) -> RunSummary:
+        spec = {"train": {"script": "t.py", "args": ["--lr", "1"]} | train}
+        return stormy(uid=uid * 10, spec=spec, code_sha256=code * 64)
+
+    same, args, both, script, older = (
+        run("1"),
+        run("2", args=["--lr", "2"]),
+        run("3", "b", args=["--lr", "2"]),
+        run("4", script="other.py"),
+        run("5", code=""),
+    )
+    shorter = replace(same, run="short", work=replace(same.work, epochs=1, steps=100))
+    runs = [run("0"), same, args, replace(args, run="again"), both, script, older, shorter]
+    assert "not the same work" not in printed([runs[0], same, older])
+    said = printed(runs, 400).partition("Side by side")[0].split("\n\n")
+    assert [line for line in said if line] == [
+        "demo-2222222222, again are not the same work as demo-0000000000: other arguments.",
+        "demo-3333333333 is not the same work as demo-0000000000: other arguments, other code.",
+        "demo-4444444444 is not the same work as demo-0000000000: another command.",
+        "short is not the same work as demo-0000000000: 1 epoch instead of 3.",
+    ]
+    assert "not the same work as demo" in compare.markdown(runs).partition("|")[0].replace("\\", "")
+    assert [each["unlike_first"] for each in compare.as_json(runs)["runs"]][-1] == "1 epoch instead of 3"
+
+
+def test_a_run_whose_time_passed_faster_is_marked_beside_others():
+    fast, real = stormy(uid="f" * 10, time_scale=20.0), stormy(uid="e" * 10)
+    assert "demo-ffffffffff (20×)" in printed([real, fast])
+    assert "demo-eeeeeeeeee (" not in printed([real, fast])
+    assert "demo-ffffffffff" in compare.markdown([real, fast])
+    assert "(20×)" in compare.markdown([real, fast]).replace("\\", "")
+    assert [each["time_scale"] for each in compare.as_json([real, fast])["runs"]] == [1.0, 20.0]
+    assert compare.trend([real, fast]).count("(20×)") == 3
+    assert "×" not in compare.trend([fast, fast])
+    rows = [
+        {"run": "a", "state": "completed", "started_at": "2026-03-01T12:00", "time_scale": scale} for scale in (1, 20.0)
+    ]
+    text = printed_table(overview.table(rows))
+    assert text.count("a (20×)") == text.count("×") == 1
+
+
+def printed_table(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_text_from_outside_moves_no_cursor_and_is_no_markup():

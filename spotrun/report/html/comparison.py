@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
-from spotrun.report.compare import Compared, assumptions, comparison, trend
+from spotrun.report.compare import Compared, assumptions, comparison, trend, warnings
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
 from spotrun.report.html.markup import (
@@ -25,12 +25,11 @@ from spotrun.report.html.markup import (
     table,
 )
 from spotrun.report.machine_readable import optional_usd
-from spotrun.report.tables import NOTHING, count, dollars, plain, short_duration
+from spotrun.report.tables import NOTHING, count, dollars, short_duration
 from spotrun.units import count_of
 
 LEFT, WIDTH, ROW = 250, 640, 30
 RUNS_MAX = 100
-NAME_MAX = 32
 
 
 def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str:
@@ -45,6 +44,7 @@ def comparison_page(summaries: Sequence[RunSummary], *, with_trend: bool) -> str
     body = element(
         "main",
         element("h1", title),
+        *(element("p", warning) for warning in warnings(runs)),
         *([_trend(summaries)] if with_trend else []),
         section(f"What each cost{simulated}{left_out}", _costs(runs)),
         section("Where the time went", _times(runs)),
@@ -70,7 +70,7 @@ def _costs(runs: Sequence[Compared]) -> Markup:
         drawn = bars(LEFT, y + 3, 11, ((float(amount / most) * WIDTH, class_) for amount, class_ in paid))
         compared = bar(LEFT, y + 16, float(total.counterfactual_usd / most) * WIDTH, 7, "wait")
         rows.append(join(_name(run, y), drawn, compared, label(LEFT + WIDTH + 10, y + 17, dollars(total.cost_usd))))
-    said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {dollars(run.summary.total.cost_usd)}" for run in runs)
+    said = ", ".join(f"{run.title} {dollars(run.summary.total.cost_usd)}" for run in runs)
     keys = [
         ("spot", "spot"),
         ("on_demand", "on-demand"),
@@ -91,13 +91,13 @@ def _times(runs: Sequence[Compared]) -> Markup:
         )
         drawn = bars(LEFT, y + 3, 20, widths)
         rows.append(join(_name(run, y), drawn, label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall))))
-    said = ", ".join(f"{plain(run.summary.run, NAME_MAX)} {short_duration(run.summary.total.wall)}" for run in runs)
+    said = ", ".join(f"{run.title} {short_duration(run.summary.total.wall)}" for run in runs)
     keys = [("productive", "training"), *((str(kind), str(kind)) for kind in DOWNTIME)]
     return join(picture(f"Wall time: {said}", len(runs) * ROW, *rows), legend(keys))
 
 
 def _name(run: Compared, y: float) -> Markup:
-    return label(0, y + 17, plain(run.summary.run, NAME_MAX))
+    return label(0, y + 17, run.title)
 
 
 def _table(runs: Sequence[Compared]) -> Markup:
@@ -117,4 +117,4 @@ def _row(run: Compared) -> Markup:
         figure(dollars(per_epoch), optional_usd(per_epoch)),
         *listings.account_cells(summary.total),
     ]
-    return element("tr", element("th", plain(summary.run, NAME_MAX), scope="row"), *cells)
+    return element("tr", element("th", run.title, scope="row"), *cells)

@@ -1,0 +1,60 @@
+"""What a run trains, so that two bills are compared only where they pay for the same. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from spotrun.run.state import RunState
+
+
+@dataclass(frozen=True)
+class Work:
+    """
+    `command` is the script, or the command line; `args` are the script's arguments. `code_sha256` is the digest of the
+    work folder's Python files, "" if an earlier spotrun created the run. `start_sha256` is that of the checkpoint which
+    training began from. `epochs` and `steps` are those that a checkpoint holds.
+    """
+
+    command: str
+    args: tuple[str, ...]
+    code_sha256: str
+    start_sha256: str | None
+    epochs: int
+    steps: int
+
+    def unlike(self, other: Work) -> list[str]:
+        """In which ways this is not the same work as the other; empty if none is known."""
+        found = []
+        if self.command != other.command:
+            found.append("another command")
+        elif self.args != other.args:
+            found.append("other arguments")
+        if self.code_sha256 and other.code_sha256 and self.code_sha256 != other.code_sha256:
+            found.append("other code")
+        if self.start_sha256 != other.start_sha256:
+            found.append("another checkpoint to begin from")
+        if self.epochs != other.epochs:
+            found.append(f"{_counted(self.epochs, 'epoch')} instead of {other.epochs:,}")
+        elif self.steps != other.steps:
+            found.append(f"{_counted(self.steps, 'step')} instead of {other.steps:,}")
+        return found
+
+
+def work_of(state: RunState, epochs: int) -> Work:
+    """`epochs` is how many are completed."""
+    created = state.created
+    train: dict[str, Any] = created.spec.get("train") or {}
+    commits = (each.event.step for each in state.commits if not each.cut_off and not each.event.suspect)
+    return Work(
+        command=str(train.get("script") or train.get("run") or ""),
+        args=tuple(map(str, train.get("args") or ())),
+        code_sha256=created.code_sha256,
+        start_sha256=created.start_sha256,
+        epochs=epochs,
+        steps=max(commits, default=0),
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
