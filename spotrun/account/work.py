@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotrun.run.state import RunState
+from spotrun.units import count_of
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Work:
         if self.start_sha256 != other.start_sha256:
             found.append("another checkpoint to begin from")
         if self.epochs != other.epochs:
-            found.append(f"{_counted(self.epochs, 'epoch')} instead of {other.epochs:,}")
+            found.append(f"{count_of(self.epochs, 'epoch')} instead of {other.epochs:,}")
         elif self.steps != other.steps:
-            found.append(f"{_counted(self.steps, 'step')} instead of {other.steps:,}")
+            found.append(f"{count_of(self.steps, 'step')} instead of {other.steps:,}")
         return found
 
 
@@ -54,7 +55,3 @@ def work_of(state: RunState, epochs: int) -> Work:
         epochs=epochs,
         steps=max(commits, default=0),
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
