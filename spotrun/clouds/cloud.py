@@ -163,7 +163,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """What `doctor` finds out about the account, and about what a job or its user wants of it."""
 
     def regions(self, spec: RunSpec | None, wish: Wish) -> tuple[str, ...]:
-        """Where a job may rent; none where nobody has said it."""
+        """Where a job may rent; none if the job does not say."""
         named = wish.regions or (() if spec is None else (spec.resources.region,))
         return tuple(region for region in named if region is not None)
 

@@ -85,7 +85,7 @@ def _observation(state: RunState, launch: Launch, kind: Fate, at: datetime) -> O
     )
 
 
-def running(state: RunState, now: datetime) -> dict[Pool, Past]:
+def past_of_living(state: RunState, now: datetime) -> dict[Pool, Past]:
     """The lives so far of the instances that are up and were not told to go: not lost yet."""
     found: dict[Pool, Past] = {}
     for launch in state.launches.values():
@@ -96,7 +96,7 @@ def running(state: RunState, now: datetime) -> dict[Pool, Past]:
     return found
 
 
-def pasts(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
+def past_by_pool(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past]:
     """
     The sum of all observations by `now`, per pool; old ones fade.
 
@@ -113,7 +113,7 @@ def pasts(observations: Iterable[Observation], now: datetime) -> dict[Pool, Past
     return found
 
 
-def troubled(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
+def pools_in_trouble(observations: Iterable[Observation], now: datetime, within: timedelta) -> dict[Pool, Observation]:
     """The pools that lost an instance or had none to give within that time, with the newest such observation."""
     recent = [seen for seen in observations if seen.kind is not Fate.KEPT and now - seen.at < within]
     return {seen.pool: seen for seen in sorted(recent, key=lambda each: each.at)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from spotrun.market.hazard import FOLLOWS_WITHIN
-from spotrun.market.observations import Observation, observations_of, pasts, running, troubled
+from spotrun.market.observations import Observation, observations_of, past_by_pool, past_of_living, pools_in_trouble
 from spotrun.offering import CapacityType, Pool
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.interruption_rates import relative_hazard
@@ -23,7 +23,7 @@ def name_of(pool: Pool) -> str:
 @once
 def just_lost(facts: Facts) -> dict[Pool, Observation]:
     """The pools that refused an instance, took one or told one to leave a short while ago, of this run or another."""
-    return troubled([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
+    return pools_in_trouble([*observations_of(facts.state), *facts.world.observations], facts.now, TROUBLE_LASTS)
 
 
 def at_risk(facts: Facts) -> set[Pool]:
@@ -45,12 +45,12 @@ def market_history(facts: Facts) -> MarketHistory:
     """
     state, world, now = facts.state, facts.world, facts.now
     seen = [*observations_of(state), *world.observations]
-    found = pasts(seen, now)
-    for pool, past in running(state, now).items():
+    found = past_by_pool(seen, now)
+    for pool, past in past_of_living(state, now).items():
         found[pool] = found.get(pool, Past()) + past
     known = {name_of(pool): past for pool, past in found.items() if pool.capacity_type is CapacityType.SPOT}
     spot = {each.pool: each.region for each in world.offerings if each.capacity_type is CapacityType.SPOT}
-    up = {name_of(pool) for pool in spot.keys() - troubled(seen, now, TROUBLE_LASTS).keys()}
+    up = {name_of(pool) for pool in spot.keys() - pools_in_trouble(seen, now, TROUBLE_LASTS).keys()}
     bands = state.created.interruption_bands
     band_of = {name_of(pool): bands.get(f"{region}/{pool.instance_type}") for pool, region in spot.items()}
     hazards = {name: relative_hazard(band) for name, band in band_of.items() if band is not None}

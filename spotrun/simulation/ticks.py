@@ -76,8 +76,8 @@ def simulate(
     """
     Run `job` from tick `first` of `market` on, as `strategy` chooses. A loss undoes `rework_s` at most.
 
-    Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy is told of it,
-    where that is more careful than what is true. A start somewhere costs its toll in USD.
+    Without a `standby` every start pays its whole changeover. `believed` is the job as the strategy sees it, if that
+    is more careful than the truth. A start somewhere costs its toll in USD.
     """
     life = _Life(job, rework_s, standby, tolls)
     told, choose, history = believed or job, strategy.choose, MarketHistory()

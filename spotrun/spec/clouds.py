@@ -47,7 +47,7 @@ class CloudRules(Protocol[_Spec]):
 
     @abstractmethod
     def secret(self, name: str) -> Reference:
-        """Where a secret is looked up if the job says nothing but its name."""
+        """Where a secret is looked up if the job gives only its name."""
 
     @abstractmethod
     def boot(self, spec: _Spec) -> timedelta:

@@ -73,7 +73,7 @@ class MarketHistory(msgspec.Struct, frozen=True):
     def from_pasts(
         cls, pasts: Mapping[str, Past], now_s: float, up: Collection[str] = (), told: dict[str, float] | None = None
     ) -> MarketHistory:
-        """What others remember of each zone, as of `now_s`; `up` has what nobody knows to be without spot."""
+        """What others remember of each zone, as of `now_s`; `up` names the zones that are not known to lack spot."""
         known = {zone: pasts.get(zone, Past()) for zone in {*pasts, *up}}
         records = {zone: ZoneRecord(now_s, zone in up, past.losses, past.up_s) for zone, past in known.items()}
         return cls(records, frozenset(up), told or {})

@@ -36,7 +36,7 @@ class FiguresBox:
         return newest
 
     def wait(self, epochs: int, timeout_s: float) -> None:
-        """Until the agent has told of this many epochs. Returns at once if it never told anything."""
+        """Wait until the agent has reported this many epochs. Return at once if it never reported any."""
         with self._changed:
             if self._epochs >= 0:
                 self._changed.wait_for(lambda: self._epochs >= epochs, timeout_s)

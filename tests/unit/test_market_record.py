@@ -15,7 +15,7 @@ from spotrun.creation import newborn
 from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.market_record import FOLDER, KEPT, READ_EVERY, MarketRecord
 from spotrun.instance import EndedBy
-from spotrun.market.observations import REFUSALS_APART, Fate, Observation, observations_of, pasts
+from spotrun.market.observations import REFUSALS_APART, Fate, Observation, observations_of, past_by_pool
 from spotrun.market.world import World
 from spotrun.policy.explain import considered
 from spotrun.policy.facts import Facts
@@ -192,7 +192,7 @@ def test_a_pool_that_goes_on_refusing_is_told_now_and_then_only_and_counts_as_lo
     seen = list(observations_of(history.state))
     assert len(seen) == 1 + timedelta(minutes=20) // REFUSALS_APART
     faded = exp(-20 * 60 / FADING_S)
-    assert pasts(seen, history.now)[POOLS[0].pool].losses == pytest.approx(faded, abs=0.01)
+    assert past_by_pool(seen, history.now)[POOLS[0].pool].losses == pytest.approx(faded, abs=0.01)
 
 
 def test_what_sightings_add_up_to_is_what_watching_the_market_would_have_shown() -> None:
