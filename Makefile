@@ -9,7 +9,7 @@
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
 # make picture   the pictures of a terminal and of a report that the README shows, from a demo run
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
-# make install .venv with spotrun in it; make clean takes all of it away
+# make install .venv with spotrun in it, and what the demo trains with; make clean takes all of it away
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
 

@@ -29,6 +29,8 @@ Exit code 130 is an interrupt by Ctrl-C. Bugs are assertions and have no class h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -132,3 +134,102 @@ class IdentityUnknown(CloudError):
 
 class LaunchTokenSpent(CloudError):
     pass
+
+
+# -- packages that are not installed ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def needs_extra(extra: str, what: str, error: type[SpotrunError] = SpotrunError) -> Iterator[None]:
+    """
+    Around imports of packages that only this extra of pyproject.toml brings. `what` cannot be done without them.
+
+    Raises:
+        error: one of them is not installed. Its hint is the command that installs the extra.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] == "spotrun":
+            raise
+        raise error(f"{what} needs the Python package {missing.name}", hint=command_for(extra)) from missing
+
+
+def command_for(extra: str) -> str:
+    """
+    The command that adds an extra to this spotrun, made from how it was installed.
+
+    It names the place that this spotrun came from, or the packages of the extra. An index has no spotrun of ours.
+    """
+    import shlex
+    import sys
+    from importlib.metadata import PackageNotFoundError
+    from pathlib import Path
+
+    try:
+        packages = _packages_of(extra)
+        wanted = _origin(extra) or packages
+    except PackageNotFoundError:
+        return f"install spotrun with pip, and its extra {extra}"
+    home = Path(sys.prefix)
+    if (home / "pipx_metadata.json").exists():
+        return shlex.join(["pipx", "inject", home.name, *packages])
+    if (home / "uv-receipt.toml").exists():
+        return shlex.join(["uv", "tool", "install", *wanted])
+    return shlex.join([*installer(), *wanted])
+
+
+def installer() -> list[str]:
+    """The words that install packages for this Python, whose environment need not be the active one."""
+    import shutil
+    import sys
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    if find_spec("pip") is not None:
+        pip = shutil.which("pip")
+        active = pip is not None and Path(pip).parent == Path(sys.executable).parent
+        return ["pip", "install"] if active else [sys.executable, "-m", "pip", "install"]
+    if shutil.which("uv") is not None:
+        return ["uv", "pip", "install", "--python", sys.executable]
+    return ["pip", "--python", sys.executable, "install"]
+
+
+def _origin(extra: str) -> list[str]:
+    """
+    This spotrun with an extra, as pip and uv take it from where it came from; [] if that is gone or was an index.
+
+    See https://packaging.python.org/specifications/direct-url.
+    """
+    import json
+    from importlib.metadata import distributions
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
+
+    texts = (each.read_text("direct_url.json") for each in distributions(name="spotrun"))
+    found = json.loads(next(filter(None, texts), "{}"))
+    url, inside, vcs = found.get("url", ""), found.get("subdirectory", ""), found.get("vcs_info")
+    if vcs is None and url.startswith("file:"):
+        path = Path(unquote(urlsplit(url).path), inside)
+        flags = ["-e"] if found.get("dir_info", {}).get("editable") else []
+        return [*flags, f"{path}[{extra}]"] if path.exists() else []
+    if vcs is not None:
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return [f"spotrun[{extra}] @ {url}" + (f"#subdirectory={inside}" if inside else "")] if url else []
+
+
+def _packages_of(extra: str) -> list[str]:
+    """What an extra brings, as pip takes it: ["boto3>=1.44", ...]."""
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
+    found: list[str] = []
+    for each in map(Requirement, requires("spotrun") or ()):
+        if each.marker is None or not each.marker.evaluate({"extra": extra}):
+            continue
+        if each.name == "spotrun":  # an extra that includes others
+            found += [package for other in sorted(each.extras) for package in _packages_of(other)]
+        else:
+            found.append(f"{each.name}{each.specifier}")
+    return found

@@ -21,7 +21,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import SpecInvalid, SpotrunError, needs_extra
 from spotrun.offering import AMOUNT_MAX
 from spotrun.units import count_of, shown
 
@@ -239,13 +239,9 @@ def _flat(found: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _parquet_rows(path: Path) -> Iterator[BillRow]:
-    try:
+    with needs_extra("parquet", f"{path}, a Parquet file,"):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise SpotrunError(
-            f"{path} is a Parquet file, and pyarrow is not installed", hint="pip install 'spotrun[parquet]'"
-        ) from error
     line = 0
     try:
         for batch in ParquetFile(path).iter_batches(batch_size=4096):

@@ -16,28 +16,45 @@ OF_THE_IMAGE = ("torch", "torchvision", "triton", "nvidia-", "cuda-")
 """These are not pinned: they are large, and an image has the versions that fit its driver."""
 
 
-def upload(store: Store, start: bytes, extra: str) -> None:
+def upload(store: Store, start: bytes, extras: str) -> None:
     """
-    A machine runs the script `start` to become an instance. It installs spotrun with `extra`.
+    A machine runs the script `start` to become an instance. It installs spotrun with `extras`, separated by commas.
 
     Raises:
         StoreError: it cannot be written.
     """
     wheel = own_wheel()
-    for name, data in ((wheel.name, wheel.data), ("constraints.txt", constraints(extra).encode()), ("start.sh", start)):
+    for name, data in (
+        (wheel.name, wheel.data),
+        ("constraints.txt", constraints(extras).encode()),
+        ("start.sh", start),
+    ):
         store.put(f"{FOLDER}/{name}", data)
 
 
-def constraints(extra: str) -> str:
-    """A pip constraints file: if instances install a package, they take the version that is installed here."""
-    pinned = (name for name in sorted(_needed(f"spotrun[{extra}]")) if not name.startswith(OF_THE_IMAGE))
-    return "".join(f"{name}=={distribution(name).version}\n" for name in pinned if name != "spotrun")
+def constraints(extras: str) -> str:
+    """
+    A pip constraints file: if instances install a package, they take the version that is installed here.
+
+    A machine that only launches may have no Lightning. Of what it lacks, instances take the oldest version that spotrun
+    takes, so that all instances of a run train with the same.
+    """
+    wanted = Requirement(f"spotrun[{extras}]")
+    oldest = {canonicalize_name(each.name): _floor(each) for each in _requirements("spotrun", wanted.extras)}
+    versions = oldest | {name: distribution(name).version for name in _needed(wanted)}
+    pinned = (name for name in sorted(versions) if name != "spotrun" and not name.startswith(OF_THE_IMAGE))
+    return "".join(f"{name}=={versions[name]}\n" for name in pinned)
 
 
-def _needed(wanted: str) -> set[str]:
+def _floor(requirement: Requirement) -> str:
+    """The oldest version that it takes. Each requirement of ours says one."""
+    return next(part.version for part in requirement.specifier if part.operator == ">=")
+
+
+def _needed(wanted: Requirement) -> set[str]:
     """The names of all packages that are installed here and that `wanted` needs, itself included."""
     found: dict[str, set[str]] = {}
-    left = [Requirement(wanted)]
+    left = [wanted]
     while left:
         requirement = left.pop()
         name = canonicalize_name(requirement.name)

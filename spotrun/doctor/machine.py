@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points, version
+from importlib.util import find_spec
 
-from spotrun.doctor.finding import Finding, ok
-from spotrun.errors import SpotrunError
+from spotrun.doctor.finding import Finding, ok, warned
+from spotrun.errors import SpotrunError, command_for
+
+LIGHTNINGS = {"pytorch_lightning": "pytorch-lightning", "lightning": "lightning"}
+"""The two packages that are Lightning, with the names that they are installed by."""
 
 
 def lightning() -> Iterator[Finding]:
     hooks = [hook for hook in entry_points(group="pytorch_lightning.callbacks_factory") if hook.name == "spotrun"]
     if not hooks:
         raise SpotrunError("Lightning would not find spotrun's callback", hint="install spotrun with pip, not by path")
+    found = [distribution for package, distribution in LIGHTNINGS.items() if is_installed(package)]
+    if found:
+        yield ok("lightning", f"{found[0]} {version(found[0])} loads the callback by itself")
+    else:
+        reason = "not installed: trainings on this machine need it; instances of other clouds install their own"
+        yield warned("lightning", reason, command_for("lightning"))
+
+
+def is_installed(package: str) -> bool:
+    """Whether this Python could import a package; it is not imported."""
     try:
-        found = version("pytorch-lightning")
-    except PackageNotFoundError:
-        raise SpotrunError(
-            "pytorch-lightning is not installed", hint="pip install 'pytorch-lightning>=2.6.6'"
-        ) from None
-    yield ok("lightning", f"pytorch-lightning {found} loads the callback by itself")
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 
+from spotrun import address
 from spotrun.clock import Clock
 from spotrun.doctor.finding import Finding, ok, warned
 from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
 from spotrun.folder.ledger import key_of
 from spotrun.store.conditional_put_probe import RACERS, race
-from spotrun.store.http import BucketStore
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
@@ -76,7 +76,9 @@ class Trial:
             persist(lambda: self._store.delete(key))
             _require(not self._exists(key), "what was deleted is still there")
         yield ok("permissions", "objects can be created, read, listed, overwritten and deleted")
-        if isinstance(self._store, BucketStore):  # a folder belongs to one user, who may do anything in it
+        if isinstance(
+            address.parse(self._store.uri), address.BucketAddress
+        ):  # a folder's one user may do anything in it
             yield self._protection()
 
     def _protection(self) -> Finding:

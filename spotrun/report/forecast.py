@@ -5,15 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.table import Table
 
 from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, print_figures, short_duration
-from spotrun.simulation.forecast import Forecast
-from spotrun.simulation.plan import Plan
 from spotrun.units import format_duration
+
+if TYPE_CHECKING:
+    from spotrun.simulation.forecast import Forecast
+    from spotrun.simulation.plan import Plan
 
 PICTURE_WIDTH = 44
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.table import Table
 
 from spotrun.report.machine_readable import csv_table
 from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
-from spotrun.simulation.study import Case, Row, Study
 from spotrun.units import count_of, format_duration
+
+if TYPE_CHECKING:
+    from spotrun.simulation.study import Case, Row, Study
 
 BAR_WIDTH = 20
 COLUMNS = (

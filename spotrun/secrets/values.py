@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spotrun.errors import needs_extra
 from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference, SecretUnreadable
 
 
@@ -48,10 +49,7 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
 
 
 def _parameters(paths: Mapping[str, str]) -> dict[str, str]:
-    try:
+    with needs_extra("aws", "a secret in the Parameter Store", SecretUnreadable):
         from spotrun.secrets.parameter_store import read_parameters
-    except ModuleNotFoundError as error:
-        hint = "pip install 'spotrun[aws]'"
-        raise SecretUnreadable(f"ssm: needs the Python package {error.name}", hint=hint) from error
     found = read_parameters(sorted(set(paths.values())))
     return {name: found[path] for name, path in paths.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spotrun import address
 from spotrun.address import BucketAddress
-from spotrun.errors import StoreError
+from spotrun.errors import StoreError, needs_extra
 from spotrun.store.port import Store
 
 
@@ -27,20 +27,12 @@ def open_store(uri: str) -> Store:
 
 
 def _open_s3(place: BucketAddress) -> Store:
-    try:
+    with needs_extra("aws", str(place), StoreError):
         from spotrun.store.s3 import S3Store
-    except ModuleNotFoundError as error:
-        raise _without_sdk(place, "aws", error) from error
     return S3Store(place)
 
 
 def _open_gcs(place: BucketAddress) -> Store:
-    try:
+    with needs_extra("gcp", str(place), StoreError):
         from spotrun.store.gcs import GcsStore
-    except ModuleNotFoundError as error:
-        raise _without_sdk(place, "gcp", error) from error
     return GcsStore(place)
-
-
-def _without_sdk(place: BucketAddress, extra: str, error: ModuleNotFoundError) -> StoreError:
-    return StoreError(f"{place} needs the Python package {error.name}", hint=f"pip install 'spotrun[{extra}]'")

@@ -105,7 +105,7 @@ def test_the_same_code_is_the_same_wheel() -> None:
 
 
 def test_instances_install_the_versions_that_are_installed_here() -> None:
-    pinned = [Requirement(line) for line in constraints("aws").splitlines()]
+    pinned = [Requirement(line) for line in constraints("aws,lightning").splitlines()]
     names = {requirement.name for requirement in pinned}
     assert {"boto3", "msgspec", "pytorch-lightning"} <= names
     assert not names & {"torch", "spotrun", "pytest"}

@@ -24,7 +24,7 @@ from spotrun.clouds.aws.advisor import KEPT_FOR_S, read_advice
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quota_headroom import Headroom
 from spotrun.clouds.aws.quotas import quota_of
-from spotrun.errors import CloudError
+from spotrun.errors import CloudError, command_for
 from spotrun.instance import PriceSegment
 from spotrun.market.accelerators import peak_tflops
 from spotrun.market.price_history import price_range, price_series
@@ -281,4 +281,4 @@ def test_without_its_sdk_aws_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "botocore.config", None)
     monkeypatch.delitem(sys.modules, "spotrun.clouds.aws.calls", raising=False)
     answer = CliRunner().invoke(app, ["offers", "--region", "us-east-1"])
-    assert "pip install 'spotrun[aws]'" in str(answer.exception)
+    assert command_for("aws") in str(answer.exception)

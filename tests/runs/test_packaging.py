@@ -73,6 +73,8 @@ def test_the_wheel_says_which_pythons_and_which_lightning_it_takes(wheel: Path):
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     needs = metadata.get_all("Requires-Dist")
     assert any(need.startswith("torch>=2.11") for need in needs)
+    light = {re.match(r"[a-z0-9-]+", need.lower())[0] for need in needs if "extra ==" not in need}
+    assert not light & {"torch", "numpy", "lightning", "pytorch-lightning", "scikit-learn"}
     for lightning in (need for need in needs if need.startswith(("lightning", "pytorch-lightning"))):
         assert all(bound in lightning for bound in (">=2.6.6", "!=2.6.2", "!=2.6.3")), lightning  # failures.md S1-S3
 

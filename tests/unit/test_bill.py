@@ -20,7 +20,7 @@ from spotrun.bill import aws, gcp
 from spotrun.bill.charge import Statement
 from spotrun.bill.reconcile import Line, Reason, Reconciliation, line_filter, reconcile
 from spotrun.bill.rows import column_name, files_of
-from spotrun.errors import SpotrunError
+from spotrun.errors import SpotrunError, command_for
 from spotrun.instance import EndedBy
 from spotrun.report import bill as shown
 from spotrun.run.billing import EC2_RULE, LOCAL_RULE
@@ -411,9 +411,9 @@ def test_a_parquet_file_without_pyarrow_says_what_to_install(tmp_path: Path, mon
     history = stormy()
     path = write_parquet(tmp_path / "cur.parquet", second_generation(cost_and_usage_rows(billed(history))))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SpotrunError, match="pyarrow is not installed") as caught:
+    with pytest.raises(SpotrunError, match="needs the Python package pyarrow") as caught:
         aws.read_cost_and_usage_report([path], line_filter(history.state))
-    assert caught.value.hint == "pip install 'spotrun[parquet]'"
+    assert caught.value.hint == command_for("parquet")
 
 
 @pytest.mark.parametrize(

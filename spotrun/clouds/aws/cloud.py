@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib.resources import files
 
@@ -19,7 +19,7 @@ from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
-from spotrun.errors import CloudError, SpecInvalid, StoreError
+from spotrun.errors import CloudError, SpecInvalid, StoreError, needs_extra
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
@@ -87,7 +87,7 @@ class Aws(Cloud):
     def furnish(self, store: Store) -> None:
         from spotrun.boot import upload
 
-        upload.upload(store, files(__package__).joinpath("start.sh").read_bytes(), extra="aws")
+        upload.upload(store, files(__package__).joinpath("start.sh").read_bytes(), extras="aws,lightning")
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return aws_rule(spec.aws.volume_gb, self.regions(spec, Wish()))
@@ -142,8 +142,8 @@ class Aws(Cloud):
         return found if advice is None else with_bands(found, advice)
 
     def quotes(self, spec: RunSpec, types: Sequence[str]) -> Quotes:
-        from spotrun.clouds.aws.quotes import read_quotes
-
+        with _sdk():
+            from spotrun.clouds.aws.quotes import read_quotes
         config = replace(config_of(spec.resources, spec.aws), instance_types=tuple(types))
         return read_quotes(config, self.clock(spec), None)
 
@@ -179,12 +179,9 @@ class Aws(Cloud):
 CLOUD = Aws()
 
 
-@contextlib.contextmanager
-def _sdk() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise CloudError(f"aws needs the Python package {error.name}", hint="pip install 'spotrun[aws]'") from error
+def _sdk() -> AbstractContextManager[None]:
+    """Around all imports of what needs it."""
+    return needs_extra("aws", "aws", CloudError)
 
 
 def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
@@ -194,15 +191,15 @@ def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
 
 
 def _guards(regions: Sequence[str], clock: Clock) -> Guards:
-    from spotrun.clouds.aws.guard import AwsGuards
-
+    with _sdk():
+        from spotrun.clouds.aws.guard import AwsGuards
     return AwsGuards(regions, clock)
 
 
 def _identities(regions: Sequence[str], clock: Clock) -> Identities:
-    from spotrun.clouds.aws.calls import Region
-    from spotrun.clouds.aws.run_role import RunRoles
-
+    with _sdk():
+        from spotrun.clouds.aws.calls import Region
+        from spotrun.clouds.aws.run_role import RunRoles
     return RunRoles(Region(regions[0], clock), clock)
 
 

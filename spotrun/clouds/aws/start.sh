@@ -42,7 +42,7 @@ if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/ready" ]]; then
     "${python}" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "${site}/image.pth"
     pip=("${python}" -m pip --python "${own}" --disable-pip-version-check --no-input install --quiet --retries 10)
     "${pip[@]}" --no-deps --force-reinstall "${boot}"/spotrun-*.whl
-    "${pip[@]}" --constraint "${boot}/constraints.txt" 'spotrun[aws]'
+    "${pip[@]}" --constraint "${boot}/constraints.txt" 'spotrun[aws,lightning]'
     touch "${SPOTRUN_INSTANCE_DIR}/ready"
 fi
 

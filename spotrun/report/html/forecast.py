@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
+from typing import TYPE_CHECKING
 
 from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
@@ -21,15 +22,17 @@ from spotrun.report.html.markup import (
     section,
     table,
 )
-from spotrun.simulation.forecast import Forecast
-from spotrun.simulation.plan import Plan
 from spotrun.units import count_of
+
+if TYPE_CHECKING:
+    from spotrun.simulation.forecast import Forecast
+    from spotrun.simulation.plan import Plan
+
+    Cells = Callable[[Plan, Forecast], list[str]]
 
 LEFT, WIDTH, ROW = 250, 730, 26
 CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
 """The class of a mark, its meaning, and the field of a forecast."""
-
-Cells = Callable[[Plan, Forecast], list[str]]
 
 
 def forecast_page(plan: Plan, name: str) -> str:
