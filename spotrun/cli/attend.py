@@ -21,7 +21,7 @@ from spotrun.cli.runs import OpenRun, who
 from spotrun.clock import system_clock
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
-from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError
+from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError, needs_extra
 from spotrun.folder.ledger import EntryRefused
 from spotrun.market.world import World
 from spotrun.notify.news import night
@@ -111,8 +111,8 @@ def show_start(path: Path) -> None:
     Raises:
         SpecInvalid: the file is not a Lightning checkpoint, or could run code.
     """
-    from spotrun.lightning.checkpoint_file import read_facts
-
+    with needs_extra("lightning", "a Lightning checkpoint"):
+        from spotrun.lightning.checkpoint_file import read_facts
     facts = read_facts(path)
     rest = "" if facts.has_optimizer else "; it has no optimizer state, so Lightning will refuse it"
     print(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import shlex
+import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TypeVar
 
 from spotrun.cli.runs import absent, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
-from spotrun.errors import SpecInvalid, StoreError
+from spotrun.doctor.machine import LIGHTNINGS, is_installed
+from spotrun.errors import SpecInvalid, StoreError, command_for, installer
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
 from spotrun.market.world import World, suitable
@@ -71,6 +76,38 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
         )
     report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
     return spec.model_copy(update={"report": report})
+
+
+def require_framework(spec: RunSpec) -> None:
+    """
+    Check that a training on this machine finds PyTorch and Lightning, if its script imports them and no `setup` might
+    bring them.
+
+    Raises:
+        SpecInvalid: one of them is missing.
+    """
+    if spec.train.script is None or spec.setup is not None or "PYTHONPATH" in spec.envs:
+        return
+    script = Path(spec.workdir, spec.train.script)
+    for package in ("torch", *LIGHTNINGS):
+        own = any(script.with_name(name).exists() for name in (package, f"{package}.py"))
+        if package in _imports_of(script) and not own and not is_installed(package):
+            unified = shlex.join([*installer(), "lightning"])
+            raise SpecInvalid(
+                f"{spec.train.script} imports {package}, which is not installed for {sys.executable}",
+                hint=unified if package == "lightning" else command_for("lightning"),
+            )
+
+
+def _imports_of(script: Path) -> set[str]:
+    """The packages that a script cannot begin without; none where it is no Python that we can read."""
+    try:
+        tree = ast.parse(script.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    modules = [each.module or "" for each in tree.body if isinstance(each, ast.ImportFrom) and each.level == 0]
+    modules += [name.name for each in tree.body if isinstance(each, ast.Import) for name in each.names]
+    return {module.partition(".")[0] for module in modules}
 
 
 def earlier_run(spec: RunSpec) -> RunState | None:

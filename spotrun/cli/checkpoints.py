@@ -9,7 +9,7 @@ import typer
 
 from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, SpecArgument, StoreOption, print_json
 from spotrun.cli.plain_help import Verbs, add_verbs
-from spotrun.errors import CheckpointDamaged, ObjectMissing, RunNotFound, SpecInvalid
+from spotrun.errors import CheckpointDamaged, ObjectMissing, RunNotFound, SpecInvalid, needs_extra
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -75,10 +75,11 @@ def export_checkpoint(
 ) -> None:
     """Write a checkpoint as an ordinary Lightning checkpoint file."""
     from spotrun.checkpoint.restore import fetch
-    from spotrun.checkpoint.snapshot import map_image
     from spotrun.cli.runs import open_run
-    from spotrun.lightning.checkpoint_file import export
 
+    with needs_extra("lightning", "a Lightning checkpoint"):
+        from spotrun.checkpoint.snapshot import map_image
+        from spotrun.lightning.checkpoint_file import export
     if out.exists() and not force:
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():

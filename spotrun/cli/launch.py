@@ -52,8 +52,9 @@ def launch(
     from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import with_baseline_price
+    from spotrun.cli.before_launch import require_framework, with_baseline_price
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
+    from spotrun.clouds.registry import cloud_of
     from spotrun.creation import create_run
     from spotrun.notify.sinks import require_sinks
     from spotrun.secrets.values import require_variables
@@ -81,6 +82,8 @@ def launch(
         return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
 
     def show() -> None:
+        if cloud_of(spec).here:
+            require_framework(spec)
         attend.show_plan(spec)
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)

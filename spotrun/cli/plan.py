@@ -16,6 +16,7 @@ from spotrun.cli.options import (
     progress_bar,
     write_text,
 )
+from spotrun.errors import needs_extra
 
 
 def plan(
@@ -46,7 +47,8 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Forecast what JOB.yaml will cost and when it will be done. Nothing is rented."""
-    from spotrun.cli.planning import planned
+    with needs_extra("plan", "a forecast"):
+        from spotrun.cli.planning import planned
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from spotrun.cli.options import JsonOption, PublishedAsOption, known_word, print_json, progress_bar, read_flag
+from spotrun.errors import needs_extra
 
 STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
 
@@ -54,9 +55,10 @@ def simulate(
     as_json: JsonOption = False,
 ) -> None:
     """Compare strategies on recorded markets: what they cost, and how often they are late."""
+    with needs_extra("plan", "a simulation"):
+        from spotrun.simulation.study import Options, records_in, study
+        from spotrun.simulation.traces import AVAILABLE
     from spotrun.report import study as shown
-    from spotrun.simulation.study import Options, records_in, study
-    from spotrun.simulation.traces import AVAILABLE
 
     options = Options(
         strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),

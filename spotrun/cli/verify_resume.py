@@ -34,6 +34,7 @@ def verify_resume(
     from msgspec import to_builtins
     from msgspec.structs import replace
 
+    from spotrun.cli.before_launch import require_framework
     from spotrun.report import verification as report
     from spotrun.units import parse_duration
     from spotrun.verify.job import load_job
@@ -44,6 +45,7 @@ def verify_resume(
         kills=kills, at=_steps(at), seed=seed, within=read_flag("--within", parse_duration, within, "--within 30m")
     )
     spec = load_job(job, arguments or [])
+    require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)
     if keep:
