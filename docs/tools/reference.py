@@ -83,7 +83,8 @@ def sections(schema: Mapping[str, Any], section: Any = None, path: str = "") -> 
 
 
 def reference_in(field: Mapping[str, Any]) -> str | None:
-    target = field.get("$ref") or field.get("items", {}).get("$ref")
+    kinds = (field, field.get("items", {}), *field.get("anyOf", ()))
+    target = next((each["$ref"] for each in kinds if "$ref" in each), None)
     return None if target is None else str(target).rpartition("/")[2]
 
 

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import DetachOption, LaunchStoreOption, SpecArgument, YesOption
+from spotrun.cli.options import DetachOption, LaunchStoreOption, ScriptArguments, SpecArgument, YesOption
 from spotrun.errors import SpecInvalid
 
 
 def launch(
     spec_path: SpecArgument,
+    arguments: ScriptArguments = None,
     yes: YesOption = False,
     detach: DetachOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be rented, and rent nothing.")] = False,
@@ -48,7 +49,7 @@ def launch(
     ] = None,
     store: LaunchStoreOption = None,
 ) -> None:
-    """Train JOB.yaml to its end, on spot capacity where possible."""
+    """Train a job, or a script by itself, to its end, on spot capacity where possible."""
     from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.background import leave_behind
@@ -76,7 +77,7 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
+    spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
 
     def create() -> OpenRun:
         return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")

@@ -45,7 +45,13 @@ PublishedAsOption = Annotated[
         help="What 1 means in a JSON record: spot is available (skypilot) or not (adrs).",
     ),
 ]
-SpecArgument = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.")]
+SpecArgument = Annotated[
+    Path, typer.Argument(metavar="JOB.yaml|SCRIPT.py", help="The job file, or a Lightning script by itself.")
+]
+ScriptArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, instead of the job's."),
+]
 
 
 Value = TypeVar("Value")
@@ -81,13 +87,13 @@ def print_json(value: object) -> None:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal while lifetimes are simulated."""
+def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal while something takes its time: it is told how much is done, of how much."""
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task("simulating", total=None)
+        task = bar.add_task(doing, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 

@@ -10,6 +10,7 @@ import typer
 from spotrun.cli.options import (
     JsonOption,
     PublishedAsOption,
+    ScriptArguments,
     SpecArgument,
     StoreOption,
     print_json,
@@ -21,6 +22,7 @@ from spotrun.errors import needs_extra
 
 def plan(
     spec_path: SpecArgument,
+    arguments: ScriptArguments = None,
     deadline: Annotated[
         str | None, typer.Option("--deadline", metavar="TIME", help="Use this deadline, like 8h or 07:00.")
     ] = None,
@@ -46,7 +48,7 @@ def plan(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forecast what JOB.yaml will cost and when it will be done. Nothing is rented."""
+    """Forecast what a job will cost and when it will be done. Nothing is rented."""
     with needs_extra("plan", "a forecast"):
         from spotrun.cli.planning import planned
     from spotrun.report import forecast as shown
@@ -58,6 +60,7 @@ def plan(
             spec_path,
             overrides,
             store,
+            arguments=arguments or (),
             traces=traces,
             published_as=published_as,
             price_history=price_history,

@@ -48,6 +48,7 @@ def planned(
     overrides: Mapping[str, object],
     store: str | None,
     *,
+    arguments: Sequence[str] = (),
     traces: Path | None = None,
     published_as: str = "skypilot",
     price_history: bool = False,
@@ -61,7 +62,7 @@ def planned(
     Raises:
         SpecInvalid: the job cannot be forecast so.
     """
-    spec = load_spec(spec_path, dict(overrides))
+    spec = load_spec(spec_path, dict(overrides), arguments=arguments)
     known = _measured(spec, store)
     expected = spec.policy.expected_work or known.work
     if expected is None:

@@ -12,11 +12,13 @@ from spotrun.errors import SpecInvalid
 
 
 def validate(
-    spec_path: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="The job file.")] = None,
+    spec_path: Annotated[
+        Path | None, typer.Argument(metavar="[JOB.yaml|SCRIPT.py]", help="The job file, or a script by itself.")
+    ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check JOB.yaml and show every mistake, with its line and how to fix it."""
+    """Check a job and show every mistake, with its line and how to fix it."""
     from spotrun.spec.file import load_spec
     from spotrun.spec.schema import json_schema
 

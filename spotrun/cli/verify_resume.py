@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, print_json, read_flag
+from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, print_json, read_flag
 from spotrun.errors import NotIdentical, SpecInvalid
 
 
 def verify_resume(
-    job: Annotated[Path, typer.Argument(metavar="SCRIPT|JOB.yaml", help="A Lightning script, or a job that runs one.")],
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, instead of the job's."),
-    ] = None,
+    job: SpecArgument,
+    arguments: ScriptArguments = None,
     kills: Annotated[int, typer.Option("--kills", metavar="N", min=0, help="How often to kill, at random steps.")] = 4,
     at: Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which random steps.")] = 0,
@@ -36,15 +32,15 @@ def verify_resume(
 
     from spotrun.cli.before_launch import require_framework
     from spotrun.report import verification as report
+    from spotrun.spec.file import load_spec
     from spotrun.units import parse_duration
-    from spotrun.verify.job import load_job
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import KillPlan, verify
 
     plan = KillPlan(
         kills=kills, at=_steps(at), seed=seed, within=read_flag("--within", parse_duration, within, "--within 30m")
     )
-    spec = load_job(job, arguments or [])
+    spec = load_spec(job, arguments=arguments or ())
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)

@@ -18,6 +18,7 @@ from spotrun.secrets.reference import REFERENCE_PATTERN
 from spotrun.spec import values
 from spotrun.spec.condition import EXAMPLE
 from spotrun.spec.market_script import TRIGGER_PATTERN, Action, Trigger, parse_trigger
+from spotrun.spec.patterns import read_pattern
 from spotrun.spec.values import clean_text, matching, one_of
 from spotrun.units import DURATION_PATTERN, Amount, Steps, duration_in_seconds, parse_amount, parse_duration, parse_usd
 
@@ -71,6 +72,7 @@ Arguments = Annotated[
     PlainSerializer(list),
     WithJsonSchema({"type": "array", "items": {"type": ["string", "number"]}}),
 ]
+FilePattern = Annotated[str, PlainValidator(read_pattern), _TEXT]
 WorkFolder = Annotated[Path, PlainValidator(values.read_workdir), as_text, _TEXT]
 StoreAddress = Annotated[str, PlainValidator(values.read_uri), _TEXT]
 RunName = Annotated[str, PlainValidator(values.read_name), _pattern(values.NAME_PATTERN)]

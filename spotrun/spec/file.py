@@ -1,5 +1,6 @@
 """
-Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line.
+Makes a RunSpec from a YAML file and the flags of the command line, or lists every problem with its line. A Python
+script stands for a file that names nothing but it.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,25 +57,60 @@ class SpecFileInvalid(SpecInvalid):
         return f"correct the file, then run `spotrun validate {shown(path, 200)}`"
 
 
-def load_spec(path: Path, overrides: Mapping[str, object] | None = None, default_store: str = DEFAULT_STORE) -> RunSpec:
+def load_spec(
+    path: Path,
+    overrides: Mapping[str, object] | None = None,
+    default_store: str = DEFAULT_STORE,
+    arguments: Sequence[str] = (),
+) -> RunSpec:
     """
-    The resolved spec: with all defaults, and with absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`,
-    which a file gives relative to its own folder.
+    The resolved spec of a job file, or of a Python script as if a job file beside it named only that script. It has
+    all defaults, and absolute paths for `workdir`, `checkpoint.uri` and `aws.advisor`, which a file gives relative to
+    its own folder.
 
     `overrides` are flags by key path: {"resources.max_price": "2.50", "resources.spot_policy": "spot",
     "envs.LR": "0.1"}; None means that the flag was not given. They are checked like the file, and problems name
     them by their flag (`--max-price`, `--spot`, `--env LR`). `default_store` is `checkpoint.uri` if neither gives one.
+    `arguments`, if there are any, replace those of the script.
 
     Raises:
         SpecFileInvalid: lists every problem with its key, line and suggestion; nothing was started.
     """
     path = Path(path)
-    draft = _Draft(path, read_yaml(_read_text(path)))
+    return _resolved(path, _document(path), overrides or {}, default_store, arguments)
+
+
+def check_job(path: Path, text: str) -> None:
+    """
+    See whether `text` would be a job if it were the file at `path`.
+
+    Raises:
+        SpecFileInvalid: lists every problem.
+    """
+    _resolved(path, read_yaml(text), {}, DEFAULT_STORE, ())
+
+
+def _document(path: Path) -> Document:
+    require_file(path)
+    if path.suffix == SCRIPT:
+        return Document({"train": {"script": path.name}})
+    if path.suffix in _NO_JOBS:
+        what, instead = _NO_JOBS[path.suffix]
+        raise _unreadable(path, what, instead.format(shown(path.name)), _NAME_A_JOB)
+    return read_yaml(_read_text(path))
+
+
+def _resolved(
+    path: Path, document: Document, overrides: Mapping[str, object], default_store: str, arguments: Sequence[str]
+) -> RunSpec:
+    draft = _Draft(path, document)
     if not draft.hopeless():
         _leave_out_own_keys(draft)
         _take_run(draft)
         _take_use_spot(draft)
-        apply_overrides(draft, overrides or {})
+        _take_outputs(draft)
+        _take_arguments(draft, arguments)
+        apply_overrides(draft, overrides)
         resolve_paths(draft, default_store)
         spec = _validated(draft)
         for problem in () if spec is None else plain_secrets(spec.envs, spec.cloud.instead_of_envs):
@@ -155,20 +191,49 @@ def _self_and_above(key: Key) -> list[Key]:
 # --- the file -------------------------------------------------------------------------------------------
 
 
-def _read_text(path: Path) -> str:
-    """The file's text. Each reason why it cannot be read is a problem of its own."""
+SCRIPT = ".py"
+_NOTEBOOK = ("is a notebook, and spotrun trains scripts", "`jupyter nbconvert --to script {}` makes one of it")
+_SHELL = ("is a shell script, not a job", 'write "run: bash {}" into a JOB.yaml, and name that')
+_NO_JOBS = {".ipynb": _NOTEBOOK, ".sh": _SHELL, ".bash": _SHELL}
+"""What people name instead of a job, by its suffix: what it is, and what to do."""
+_NAME_A_JOB = "name a JOB.yaml or a Python script; `spotrun init SCRIPT` writes a JOB.yaml for one"
+
+
+def require_script(path: Path) -> None:
+    """
+    Raises:
+        SpecFileInvalid: there is no Python script at `path`.
+    """
+    require_file(path)
+    if path.suffix != SCRIPT:
+        what, instead = _NO_JOBS.get(path.suffix, ("is not a Python script", "name a file that ends with .py"))
+        raise _unreadable(path, what, instead.format(shown(path.name)), "spotrun init train.py")
+
+
+def require_file(path: Path) -> None:
+    """
+    Raises:
+        SpecFileInvalid: there is no regular file at `path`.
+    """
     try:
         kind = os.stat(path).st_mode
-        if stat.S_ISDIR(kind):
-            raise _no_file(path, "is a folder, not a file")
-        if not stat.S_ISREG(kind):
-            raise _no_file(path, "is not a regular file")
-        with open(path, "rb") as file:
-            content = file.read(BYTES_MAX + 1)
     except FileNotFoundError:
         raise _no_file(path, "no such file", _files_like(path)) from None
     except (OSError, ValueError) as error:
-        raise _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise _cannot_be_read(path, error) from error
+    if stat.S_ISDIR(kind):
+        raise _no_file(path, "is a folder, not a file")
+    if not stat.S_ISREG(kind):
+        raise _no_file(path, "is not a regular file")
+
+
+def _read_text(path: Path) -> str:
+    """The file's text. Each reason why it cannot be read is a problem of its own."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise _cannot_be_read(path, error) from error
     if len(content) > BYTES_MAX:
         raise _unreadable(path, f"is larger than {BYTES_MAX >> 20} MiB", "a spec is a few lines; is it the right file?")
     try:
@@ -178,18 +243,21 @@ def _read_text(path: Path) -> str:
         raise _unreadable(path, f"line {line} is not UTF-8", "save the file as UTF-8") from None
 
 
+def _cannot_be_read(path: Path, error: OSError | ValueError) -> SpecFileInvalid:
+    return _unreadable(path, f"cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
 def _unreadable(path: Path, message: str, suggestion: str | None = None, hint: str | None = None) -> SpecFileInvalid:
     return SpecFileInvalid(path, (PlacedProblem(shown(path, 200), "", message, suggestion),), hint)
 
 
 def _no_file(path: Path, message: str, suggestion: str | None = None) -> SpecFileInvalid:
-    hint = "name a YAML file; `spotrun validate --schema` shows what it may hold"
-    return _unreadable(path, message, suggestion, hint)
+    return _unreadable(path, message, suggestion, _NAME_A_JOB)
 
 
 def _files_like(path: Path) -> str | None:
     try:
-        names = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml")]
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".yaml", ".yml", SCRIPT)]
     except OSError:
         return None
     close = difflib.get_close_matches(path.name[:100], names[:200], 1, cutoff=0.4)
@@ -246,6 +314,28 @@ def _take_use_spot(draft: _Draft) -> None:
     else:
         resources["spot_policy"] = "spot" if use_spot else "on-demand"
         draft.spelled[("resources", "spot_policy")] = key
+
+
+def _take_outputs(draft: _Draft) -> None:
+    """A list of patterns becomes outputs.files."""
+    if isinstance(draft.data.get("outputs"), list):
+        draft.data["outputs"] = {"files": draft.data["outputs"]}
+        draft.spelled[("outputs", "files")] = ("outputs",)
+        unreadable = draft.document.unreadable
+        unreadable |= {("outputs", "files", *key[1:]) for key in unreadable if key[:1] == ("outputs",)}
+
+
+def _take_arguments(draft: _Draft, arguments: Sequence[str]) -> None:
+    """Arguments of the command line replace the script's own."""
+    train = draft.data.get("train")
+    if not arguments or not isinstance(train, dict):
+        return
+    if "run" in train:
+        draft.add(("train", "run"), "is a command, and takes no arguments from the command line", "change the command")
+        return
+    train["args"] = list(arguments)
+    draft.flags[("train", "args")] = "--"
+    _forget(draft, ("train", "args"))
 
 
 def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:

@@ -33,6 +33,10 @@ def json_schema() -> dict[str, Any]:
     schema = RunSpec.model_json_schema(schema_generator=_ForEditors)
     resources = schema["$defs"]["ResourcesSpec"]["properties"]
     resources["use_spot"] = {"type": "boolean", "description": "As in SkyPilot: true is spot, false is on-demand."}
+    patterns = schema["$defs"]["OutputsSpec"]["properties"]["files"]
+    outputs = schema["properties"]["outputs"]
+    listed = {key: value for key, value in patterns.items() if key not in ("default", "description")}
+    schema["properties"]["outputs"] = {"anyOf": [{"$ref": outputs.pop("$ref")}, listed], **outputs}
     command = {"type": "string", "minLength": 1, "description": "A shell command, instead of train."}
     schema["properties"]["run"] = command
     del schema["required"]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from spotrun.errors import SpecInvalid
-from spotrun.spec.file import load_spec
 from spotrun.spec.model import (
     BudgetSpec,
     CheckpointSpec,
     LocalMarketSpec,
+    OutputsSpec,
     PolicySpec,
     ResourcesSpec,
     RetrySpec,
     RunSpec,
 )
-from spotrun.spec.values import name_from
 from spotrun.units import Steps
 
 TIME_SCALE = 60.0
@@ -27,32 +24,6 @@ HANG_AFTER = timedelta(minutes=5)
 """System time without progress."""
 SELDOM = Steps(1_000_000_000)
 RESTARTS_MAX = 1000
-
-
-def load_job(path: Path, arguments: Sequence[str]) -> RunSpec:
-    """
-    The spec of a YAML file, or one made for a Python script. `arguments`, if any, replace the job's own.
-
-    Raises:
-        SpecInvalid: lists every problem of the file, or says that there is no such file; nothing was started.
-    """
-    if path.suffix in (".yaml", ".yml"):
-        spec = load_spec(path)
-        return _with_arguments(spec, arguments) if arguments else spec
-    if not path.is_file():
-        raise SpecInvalid(f"{path}: no such file", hint="name a Python script or a JOB.yaml")
-    made = {
-        "name": name_from(path.stem),
-        "workdir": str(path.absolute().parent),
-        "train": {"script": path.name, "args": list(arguments)},
-    }
-    return RunSpec.from_dict(made)
-
-
-def _with_arguments(spec: RunSpec, arguments: Sequence[str]) -> RunSpec:
-    if spec.train.script is None:
-        raise SpecInvalid("the job is a command, and takes no arguments", hint="change run in the YAML")
-    return RunSpec.from_dict(spec.to_dict() | {"train": {"script": spec.train.script, "args": list(arguments)}})
 
 
 def straight(spec: RunSpec, store: Path) -> RunSpec:
@@ -74,6 +45,7 @@ def _calm(
             "resources": ResourcesSpec(spot_policy=policy),
             "checkpoint": CheckpointSpec(uri=str(store), every=every),
             "policy": PolicySpec(hang_after=HANG_AFTER * time_scale),
+            "outputs": OutputsSpec(files=()),
             "max_duration": None,
             "budget": BudgetSpec(),
             "retry": RetrySpec(max_restarts=RESTARTS_MAX),

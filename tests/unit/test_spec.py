@@ -341,7 +341,7 @@ def test_paths_that_are_no_file_are_refused(folder: Path) -> None:
     assert "no such file" in refused(folder / "missing" / "job.yaml").message
     assert "is a folder" in refused(folder).message
     assert "not a regular file" in refused(Path("/dev/zero")).message
-    assert (refused(folder / "jub.yaml").hint or "").startswith("name a YAML file")
+    assert (refused(folder / "jub.yaml").hint or "").startswith("name a JOB.yaml or a Python script")
 
 
 def test_a_flag_alone_that_is_wrong_sends_nobody_to_the_file(folder: Path) -> None:

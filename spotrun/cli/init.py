@@ -1,0 +1,46 @@
+"""`spotrun init`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.options import write_text
+from spotrun.errors import SpecInvalid
+
+
+def init(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A Lightning script.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments that the script is to have.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="JOB.yaml", help="Write this file, not SCRIPT.yaml beside the script."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a first job file for a script, with comments that show what else it may say."""
+    from shlex import quote
+
+    from spotrun.spec.file import check_job, require_script
+    from spotrun.spec.template import first_job
+
+    require_script(script)
+    job = script.with_suffix(".yaml") if out is None else out
+    if job.is_dir() or not job.parent.is_dir():
+        raise SpecInvalid(f"{job} cannot be a job file: it is a folder, or is in none", hint="name a file by --out")
+    if job.parent.resolve() != script.parent.resolve():
+        hint = "a job lies in the folder that it uploads: name a file there"
+        raise SpecInvalid(f"{job} is not beside {script}", hint=hint)
+    if job.exists() and not force:
+        raise SpecInvalid(f"{job} exists already", hint="name another file by --out, or add --force")
+    text = first_job(script, arguments or (), job)
+    check_job(job, text)
+    write_text(job, text)
+    typed = quote(str(job))
+    print(f"wrote {job}, a job that trains {script.name} on this machine. Next:")
+    print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
+    print(f"  spotrun launch {typed}           # trains it; comments in the file show how to rent")

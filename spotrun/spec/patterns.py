@@ -1,0 +1,73 @@
+"""
+Patterns that choose files by their path in a folder, as `.gitignore` writes them.
+
+    best.ckpt           a file or folder of that name, wherever it is
+    logs/*.csv          with a slash: from the top of the folder
+    lightning_logs/     all that is below a folder
+    **/last.ckpt        any folders between
+    !data/              not these; the last pattern that fits decides
+
+`*` and `?` stand for no slash. If the first pattern begins with `!`, all other files are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from spotrun.units import Unreadable, shown
+
+LENGTH_MAX = 500
+
+
+def read_pattern(value: object) -> str:
+    """
+    Raises:
+        Unreadable: it is no pattern of files in a folder.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise Unreadable("must be the pattern of a file", 'write it like best.ckpt or "*.csv"')
+    parts = value.removeprefix("!").split("/")
+    if parts[0] in ("", "~"):
+        raise Unreadable(f"{shown(value)} is not inside the work folder", "write it relative to the work folder")
+    if ".." in parts:
+        raise Unreadable(f"{shown(value)} leads out of the work folder", "remove the ..")
+    if not value.isprintable() or len(value) > LENGTH_MAX:
+        raise Unreadable(f"{shown(value)} is not a pattern", "write a shorter one, on one line")
+    return value
+
+
+def chooser(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a path, relative to the folder and with slashes, is chosen. Without patterns nothing is."""
+    rules = [(not pattern.startswith("!"), _fits(pattern.removeprefix("!"))) for pattern in patterns]
+    otherwise = bool(rules) and not rules[0][0]
+
+    def chosen(path: str) -> bool:
+        return next((wanted for wanted, fits in reversed(rules) if fits(path)), otherwise)
+
+    return chosen
+
+
+def _fits(pattern: str) -> Callable[[str], bool]:
+    """A name with brackets in it fits itself too."""
+    plain = pattern.removeprefix("./")
+    parts = [part for part in plain.split("/") if part not in ("", ".")]
+    inside = plain.endswith("/") or parts[-1:] == ["**"]
+    if "/" not in pattern.rstrip("/"):
+        parts = ["**", *parts]
+    while parts[-1:] == ["**"]:
+        parts.pop()
+
+    def fits(path: str) -> bool:
+        return path == plain or _lead(parts, path.split("/"), 1 if inside else 0)
+
+    return fits
+
+
+def _lead(parts: Sequence[str], names: Sequence[str], left: int) -> bool:
+    """Whether the pattern fits the first names of a path, and leaves at least so many: a folder has all below it."""
+    if not parts:
+        return len(names) >= left
+    if parts[0] == "**":
+        return any(_lead(parts[1:], names[skipped:], left) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and _lead(parts[1:], names[1:], left)

@@ -1,0 +1,44 @@
+"""A first job file for a script, with the keys that most people want next as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotrun.spec.values import name_from
+
+REQUIREMENTS = "requirements.txt"
+
+
+def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
+    """The text of a job file `job`, in the folder of `script`, that trains it with `arguments`."""
+    train = f"  script: {written(script.name)}\n"
+    if arguments:
+        train += f"  args: [{', '.join(map(written, arguments))}]\n"
+    else:
+        train += '  # args: [--epochs, "20"]\n'
+    found = " (there is one)" if (script.parent / REQUIREMENTS).is_file() else ""
+    return (
+        f"# `spotrun validate {job.name}` checks this file; `spotrun validate --schema` has every key.\n"
+        f"name: {written(name_from(script.stem))}\n"
+        f"\ntrain:\n{train}"
+        f"\n# What each instance does once before it trains{found}:\n"
+        f"# setup: pip install -r {REQUIREMENTS}\n"
+        "\nresources:\n"
+        "  cloud: local               # a rehearsal on this machine, at simulated prices; aws rents\n"
+        "  # accelerators: A10G:1     # the GPUs of an instance\n"
+        "  # max_price: 2.50          # the most that an hour of an instance may cost, in US dollars\n"
+        "\n# budget: {max_usd: 40}      # stop before the run costs more\n"
+        "# policy: {deadline: 8h}     # be done by then, at the least cost\n"
+        "# checkpoint: {uri: s3://my-bucket/runs}    # where runs are kept, instead of ~/.spotrun/runs\n"
+        '# outputs: [best.ckpt, "*.csv"]          # which files of the script to keep, instead of all\n'
+    )
+
+
+def written(text: str) -> str:
+    """A text as YAML: as it is where that means the text to everybody, else in double quotes."""
+    plain = re.fullmatch(r"(?:--?)?[A-Za-z_][A-Za-z0-9_./=-]*", text, re.ASCII)
+    word = text.lower() in ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+    return text if plain and not word else json.dumps(text, ensure_ascii=False)

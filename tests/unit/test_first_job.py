@@ -1,0 +1,133 @@
+"""A script by itself where a job file goes, and `spotrun init`, which writes its first job file."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from spotrun.cli.app import app
+from spotrun.errors import SpecInvalid
+from spotrun.spec.file import SpecFileInvalid, load_spec
+from spotrun.spec.patterns import chooser
+from spotrun.spec.template import first_job
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print()\n")
+    return tmp_path
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_script_is_a_job_that_names_nothing_but_it(folder: Path) -> None:
+    (folder / "src").mkdir()
+    (folder / "src" / "My_Net.py").touch()
+    spec = load_spec(Path("src/My_Net.py"), {"resources.max_price": "2.50", "checkpoint.uri": None}, "/runs")
+    assert (spec.name, spec.workdir, spec.train.script) == ("my-net", folder / "src", "My_Net.py")
+    assert (spec.resources.max_price, spec.checkpoint.uri) == (Decimal("2.5"), "/runs")
+    (folder / "job.yaml").write_text("train: {script: train.py, args: [--epochs, no]}\n")
+    assert load_spec(Path("job.yaml"), arguments=["--epochs", "2"]).train.args == ("--epochs", "2"), "`no` is replaced"
+    (folder / "job.yaml").write_text("run: python train.py\n")
+    with pytest.raises(SpecFileInvalid, match=r"job\.yaml:1: run: is a command, and takes no arguments"):
+        load_spec(Path("job.yaml"), arguments=["--epochs", "2"])
+
+
+@pytest.mark.parametrize("verb", ["launch", "plan", "validate", "verify-resume", "init"])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("missing.py", "missing.py: no such file"),
+        ("tain.py", "tain.py: no such file; did you mean train.py?"),
+        ("missing.sh", "missing.sh: no such file"),
+        (".", ".: is a folder, not a file"),
+        (
+            "book.ipynb",
+            "book.ipynb: is a notebook, and spotrun trains scripts; `jupyter nbconvert --to script book.ipynb`",
+        ),
+        ("go.sh", 'go.sh: is a shell script, not a job; write "run: bash go.sh" into a JOB.yaml'),
+    ],
+)
+def test_what_is_neither_is_told_in_a_line(folder: Path, verb: str, name: str, told: str) -> None:
+    for other in ("book.ipynb", "go.sh"):
+        (folder / other).write_text("{}")
+    error = call(verb, name).exception
+    assert isinstance(error, SpecInvalid)
+    assert error.message.startswith(told)
+    assert "\n" not in error.message
+    assert error.hint
+
+
+def test_init_writes_a_job_that_stays_valid_whatever_is_uncommented(folder: Path) -> None:
+    said = call("init", "train.py", "--", "--lr", "0.1", "--note", "say: #no", "yes").stdout
+    assert "spotrun verify-resume train.yaml" in said
+    assert "spotrun launch train.yaml" in said
+    spec = load_spec(Path("train.yaml"))
+    assert spec.train.args == ("--lr", "0.1", "--note", "say: #no", "yes")
+    assert spec.resources.cloud == "local"
+    whole = first_job(folder / "train.py", (), folder / "train.yaml").replace("\n  # ", "\n  ")
+    lines = [
+        line.removeprefix("# ") if line.startswith("# ") and line[2].islower() else line for line in whole.splitlines()
+    ]
+    (folder / "whole.yaml").write_text("\n".join(line for line in lines if not line.startswith("# ")))
+    spec = load_spec(folder / "whole.yaml")
+    assert (spec.train.args, spec.setup) == (("--epochs", "20"), "pip install -r requirements.txt")
+    assert str(spec.resources.max_price), spec.policy.deadline
+    assert spec.outputs.files == ("best.ckpt", "*.csv")
+
+
+def test_init_replaces_nothing_unless_forced_and_takes_any_name(folder: Path) -> None:
+    (folder / "train.yaml").write_text("mine")
+    error = call("init", "train.py").exception
+    assert isinstance(error, SpecInvalid)
+    assert error.message == "train.yaml exists already"
+    assert (folder / "train.yaml").read_text() == "mine"
+    assert call("init", "train.py", "--force").exit_code == 0
+    assert call("init", "train.py", "--out", "other.yaml").exit_code == 0
+    assert "not beside" in str(call("init", "train.py", "--out", "/tmp/other.yaml").exception)
+    for name in ("a b.py", "null.py", "1.py", "#x: y.py", "ünter 'q' \"d\".py"):
+        (folder / name).touch()
+        assert call("init", name).exit_code == 0, name
+        assert load_spec((folder / name).with_suffix(".yaml")).train.script == name
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        (["**"], "best.ckpt logs/a.csv logs/deep/a.csv data/x.csv m[1].txt"),
+        (["*.csv"], "logs/a.csv logs/deep/a.csv data/x.csv"),
+        (["logs/*.csv"], "logs/a.csv"),
+        (["./best.ckpt"], "best.ckpt"),
+        (["logs"], "logs/a.csv logs/deep/a.csv"),
+        (["logs/"], "logs/a.csv logs/deep/a.csv"),
+        (["best.ckpt/"], ""),
+        (["logs/**/a.csv"], "logs/a.csv logs/deep/a.csv"),
+        (["logs/**"], "logs/a.csv logs/deep/a.csv"),
+        (["!data/"], "best.ckpt logs/a.csv logs/deep/a.csv m[1].txt"),
+        (["*.csv", "!data/", "data/x.*"], "logs/a.csv logs/deep/a.csv data/x.csv"),
+        (["m[1].txt"], "m[1].txt"),
+        (["b??t.ckpt", "[!l]*/x.csv"], "best.ckpt data/x.csv"),
+        ([], ""),
+    ],
+)
+def test_patterns_choose_files_as_gitignore_does(patterns: list[str], chosen: str) -> None:
+    names = ["best.ckpt", "logs/a.csv", "logs/deep/a.csv", "data/x.csv", "m[1].txt"]
+    assert " ".join(filter(chooser(patterns), names)) == chosen
+
+
+def test_a_pattern_that_leads_elsewhere_is_a_problem_with_its_line(folder: Path) -> None:
+    (folder / "job.yaml").write_text("train: {script: train.py}\noutputs:\n  - a.txt\n  - /abs\n  - x/../y\n  - no\n")
+    with pytest.raises(SpecFileInvalid) as caught:
+        load_spec(folder / "job.yaml")
+    assert [problem.line for problem in caught.value.problems] == [4, 5, 6]
+    assert "outputs[0]" not in str(caught.value)
+    assert "outputs[1]: /abs is not inside the work folder" in str(caught.value)
+    assert "outputs[2]: x/../y leads out" in str(caught.value)
+    (folder / "job.yaml").write_text("train: {script: train.py}\noutputs: {files: [a.txt], max_gb: 0.5}\n")
+    assert load_spec(folder / "job.yaml").outputs.max_gb == 0.5
