@@ -1,6 +1,6 @@
 """
-What has crossed regions, in dollars: checkpoints, packed set-ups and data that were read, and checkpoints and set-ups
-that were written. Pure.
+What has crossed regions, in dollars: checkpoints, packed set-ups and data that were read, and checkpoints, set-ups and
+files of the script that were written. Pure.
 
 The bytes that a standby fetched ahead but never trained on are in no ledger and are not counted.
 """
@@ -41,6 +41,9 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
     for commit in state.commits if write_usd_per_gb else ():
         if (write := write_usd_per_gb.get(commit.event.attempt)) is not None:
             yield commit.at, usd(write, commit.event.stored_bytes)
+    for outputs in state.outputs if write_usd_per_gb else ():
+        if (write := write_usd_per_gb.get(outputs.event.attempt)) is not None:
+            yield outputs.at, usd(write, outputs.event.sent_bytes)
 
 
 def _at_start(state: RunState, attempt: Attempt, read: Decimal, write: Decimal) -> Iterator[tuple[datetime, Decimal]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Any
 
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
@@ -168,6 +169,7 @@ class Totals:
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
         self._puts = Tally(
             [(commit.at, commit.event.objects + 1) for commit in state.commits]
+            + [(outputs.at, outputs.event.objects) for outputs in state.outputs]
             + [(written_at, 1) for written_at in state.entry_times]
             + [*_pack_objects(state, "run")]
         )
@@ -213,12 +215,18 @@ class Totals:
 
 
 def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, datetime, Decimal]]:
-    """Checkpoints from their commit on, and stored set-ups from the attempt on that made them, as long as they stay."""
+    """
+    Checkpoints from their commit on, and stored set-ups from the attempt on that made them, as long as they stay; and
+    the files of the script.
+    """
     for commit in state.commits:
         yield commit.at, min(kept_until, commit.retired_at or kept_until), Decimal(commit.event.stored_bytes)
     for attempt in state.packed:
         assert attempt.setup is not None
         yield attempt.started_at, kept_until, Decimal(attempt.setup.packed_bytes)
+    for outputs, later in zip_longest(state.outputs, state.outputs[1:]):
+        until = kept_until if later is None else min(kept_until, later.at)
+        yield outputs.at, until, Decimal(outputs.event.stored_bytes)
 
 
 def _pack_objects(state: RunState, how: str) -> Iterable[tuple[datetime, int]]:

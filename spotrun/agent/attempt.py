@@ -33,6 +33,7 @@ from spotrun.agent.inbox import (
     SaveFailed,
 )
 from spotrun.agent.node import Node
+from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import Saver, Worker
@@ -66,7 +67,8 @@ class AttemptLoop:
         self._journal = AttemptJournal(
             node.recorder, assignment.launch, assignment.instance_id, node.booted_at, node.setup
         )
-        self._ending = Ending(node, self._journal, self._drain, self._trainers)
+        self._outputs = OutputKeeper(node)
+        self._ending = Ending(node, self._journal, self._drain, self._trainers, self._outputs)
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
 
@@ -84,6 +86,7 @@ class AttemptLoop:
         committed_s = None if commit is None else self._now_s - (self._node.clock.now() - commit.at).total_seconds()
         self._pace = Pace(self._node.spec.checkpoint.every, committed_s, hazard, self._now_s)
         self._drain.read(self._state, attempt.number)
+        self._outputs.start(attempt.number)
         self._begin(len(attempt.trainers), lambda: ready)
         while True:
             self._turn()
@@ -95,6 +98,7 @@ class AttemptLoop:
 
     def close(self) -> None:
         """End the trainers, with all that they started."""
+        self._outputs.close()
         self._trainers.close()
 
     def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
@@ -206,6 +210,7 @@ class AttemptLoop:
         else:
             self._drain.notice(notice)
             self._saver.hurry()
+            self._outputs.hurry()
         self._journal.notice_seen(notice)
 
     def _follow_drain(self) -> None:
@@ -223,6 +228,7 @@ class AttemptLoop:
     def _begin_drain(self) -> None:
         """Train no further step. A trainer that has done none, or makes no snapshots, is ended as it is."""
         self._drain.begin(self._pace, uploading=self._saver.uploading)
+        self._outputs.hold()
         trainer = self._trainer
         if trainer.finished or trainer.exited:
             return  # it ends by itself, as soon as its last snapshot is saved

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.drain import Drain
+from spotrun.agent.drain import LAST_WORD_MIN_S, Drain
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
+from spotrun.agent.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
 from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
@@ -24,13 +25,18 @@ TAKEN_WITHIN = timedelta(minutes=3)
 class Ending:
     """Each method ends the attempt: it raises PowerOff."""
 
-    def __init__(self, node: Node, journal: AttemptJournal, drain: Drain, trainers: Trainers) -> None:
+    def __init__(
+        self, node: Node, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
+    ) -> None:
         self._node = node
         self._journal = journal
         self._drain = drain
         self._trainers = trainers
+        self._outputs = outputs
 
     def drained(self, final: Final | None, stopped_at: datetime) -> NoReturn:
+        if final is None or self._drain.deadline_s is None:
+            self._store_files()
         self._journal.drained(self._commit_of(final), stopped_at, self._drain.reason)
         self._go("drained")
 
@@ -39,14 +45,28 @@ class Ending:
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
     def completed(self, final: Final | None, step: int) -> NoReturn:
+        self._trainers.close()
+        self._outputs.finish(GIVE_UP_AFTER_S)
         self._journal.completed(self._commit_of(final), step)
         self._power_off("completed")
 
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """`lossy`: steps were lost, and the ledger adds which one survives."""
         self._trainers.close()
+        if cause is not Cause.SAVES_FAILED:
+            self._store_files()
         self._journal.ended(cause, self._trainers.last_step, self._node.console.clean(detail), lossy=lossy)
         self._go(f"ended: {cause.value}")
+
+    def _store_files(self) -> None:
+        """What the script has written, as far as there is time. After a notice most of it was stored already."""
+        within_s = HAND_OVER_AFTER_S
+        if self._drain.deadline_s is not None:
+            left_s = (self._drain.deadline_s - self._node.clock.monotonic()) / self._node.clock.scale
+            within_s = min(within_s, left_s - 2 * LAST_WORD_MIN_S)
+        if within_s > 0:
+            self._trainers.close()
+            self._outputs.finish(within_s)
 
     def _commit_of(self, final: Final | None) -> int | None:
         """The newest commit, if there is no final one or its snapshot is not finite."""

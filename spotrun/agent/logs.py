@@ -38,7 +38,7 @@ class Console:
 
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None) -> None:
         self.path = folder / LOG_NAME
-        self._redaction = redaction or OutputRedaction()
+        self.redaction = redaction or OutputRedaction()
         self.path.touch()
 
     def open(self) -> int:
@@ -55,20 +55,20 @@ class Console:
         Bytes from `start` on. Where they are not the `last`, as more may follow, what may be the beginning of a secret
         is left for the next time.
         """
-        before = min(start, self._redaction.reach)
+        before = min(start, self.redaction.reach)
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
-        hidden = self._redaction.hide(data)
+        hidden = self.redaction.hide(data)
         more = not last or start + size_bytes < self.size_bytes()
-        kept = len(hidden) - self._redaction.unfinished(hidden) if more else len(hidden)
+        kept = len(hidden) - self.redaction.unfinished(hidden) if more else len(hidden)
         return hidden[before:kept]
 
     def _unsealed(self, data: bytes, start: int) -> bytes:
-        sealed = max(0, min(len(data), self._redaction.sealed - start))
+        sealed = max(0, min(len(data), self.redaction.sealed - start))
         return b"*" * sealed + data[sealed:]
 
     def clean(self, text: str) -> str:
         """A text that did not come from the file, without secrets."""
-        return self._redaction.hide(text.encode()).decode(errors="replace")
+        return self.redaction.hide(text.encode()).decode(errors="replace")
 
     def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:

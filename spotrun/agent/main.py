@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 
-from spotrun.agent import groups
+from spotrun.agent import groups, work_files
 from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
@@ -94,6 +94,7 @@ def _set_up(node: Node) -> str | None:
         return node.secrets.failure
     try:
         node.setup = prepare(node)
+        work_files.remember(node.assignment)
     except SpotrunError as error:
         return in_one_line(str(error))
     return None

@@ -51,6 +51,10 @@ class OutputRedaction:
             return data
         return self._pattern.sub(lambda found: b"*" * len(found[0]), data)
 
+    def finds(self, data: bytes) -> bool:
+        """Whether a whole secret is in it."""
+        return any(secret in data for secret in self._secrets)
+
     def unfinished(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret of which the rest is still to come."""
         lengths = (self._begun(data, secret) for secret in self._secrets)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from spotrun.checkpoint import retention
-from spotrun.folder import setup_cache
+from spotrun.checkpoint import outputs, retention
+from spotrun.folder import setup_cache, stored_files
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.ledger import Ledger
 from spotrun.run.events import CheckpointRetired
@@ -21,8 +21,8 @@ from spotrun.store.retrying import persist
 
 class Pruning(msgspec.Struct, frozen=True, kw_only=True):
     """
-    What goes: commits, and all objects of these, of earlier retired ones, of uploads that never were one, and of packed
-    set-ups: a run that is opened again sets up anew.
+    What goes: commits, and all objects of these, of earlier retired ones, of uploads that never were one, of files of
+    the script that no kept checkpoint names, and of packed set-ups: a run that is opened again sets up anew.
     """
 
     commits: tuple[Commit, ...]
@@ -41,7 +41,10 @@ def plan(state: RunState, store: Store, rule: CheckpointSpec) -> Pruning:
     stored = {found.key: found for found in persist(lambda: store.list(retention.FOLDER))}
     keys = retention.garbage(state, stored, {commit.number for commit in commits})
     packed = persist(lambda: store.list(f"{setup_cache.FOLDER}/"))
-    return Pruning(commits=tuple(commits), objects=(*(stored[key] for key in keys), *packed))
+    files = {found.key: found for found in persist(lambda: store.list(stored_files.FOLDER))}
+    unnamed = outputs.garbage(state, store, files, {commit.number for commit in commits})
+    gone = (*(stored[key] for key in keys), *packed, *(files[key] for key in unnamed))
+    return Pruning(commits=tuple(commits), objects=gone)
 
 
 def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
@@ -56,8 +59,11 @@ def prune(ledger: Ledger, store: Store, rule: CheckpointSpec) -> Pruning:
     for commit in planned.commits:
         _retire(ledger, commit.number)
     keys = [stored.key for stored in planned.objects]
+    parts = [key for key in keys if key.startswith(retention.FOLDER)]
+    files = [key for key in keys if key.startswith(stored_files.FOLDER)]
     packed = [key for key in keys if key.startswith(f"{setup_cache.FOLDER}/")]
-    for key in (*retention.garbage(ledger.state, [key for key in keys if key not in packed]), *packed):
+    state = ledger.state
+    for key in (*retention.garbage(state, parts), *packed, *outputs.garbage(state, store, files)):
         store.delete(key)
     write_final_status(store, ledger)
     return planned

@@ -188,7 +188,7 @@ def verify(store: Store, commit: Commit, *, retry_for_s: float = RETRY_FOR_S) ->
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
     for part in manifest.parts:
         key = part.key(commit.event.prefix)
-        _read_verified(store, key, part.blake3, part.size_bytes, lambda at, piece: None, retry_for_s)
+        read_verified(store, key, part.blake3, part.size_bytes, lambda at, piece: None, retry_for_s)
 
 
 def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: float = RETRY_FOR_S) -> Manifest:
@@ -197,7 +197,7 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
     def take(at: int, piece: memoryview) -> None:
         data[at:] = piece
 
-    _read_verified(store, manifest_key(event.prefix), event.manifest_blake3, None, take, retry_for_s)
+    read_verified(store, manifest_key(event.prefix), event.manifest_blake3, None, take, retry_for_s)
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -247,7 +247,7 @@ def _fill(store: Store, manifest: Manifest, image: Image, recipient: Recipient |
                 if first < last:
                     _write_all(fd, piece[first - at : last - at], extent.start + first - extent.at)
 
-        _read_verified(store, part.key(prefix), part.blake3, part.size_bytes, take, retry_for_s)
+        read_verified(store, part.key(prefix), part.blake3, part.size_bytes, take, retry_for_s)
         if front is not None:
             front.came(number)
 
@@ -280,7 +280,7 @@ Take = Callable[[int, memoryview], None]
 """Is given each piece of an object and where it begins; all of them again where the object did not come whole."""
 
 
-def _read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
+def read_verified(store: Store, key: str, digest: str, size_bytes: int | None, take: Take, retry_for_s: float) -> None:
     """What `take` was given last is what was committed: pieces are hashed and put where they belong as they come."""
     read_bytes = MANIFEST_MAX_BYTES if size_bytes is None else size_bytes + 1
     seen: dict[str, int] = {}

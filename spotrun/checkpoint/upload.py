@@ -250,18 +250,29 @@ class _Sending:
 
     def put_verified(self, key: str, data: memoryview) -> str:
         """The BLAKE3 digest of `data`, which is what the store holds now."""
-        digest = blake3(data).hexdigest()
-        for attempt in through_faults(self._retry_for_s):
-            with attempt:
-                if self._control.cancelled:
-                    raise Abandoned
-                if not self._store.put(key, data):
-                    self._read_back(key, digest)
-        return digest
+        return put_verified(self._store, key, data, self._refuse_if_cancelled, retry_for_s=self._retry_for_s)
 
-    def _read_back(self, key: str, digest: str) -> None:
-        if blake3(self._store.get(key)).hexdigest() != digest:
-            raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+    def _refuse_if_cancelled(self) -> None:
+        if self._control.cancelled:
+            raise Abandoned
+
+
+def put_verified(
+    store: Store, key: str, data: memoryview, before_each_try: Callable[[], None], *, retry_for_s: float = RETRY_FOR_S
+) -> str:
+    """
+    The BLAKE3 digest of `data`, which is what the store holds now.
+
+    Raises:
+        StoreError: it could not be stored.
+    """
+    digest = blake3(data).hexdigest()
+    for attempt in through_faults(retry_for_s):
+        with attempt:
+            before_each_try()
+            if not store.put(key, data) and blake3(store.get(key)).hexdigest() != digest:
+                raise StoreUnavailable(f"{key} reads back otherwise than it was written")
+    return digest
 
 
 def discard(store: Store, prefix: str) -> None:

@@ -22,25 +22,31 @@ INTERRUPTED = 130
 
 
 VERBS = {
-    "launch": Listed("Train JOB.yaml to its end, on spot capacity where possible.", "train.yaml --deadline 8h"),
+    "init": Listed("Write a first job file for a script, with comments that show what else it may say.", "train.py"),
+    "launch": Listed(
+        "Train a job, or a script by itself, to its end, on spot capacity where possible.", "train.yaml --deadline 8h"
+    ),
     "offers": Listed(
         "Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow.",
         "--cloud aws --accelerators A10G:1",
     ),
     "plan": Listed(
-        "Forecast what JOB.yaml will cost and when it will be done. Nothing is rented.",
+        "Forecast what a job will cost and when it will be done. Nothing is rented.",
         "train.yaml --work 3h --budget 40",
     ),
     "simulate": Listed(
         "Compare strategies on recorded markets: what they cost, and how often they are late.",
         "--traces traces/ --work 8h --deadline 12h",
     ),
-    "validate": Listed("Check JOB.yaml and show every mistake, with its line and how to fix it.", "train.yaml"),
+    "validate": Listed("Check a job and show every mistake, with its line and how to fix it.", "train.yaml"),
     "status": Listed("List all runs, newest first.", "--watch"),
     "logs": Listed("Show what the training printed, attempt by attempt.", "resnet50 --follow"),
     "ssh": Listed("Open a shell on the instance where a run trains.", "resnet50"),
     "events": Listed("List everything that happened to a run, in order.", "resnet50"),
     "why": Listed("Explain each decision of a run in a sentence, and say what comes next.", "resnet50"),
+    "fetch": Listed(
+        "Fetch the files that the script has written, during the run and after it.", "resnet50 '*.ckpt' --to results"
+    ),
     "report": Listed("Show what each completed epoch cost, in dollars and in downtime.", "resnet50 --html report.html"),
     "compare": Listed("Show the bills of several runs side by side.", "on-demand spot"),
     "bill": Listed(

@@ -17,7 +17,7 @@ from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
 from spotrun.cli.before_launch import earlier_run, first_look
 from spotrun.cli.notifying import notifying
-from spotrun.cli.runs import OpenRun, who
+from spotrun.cli.runs import OpenRun, reference, who
 from spotrun.clock import system_clock
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
@@ -35,6 +35,7 @@ from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
+from spotrun.report.results import how_to_get
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped, StopRequested
 from spotrun.run.reasons import in_one_line
@@ -178,10 +179,19 @@ def attend(run: OpenRun, *, nightly: bool = False) -> None:
             return
         summary = summarise(last.state, run.clock.now())
         terminal.show(summary)
+        _show_results(run, last.state)
         if nightly:
             notifier.tell(night(last.state, summary))
     _report_end(run, last)
     check_limits(run.spec, summary)
+
+
+def _show_results(run: OpenRun, state: RunState) -> None:
+    files = sum(outputs.event.files for outputs in state.outputs[-1:])
+    weights, found_by = state.latest_commit() is not None, reference(run.id, run.uri)
+    print()
+    for line in how_to_get(run.created.name, found_by, weights=weights, files=files):
+        print(line)
 
 
 def _until_the_end(run: OpenRun, notifier: Notifier) -> Tick | None:

@@ -75,6 +75,11 @@ def default_store() -> str:
     return os.environ.get("SPOTRUN_STORE") or DEFAULT_STORE
 
 
+def reference(run_id: str, uri: str) -> str:
+    """What other commands find a run by, typed at the same place: its id, or its address if it is in another store."""
+    return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else uri
+
+
 def who() -> str:
     """The person at this terminal, for the ledger. In a container a user may have a number and no name."""
     try:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spotrun.run.state import RunState
 
 
+ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
 """System time between two refreshes of `-w`."""
 
@@ -136,6 +137,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "prices_usd_per_hour": [None if price is None else str(price) for price in status.prices_usd_per_hour],
         "simulated": run.created.simulated,
         "time_scale": run.created.time_scale,
+        "files": status.files,
         "voids": status.voids,
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
@@ -214,3 +216,13 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     Console().print(table(rows))
     for note in notes(rows):
         print(note)
+    if len(rows) == 1 and rows[0]["state"] in ENDED:
+        _print_results(rows[0])
+
+
+def _print_results(row: dict[str, Any]) -> None:
+    from spotrun.cli.runs import reference
+    from spotrun.report.results import how_to_get
+
+    for line in how_to_get(row["name"], reference(row["run"], row["uri"]), weights=row["step"] > 0, files=row["files"]):
+        print(line)

@@ -33,7 +33,7 @@ VERSION = 2
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
-    rented. `detail` says how it ended.
+    rented. `detail` says how it ended. `files` of the script are stored.
     """
 
     state: str
@@ -45,6 +45,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     voids: int
     deadline_lost: bool
     detail: str
+    files: int = 0
 
     def __post_init__(self) -> None:
         if not all(each.is_finite() for each in (self.cost_usd, *self.prices_usd_per_hour) if each is not None):
@@ -72,6 +73,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         voids=len(state.voids),
         deadline_lost=state.deadline_lost is not None,
         detail="" if state.terminal is None else state.terminal.detail,
+        files=sum(outputs.event.files for outputs in state.outputs[-1:]),
     )
 
 

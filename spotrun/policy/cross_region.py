@@ -64,7 +64,10 @@ class TransferLimit(msgspec.Struct, frozen=True):
 
 
 def transfer_limit(facts: Facts, region: str) -> TransferLimit:
-    """What a budget keeps for an instance in `region`: as if it committed as often as it may, each time the whole."""
+    """
+    What a budget keeps for an instance in `region`: as if it committed as often as it may, each time the whole, and
+    with each commit stored as many files of the script as ever before; all that may be stored of them once.
+    """
     created, newest = facts.state.created, facts.state.latest_commit()
     if not created.storage.crosses(region):
         return TransferLimit()
@@ -72,7 +75,9 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     size = 0 if newest is None else newest.event.size_bytes
     restores = 1 + facts.spec.retry.max_restarts
     once = read * data_gb(created) + restores * usd(read, size) + COMMITS_BESIDE * usd(write, size)
-    return TransferLimit(once, usd(write, size) * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds()))
+    once += write * Decimal(str(facts.spec.outputs.max_gb if facts.spec.outputs.files else 0))
+    sent = size + max((outputs.event.sent_bytes for outputs in facts.state.outputs), default=0)
+    return TransferLimit(once, usd(write, sent) * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds()))
 
 
 def reservable(facts: Facts, offering: Offering) -> bool:

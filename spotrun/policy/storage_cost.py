@@ -16,10 +16,14 @@ ENTRIES_PER_COMMIT = 3
 
 
 def storage_reserve(facts: Facts) -> Decimal:
-    """A month of the checkpoints that are kept and of one more, at the size of the newest; and of stored set-ups."""
+    """
+    A month of the checkpoints that are kept and of one more, at the size of the newest; of stored set-ups; and of the
+    files of the script.
+    """
     state = facts.state
     packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
-    kept_gb = Decimal(_kept_bytes(facts) + packed_bytes) / 10**9
+    file_bytes = sum(outputs.event.stored_bytes for outputs in state.outputs[-1:])
+    kept_gb = Decimal(_kept_bytes(facts) + packed_bytes + file_bytes) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
 
 
@@ -36,6 +40,7 @@ def requests_usd(state: RunState) -> Decimal:
     """What the store has charged for requests so far, or a little more."""
     prices = state.created.storage
     puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
+    puts += sum(outputs.event.objects for outputs in state.outputs)
     gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
     return (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
 

@@ -40,6 +40,13 @@ def gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:.1f} MB"
 
 
+def size(size_bytes: int) -> str:
+    """Of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    if size_bytes < 1000:
+        return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
+    return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)
+
+
 def span(seconds: float) -> str:
     """A duration for people: `3m05s`."""
     return short_duration(timedelta(seconds=seconds))
@@ -96,6 +103,13 @@ def _committed(event: ev.CheckpointCommitted) -> str:
     return f"checkpoint durable: step {event.step:,}, {size}, {span(event.durable_s)} after the snapshot{marks}"
 
 
+def _outputs(event: ev.OutputsStored) -> str:
+    files = "1 file" if event.files == 1 else f"{event.files:,} files"
+    left = f"; {event.left_out:,} left out" if event.left_out else ""
+    sent = f"{size(event.size_bytes)} ({size(event.sent_bytes)} sent)"
+    return f"files of the script stored: {files}, {sent}{left}"
+
+
 def _epoch(event: ev.EpochCompleted) -> str:
     metrics = "".join(f", {name} {value:.4g}" for name, value in sorted(event.metrics.items())[:4])
     return f"epoch {event.epoch + 1} trained to step {event.step:,}{metrics}"
@@ -130,6 +144,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: lambda event: f"checkpoint of step {event.step:,} failed{_detail(event.detail)}",
     ev.CheckpointRetired: lambda event: f"checkpoint {event.commit} retired",
+    ev.OutputsStored: _outputs,
     ev.EpochCompleted: _epoch,
     ev.TrainerExited: _exited,
     ev.AttemptDrained: lambda event: f"attempt handed over{_detail(event.reason)}",

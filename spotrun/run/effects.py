@@ -18,6 +18,7 @@ from spotrun.run.state import (
     Commit,
     Epoch,
     Launch,
+    Outputs,
     Pause,
     Prune,
     RunState,
@@ -272,6 +273,10 @@ def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunS
     return replace(state, borrowers=borrowers)
 
 
+def _outputs_stored(state: RunState, entry: Entry, event: ev.OutputsStored) -> RunState:
+    return replace(state, outputs=state.outputs.appended(Outputs(number=entry.number, at=entry.at, event=event)))
+
+
 def _epoch_completed(state: RunState, entry: Entry, event: ev.EpochCompleted) -> RunState:
     return replace(state, epochs=_with_epoch(state.epochs, Epoch(number=entry.number, at=entry.at, event=event)))
 
@@ -338,6 +343,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: _save_failed,
     ev.CheckpointRetired: _retired,
+    ev.OutputsStored: _outputs_stored,
     ev.EpochCompleted: _epoch_completed,
     ev.TrainerExited: _trainer_exited,
     ev.AttemptDrained: _attempt_drained,

@@ -435,6 +435,32 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
     commit: int
 
 
+class OutputsStored(Event, frozen=True, kw_only=True):
+    """
+    Files that the script has written are stored, and the list at `key` names each by its content. Its bytes were
+    compared before this was written.
+
+    `commit` is the newest checkpoint that there was when the files were looked at, None if there was none; `step` is
+    what the trainer had done. The list has `files` of `size_bytes` in all, and names the reason for each that was
+    `left_out`. `sent_bytes` in `objects` were new, the list among them. All stored files of the run now take
+    `stored_bytes`. A `final` one has all that the trainer left at its end.
+    """
+
+    attempt: int
+    key: str
+    blake3: str
+    commit: int | None
+    step: int
+    looked_at: AwareDatetime
+    files: Count
+    size_bytes: Count
+    objects: Count
+    sent_bytes: Count
+    stored_bytes: Count
+    left_out: Count = 0
+    final: bool = False
+
+
 class EpochCompleted(Event, frozen=True, kw_only=True):
     """
     An epoch's last step and its validation are done, since `ended_at`. Provisional until a commit at or past `step`
@@ -509,6 +535,7 @@ AnyEvent = (
     | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRetired
+    | OutputsStored
     | EpochCompleted
     | TrainerExited
     | AttemptDrained

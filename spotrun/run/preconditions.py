@@ -202,6 +202,12 @@ def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
     _require(not borrowers or borrowers[-1] <= commit.number, "another checkpoint borrows from it")
 
 
+def _check_outputs_stored(state: RunState, event: ev.OutputsStored) -> None:
+    _check_current(state, event.attempt)
+    _require(event.commit is None or state.commit(event.commit) is not None, "there is no such checkpoint")
+    _require(not state.outputs or state.outputs[-1].event.key != event.key, "the newest files are these already")
+
+
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
     _check_current(state, event.attempt)
     last = state.epochs[-1].event.epoch if state.epochs else -1
@@ -231,6 +237,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.CheckpointCommitted: _check_committed,
     ev.CheckpointFailed: _check_of_current,
     ev.CheckpointRetired: _check_retired,
+    ev.OutputsStored: _check_outputs_stored,
     ev.EpochCompleted: _check_epoch_completed,
     ev.TrainerExited: _check_of_trainer,
     ev.AttemptDrained: _check_final_commit,

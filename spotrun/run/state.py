@@ -165,6 +165,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         return self.retired_at is None and not self.cut_off and not self.event.suspect
 
 
+class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the script as they were stored once."""
+
+    number: int
+    at: datetime
+    event: ev.OutputsStored
+
+
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """
     A completed epoch on the history that survives so far. `step_reached` is the furthest step of this one and of those
@@ -224,6 +232,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     launches: Table[Launch] = Table()
     attempts: Table[Attempt] = Table()
     commits: Log[Commit] = Log()
+    outputs: Log[Outputs] = Log()
     epochs: Log[Epoch] = Log()
     pending: int | None = None
     unsettled: tuple[int, ...] = ()
@@ -299,6 +308,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def is_retired(self, number: int) -> bool:
         commit = self.commit(number)
         return commit is not None and commit.retired_at is not None
+
+    def outputs_of(self, commit: int) -> Outputs | None:
+        """The last files that were looked at before there was a newer checkpoint than that."""
+        before = (found for found in reversed(self.outputs) if found.event.commit is not None)
+        return next((found for found in before if (found.event.commit or 0) <= commit), None)
 
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import threading
@@ -13,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from spotrun.cli.app import app
 from spotrun.clouds.local import processes
+from spotrun.errors import RunNotFound
 from spotrun.run import events as ev
 from spotrun.run.billing import EC2_RULE
 from spotrun.run.events import Cause
@@ -377,20 +381,47 @@ def test_a_standby_takes_over_only_after_its_predecessor_has_drained(start: Star
 
 
 def test_a_plain_command_runs_and_completes(start: Start):
-    run = start(train={"run": "echo $GREETING; python -c 'import msgspec; print(1+1)'"}, envs={"GREETING": "hello"})
+    run = start(train={"run": "echo $GREETING | tee said; python -c 'print(1+1)'"}, envs={"GREETING": "hello"})
     node = run.launch()
     node.powers_off()
     assert run.wait_for(ev.RunCompleted).final_commit is None
     assert "hello\n2\n" in run.log(node)
+    kinds = [ev.kind(entry.event) for entry in run.ledger.entries]
+    assert kinds[-2:] == ["OutputsStored", "RunCompleted"], "the files are there when the run is done"
 
 
-def test_a_plain_command_is_ended_before_its_instance_goes(start: Start):
-    run = start(train={"run": "sleep 1000"})
+def test_a_plain_command_is_ended_before_its_instance_goes_and_its_files_are_fetched(start: Start, tmp_path: Path):
+    run = start(train={"run": "mkdir -p logs; date >> logs/began-$$; echo x > ready; sleep 1000"})
     node = run.launch()
     run.wait_for(ev.ResumedFrom)
+    eventually((node.folder / "work" / "ready").exists)
     node.notice(120)
     node.powers_off()
     assert run.wait_for(ev.AttemptDrained).final_commit is None
+    stored = run.wait_for(ev.OutputsStored)
+    assert stored.files == 2, "sent at the notice"
+
+    def fetch(*words: object) -> Result:
+        return CliRunner().invoke(app, ["fetch", run.store.uri, *map(str, words)])
+
+    to = tmp_path / "to"
+    said = json.loads(fetch("logs/*", "--to", to, "--json").stdout)
+    (path,) = to.rglob("began-*")
+    assert [file["outcome"] for file in said["files"]] == ["fetched"]
+    assert said["files"][0]["path"] == path.relative_to(to).as_posix()
+    assert "fetched 1 file, 2 bytes, into" in fetch("--to", to).stdout
+    assert "nothing new: 2 files" in fetch("--to", to).stdout
+    assert "ready" in fetch("--list").stdout
+    for words in (["*.ckpt"], ["--step", "7"]):
+        error = fetch(*words).exception
+        assert isinstance(error, RunNotFound)
+        assert error.hint.startswith("it has")
+
+    run.launch()
+    run.wait_for(ev.ResumedFrom, 2)
+    run.write(ev.StopRequested(by="test"))
+    run.wait_for(ev.AttemptDrained, 2)
+    assert run.seen(ev.OutputsStored)[-1].files == 3, "the first attempt's file of another name is still there"
 
 
 def test_a_setup_that_fails_is_told(start: Start):

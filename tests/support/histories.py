@@ -228,6 +228,25 @@ class History:
             )
         )
 
+    def stored(self, size_bytes: int = 10**6) -> int:
+        """Files of the script, all of them new."""
+        newest = self.state.latest_commit()
+        return self.write(
+            ev.OutputsStored(
+                attempt=self.attempt,
+                key=f"outputs/{self.attempt}/list-{self.state.next_number}.json",
+                blake3="0" * 64,
+                commit=None if newest is None else newest.number,
+                step=self.step,
+                looked_at=self.now,
+                files=1,
+                size_bytes=size_bytes,
+                objects=2,
+                sent_bytes=size_bytes,
+                stored_bytes=size_bytes,
+            )
+        )
+
     def epoch(self, epoch: int) -> None:
         self.write(ev.EpochCompleted(attempt=self.attempt, epoch=epoch, step=self.step, ended_at=self.now))
 
@@ -319,6 +338,7 @@ def _moves(history: History) -> list[Move]:
     if state.current is None:
         moves += [_stop_the_run] if state.stop_requested else [_fail_the_run, _request_stop]
         return moves
+    moves += [lambda h, d: h.stored(d(st.integers(0, 10**9)))]
     moves += [_interrupt, _notice, _drain, _end_the_attempt, _request_stop, _request_prune, _write_a_void_entry]
     newest = state.current.trainers[-1] if state.current.trainers else None
     if newest is None or newest.exited is not None:

@@ -1,0 +1,38 @@
+"""Opens files below a folder so that no link, whoever puts it there meanwhile, leads out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def parent_of(folder: int, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """
+    A descriptor of the folder that holds `path`, and the last name of `path`. `folder` is a descriptor too.
+
+    Raises:
+        OSError: a folder on the way is missing (unless it is to be made), or is no folder, or is a link.
+    """
+    *folders, name = path.split("/")
+    at = os.dup(folder)
+    try:
+        for each in folders:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(each, dir_fd=at)
+            inner = os.open(each, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+        yield at, name
+    finally:
+        os.close(at)
+
+
+def open_for_reading(folder: int, path: str) -> int:
+    """A descriptor of the file. It waits for nobody, where the file turns out to be a pipe."""
+    with parent_of(folder, path) as (parent, name):
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)

@@ -1,0 +1,68 @@
+"""The stored files of a script (spotrun/folder/stored_files.py): how a list is read, and which of them may go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from spotrun.checkpoint.restore import RETRY_FOR_S, read_verified
+from spotrun.errors import CheckpointDamaged
+from spotrun.folder.stored_files import FOLDER, Listing
+from spotrun.run.state import Outputs, RunState
+from spotrun.store.port import Store
+
+
+def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_FOR_S) -> Listing:
+    """
+    Raises:
+        CheckpointDamaged: it is missing, or is not what the ledger says.
+        StoreUnavailable: a fault that did not pass.
+    """
+    key, data = outputs.event.key, bytearray()
+    if not key.startswith(FOLDER):
+        raise CheckpointDamaged(f"{key} is not where lists of files are")
+
+    def take(at: int, piece: memoryview) -> None:
+        data[at:] = piece
+
+    read_verified(store, key, outputs.event.blake3, None, take, retry_for_s)
+    try:
+        listing = msgspec.json.decode(data, type=Listing)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise CheckpointDamaged(f"{key} cannot be read: {error}") from error
+    if (flaw := listing.flaw()) is not None:
+        raise CheckpointDamaged(f"{key}: {flaw}")
+    return listing
+
+
+# -- which may go ---------------------------------------------------------------------------------------------------
+
+
+def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
+    """
+    The lists that are still named: the newest, and for each checkpoint that is kept the last before the next one.
+    A list that is not among them never will be again. `retiring` are checkpoints about to go.
+    """
+    held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
+    found = [*state.outputs[-1:], *(state.outputs_of(number) for number in held)]
+    return list({outputs.number: outputs for outputs in found if outputs is not None}.values())
+
+
+def named_keys(lists: Iterable[tuple[Outputs, Listing]]) -> set[str]:
+    """The objects that these lists are and need."""
+    return {key for outputs, listing in lists for key in (outputs.event.key, *listing.keys())}
+
+
+def garbage(state: RunState, store: Store, keys: Collection[str], retiring: Collection[int] = ()) -> list[str]:
+    """
+    Of the objects below `outputs/` of a run that has ended, those that no kept list needs. None while one of these
+    cannot be read: nobody knows what it needs.
+    """
+    if state.terminal is None or not keys:
+        return []
+    try:
+        named = named_keys([(outputs, read_listing(store, outputs)) for outputs in kept(state, retiring)])
+    except CheckpointDamaged:
+        return []
+    return sorted(key for key in keys if key not in named)

@@ -1,0 +1,124 @@
+"""`spotrun fetch`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, progress_bar
+from spotrun.errors import CheckpointDamaged, RunNotFound, SpotrunError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spotrun.cli.runs import OpenRun
+    from spotrun.folder.stored_files import Fetched, Listing, OutputFile
+    from spotrun.run.state import Outputs
+
+NAMED_MAX = 20
+
+
+def fetch(
+    run: RunArgument,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATTERN...]", help="Which files: best.ckpt, 'logs/*.csv'. Default: all."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FOLDER", help="Write them below this folder.", show_default="a folder RUN-files"),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", help="The files as of the checkpoint of this step, not the newest."),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", "-l", help="Show which files there are, and fetch none.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that were changed here since.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """
+    Fetch the files that the script has written, during the run and after it.
+
+    Only what is not here yet is fetched. The job's `outputs` say which files are kept.
+    """
+    from spotrun.checkpoint.fetching import RETRY_FOR_S
+    from spotrun.checkpoint.fetching import fetch as fetch_files
+    from spotrun.checkpoint.outputs import read_listing
+    from spotrun.cli.runs import open_run
+    from spotrun.folder.stored_files import Outcome
+    from spotrun.report import fetching as report
+
+    opened = open_run(run, store)
+    outputs = _outputs_of(opened, step)
+    listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
+    chosen = _chosen(opened.id, listing, patterns or [])
+    if listed:
+        print_json(report.as_json(opened.id, outputs, listing, chosen)) if as_json else report.show(listing, chosen)
+        return
+    folder = Path(f"{opened.id}-files") if to is None else to
+    with progress_bar(quiet=as_json, doing="fetching") as shown:
+        told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
+        found = list(fetch_files(opened.store, chosen, folder, told, force=force))
+    if as_json:
+        print_json(report.as_json(opened.id, outputs, listing, chosen, folder, found))
+    else:
+        print(report.text(outputs, listing, folder, found))
+    _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
+
+
+def _outputs_of(run: OpenRun, step: int | None) -> Outputs:
+    """
+    Raises:
+        RunNotFound: nothing is stored, or nothing of that step.
+    """
+    from spotrun.report.fetching import why_nothing
+
+    state = run.ledger.refresh()
+    if not state.outputs:
+        raise RunNotFound(f"{run.id} has no stored files", hint=why_nothing(state, run.id))
+    if step is None:
+        return state.outputs[-1]
+    held = [each for each in state.commits if each.retired_at is None]
+    found = {each.event.step: outputs for each in held if (outputs := state.outputs_of(each.number)) is not None}
+    if step not in found:
+        known = ", ".join(map(str, sorted(found))) or "none"
+        raise RunNotFound(f"{run.id} has no files of step {step}", hint=f"it has files of these steps: {known}")
+    return found[step]
+
+
+def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[OutputFile]:
+    """
+    Raises:
+        RunNotFound: a pattern fits no file.
+    """
+    from spotrun.report.tables import plain
+    from spotrun.spec.patterns import chooser
+
+    for pattern in patterns:
+        fits = chooser([pattern])
+        if not any(fits(file.path) for file in listing.files):
+            names = ", ".join(plain(file.path) for file in listing.files[:NAMED_MAX])
+            more = f", and {len(listing.files) - NAMED_MAX:,} more (--list)" if len(listing.files) > NAMED_MAX else ""
+            raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}", hint=f"it has {names}{more}")
+    fits = chooser(patterns or ["**"])
+    return [file for file in listing.files if fits(file.path)]
+
+
+def _refuse_failures(failed: Sequence[Fetched]) -> None:
+    """
+    Raises:
+        CheckpointDamaged: a file is not in the store as it was stored.
+        SpotrunError: something here is in the way of a file.
+    """
+    from spotrun.report.tables import plain
+
+    if not failed:
+        return
+    first = f"{plain(failed[0].file.path)}: {plain(failed[0].problem)}"
+    message = f"{len(failed)} of the files could not be fetched; {first}"
+    if any(each.damaged for each in failed):
+        raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
+    raise SpotrunError(message, hint="move it away, or name another folder by --to")

@@ -1,0 +1,115 @@
+"""
+The files that a script wrote, stored by content beside the checkpoints: what a list of them says.
+
+    outputs/ATTEMPT/list-BLAKE3.json    the files of one moment: the path of each, and its pieces in order
+    outputs/ATTEMPT/BLAKE3              a piece, of at most 16 MiB, under the digest of its bytes
+
+Nothing here makes files exist: that is the ledger's `OutputsStored`, which names a list and its digest. A list may name
+pieces that an earlier attempt has sent. Each attempt writes below its own number, so what a replaced agent still sends
+or deletes is never what another one has named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+FOLDER = "outputs/"
+FORMAT = 1
+PIECE_MAX_BYTES = 16 << 20
+FILES_MAX = 10_000
+_NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Bytes of a file. `of` is the attempt that has sent them."""
+
+    of: Amount
+    blake3: str
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=PIECE_MAX_BYTES)]
+
+    @property
+    def key(self) -> str:
+        return f"{FOLDER}{self.of}/{self.blake3}"
+
+
+class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file; `path` is relative to the work folder, and `attempt` the newest one that has seen it there."""
+
+    path: str
+    size_bytes: Amount
+    modified_ns: Amount
+    attempt: Amount
+    pieces: tuple[Piece, ...] = ()
+    executable: bool = False
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str
+    size_bytes: Amount
+    reason: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a list says: the files, and some of those that were not taken, each with the reason."""
+
+    files: tuple[OutputFile, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    format: int = FORMAT
+
+    def keys(self) -> Mapping[str, int]:
+        """The pieces that it needs, with their sizes."""
+        return {piece.key: piece.size_bytes for file in self.files for piece in file.pieces}
+
+    def flaw(self) -> str | None:
+        """Why nobody may fetch by it; None where it is well made. Training code can write such a list."""
+        if self.format != FORMAT:
+            return f"its list has format {self.format}; this spotrun reads {FORMAT}"
+        if len(self.files) > FILES_MAX or len({file.path for file in self.files}) < len(self.files):
+            return "its list names too many files, or one twice"
+        for file in self.files:
+            if not is_path_inside(file.path):
+                return f"its list names {file.path[:200]!r}, which is not a file inside a folder"
+            if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
+                return "its list names objects elsewhere"
+            if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
+                return f"the pieces of {file.path[:200]!r} do not add up to {file.size_bytes} bytes"
+        return None
+
+
+def is_path_inside(path: str) -> bool:
+    """Whether it names a file below whatever folder it is put in, and nothing else."""
+    parts = path.split("/")
+    plain = "\0" not in path and not {"", ".", ".."} & set(parts)
+    sizes = [len(part.encode(errors="surrogatepass")) for part in parts]
+    return plain and max(sizes) <= _NAME_MAX_BYTES and sum(sizes) + len(sizes) <= _PATH_MAX_BYTES
+
+
+def list_key(attempt: int, digest: str) -> str:
+    return f"{FOLDER}{attempt}/list-{digest}.json"
+
+
+class Outcome(StrEnum):
+    """What became of a file that was to be fetched."""
+
+    FETCHED = "fetched"
+    SAME = "same"
+    """It was there already."""
+    CHANGED_HERE = "changed_here"
+    """It was kept as it is here, where it was changed later."""
+    FAILED = "failed"
+
+
+class Fetched(NamedTuple):
+    """`problem` says why a file could not be fetched; `damaged`, that the store is to blame."""
+
+    file: OutputFile
+    outcome: Outcome
+    problem: str = ""
+    damaged: bool = False

@@ -1,0 +1,116 @@
+"""What `spotrun fetch` says of the files of a script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
+from spotrun.report.describe import size, timestamp
+from spotrun.report.tables import plain
+from spotrun.run.state import Outputs, RunState
+
+SHOWN_MAX = 50
+
+
+class Bytes:
+    """Counts bytes from several threads, and tells how many of `total` are done."""
+
+    def __init__(self, total: int, tell: Callable[[int, int], None]) -> None:
+        self._total = total
+        self._tell = tell
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, more: int) -> None:
+        with self._lock:
+            self._done += more
+            self._tell(self._done, self._total)
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def show(listing: Listing, chosen: Sequence[OutputFile]) -> None:
+    for file in chosen:
+        print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
+    for line in _left_out(listing):
+        print(line)
+
+
+def _modified(file: OutputFile) -> datetime:
+    return datetime.fromtimestamp(file.modified_ns // 10**9, UTC)
+
+
+def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetched]) -> str:
+    """What was fetched, file by file; what was not; and in a sentence what is here now."""
+    fetched, same, changed = (
+        [each.file for each in found if each.outcome is outcome]
+        for outcome in (Outcome.FETCHED, Outcome.SAME, Outcome.CHANGED_HERE)
+    )
+    lines = [f"{size(file.size_bytes):>10}  {plain(file.path)}" for file in fetched[:SHOWN_MAX]]
+    if len(fetched) > SHOWN_MAX:
+        lines.append(f"{'':>10}  and {len(fetched) - SHOWN_MAX:,} more")
+    lines += [f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed]
+    where = plain(str(folder))
+    here = f"; {_files(len(same))} already there" if same else ""
+    told = f"fetched {_amount(fetched)} into {where}{here}"
+    if not fetched:
+        told = f"nothing new: {_amount(same)} in {where} already"
+    step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
+    as_of = f"as of {step}{timestamp(outputs.event.looked_at)} UTC"
+    return "\n".join([*lines, f"{told} ({as_of})", *_left_out(listing)])
+
+
+def _amount(files: Sequence[OutputFile]) -> str:
+    return f"{_files(len(files))}, {size(sum(file.size_bytes for file in files))},"
+
+
+def _left_out(listing: Listing) -> list[str]:
+    return [
+        f"not stored: {plain(left.path)}{f', {size(left.size_bytes)}' if left.size_bytes else ''}: {plain(left.reason)}"
+        for left in listing.left_out[:SHOWN_MAX]
+    ]
+
+
+def as_json(
+    run_id: str,
+    outputs: Outputs,
+    listing: Listing,
+    chosen: Sequence[OutputFile],
+    folder: Path | None = None,
+    found: Sequence[Fetched] = (),
+) -> dict[str, Any]:
+    """`outcome` and `problem` of a file are there if it was to be fetched."""
+    became = {each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None} for each in found}
+    return {
+        "run": run_id,
+        "folder": None if folder is None else str(folder),
+        "step": outputs.event.step,
+        "commit": outputs.event.commit,
+        "looked_at": outputs.event.looked_at.isoformat(),
+        "files": [
+            {
+                "path": file.path,
+                "size_bytes": file.size_bytes,
+                "modified_at": _modified(file).isoformat(),
+                "attempt": file.attempt,
+                **became.get(file.path, {}),
+            }
+            for file in chosen
+        ],
+        "left_out": [
+            {"path": left.path, "size_bytes": left.size_bytes, "reason": left.reason} for left in listing.left_out
+        ],
+    }
+
+
+def why_nothing(state: RunState, run_id: str) -> str:
+    """What to do where a run has no stored files."""
+    if state.terminal is None:
+        return f"try later: the first are stored minutes after the script has written them (`spotrun logs {run_id}`)"
+    return "write files into the folder that the script begins in: of these, those stay that `outputs` of the job names"

@@ -1,0 +1,465 @@
+"""The files of a script: what is stored of them, what survives a kill at any moment, and what a fetch writes where."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from blake3 import blake3
+from msgspec.structs import replace
+
+from spotrun.agent import outputs as agent_outputs
+from spotrun.agent import work_files
+from spotrun.agent.output_redaction import OutputRedaction
+from spotrun.agent.outputs import _Storing
+from spotrun.checkpoint.fetching import fetch
+from spotrun.checkpoint.outputs import garbage, kept, read_listing
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.folder import stored_files
+from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
+from spotrun.run import events as ev
+from spotrun.run.state import Outputs
+from spotrun.spec.model import OutputsSpec
+from spotrun.spec.patterns import chooser
+from tests.support.histories import START, History
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+
+
+class Killed(BaseException):
+    """The machine is gone in the middle of a call."""
+
+
+class MortalStore(MemoryStore):
+    """Its machine is gone after so many changes; the last of them happens or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: float = float("inf")
+        self.last_happens = False
+
+    def put(self, key: str, data: bytes | memoryview) -> bool:
+        return self._change(lambda: super(MortalStore, self).put(key, data))
+
+    def delete(self, key: str) -> None:
+        self._change(lambda: super(MortalStore, self).delete(key))
+
+    def _change(self, act: Callable[[], Any]) -> Any:
+        self.left -= 1
+        if self.left < 0 and not (self.last_happens and self.left == -1):
+            raise Killed
+        done = act()
+        if self.left < 0:
+            raise Killed
+        return done
+
+
+class Instance:
+    """A machine with a work folder, whose attempt is the current one of `history`."""
+
+    def __init__(
+        self, folder: Path, history: History, store: MemoryStore, spec: OutputsSpec, secrets: Sequence[str]
+    ) -> None:
+        self.history, self.store = history, store
+        history.running()
+        self.attempt = history.attempt
+        assignment = SimpleNamespace(folder=folder, work=folder / "work")
+        assignment.work.mkdir(parents=True)
+        self.work: Path = assignment.work
+        self.write("train.py", "as uploaded")
+        work_files.remember(assignment)
+        self.notes: list[str] = []
+        self.node: Any = SimpleNamespace(
+            assignment=assignment,
+            clock=ManualClock(),
+            store=store,
+            note=self.notes.append,
+            spec=SimpleNamespace(outputs=spec),
+            status=SimpleNamespace(node=SimpleNamespace(step=0)),
+            console=SimpleNamespace(redaction=OutputRedaction(secrets)),
+            recorder=self,
+        )
+        self.start()
+
+    def start(self) -> None:
+        """The agent, perhaps once more."""
+        chosen = chooser(self.node.spec.outputs.files)
+        self._storing = _Storing(self.node, self.attempt, chosen, lambda: None)
+
+    @property
+    def state(self) -> Any:
+        return self.history.state
+
+    def append(self, decide: Callable[[Any], Any]) -> Future[None]:
+        event, future = decide(self.state), Future[None]()
+        if event is not None:
+            self.history.write(event)
+        future.set_result(None)
+        return future
+
+    def write(self, path: str, text: str | bytes) -> None:
+        target = self.work / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    def store_files(self, pause: Callable[[], None] = lambda: None, *, ending: bool = False) -> None:
+        self.history.after(1)
+        self._storing.store(pause, ending=ending)
+
+    def commit(self) -> int:
+        self.history.step += 1
+        return self.history.commit()
+
+
+class Run:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.history = History()
+        self.store = MortalStore()
+        self._instances = 0
+
+    def instance(self, *, secrets: Sequence[str] = (), **spec: Any) -> Instance:
+        if self.history.state.current is not None:
+            self.history.ended(ev.Cause.INTERRUPTED)
+        self._instances += 1
+        return Instance(self.folder / str(self._instances), self.history, self.store, OutputsSpec(**spec), secrets)
+
+    def fetched(self, outputs: Outputs | None = None) -> dict[str, str]:
+        """What a fetch writes, which has to be whole."""
+        newest = outputs or self.history.state.outputs[-1]
+        listing = read_listing(self.store, newest)
+        to = self.folder / f"fetched-{len(list(self.folder.iterdir()))}"
+        found = list(fetch(self.store, listing.files, to, lambda _: None))
+        assert all(each.outcome is Outcome.FETCHED for each in found), found
+        return files_in(to)
+
+    def left_out(self) -> dict[str, str]:
+        return {each.path: each.reason for each in read_listing(self.store, self.history.state.outputs[-1]).left_out}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_outputs, "PIECE_MAX_BYTES", 10)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in found}
+
+
+# -- what is stored ------------------------------------------------------------------------------------------------
+
+
+def test_what_the_script_wrote_is_stored_and_nothing_else(run: Run, tmp_path: Path) -> None:
+    one = run.instance()
+    one.write("best.ckpt", "0123456789" * 3 + "rest")
+    one.write("logs/deep/metrics.csv", "")
+    one.write(".venv/lib/x.py", "no")
+    one.write("logs/__pycache__/x.pyc", "no")
+    (tmp_path / "secret").write_text("not of this folder")
+    (one.work / "out").symlink_to(tmp_path / "secret")
+    (one.work / "up").symlink_to(tmp_path)
+    (one.work / "last.ckpt").symlink_to("best.ckpt")
+    (one.work / "here").symlink_to("logs")
+    (one.work / "nothing").symlink_to("nowhere")
+    os.mkfifo(one.work / "pipe")
+    (one.work / os.fsdecode(b"\xff")).write_text("x")
+    one.store_files()
+    best = "0123456789" * 3 + "rest"
+    assert run.fetched() == {"best.ckpt": best, "last.ckpt": best, "logs/deep/metrics.csv": ""}
+    assert run.left_out() == {"out": work_files.OUTSIDE, "up": work_files.OUTSIDE, "\\xff": work_files.UNNAMEABLE}
+    assert len([key for key in run.store.objects if "list-" not in key]) == 2, "equal pieces are one object"
+    assert len(one.notes) == 3
+    event = run.history.state.outputs[-1].event
+    assert (event.files, event.size_bytes, event.left_out, event.commit) == (3, 68, 3, None)
+    one.store_files()
+    assert len(run.history.state.outputs) == 1, "nothing has changed"
+    one.write("train.py", "changed by itself")
+    one.store_files()
+    assert run.fetched()["train.py"] == "changed by itself"
+
+
+def test_only_what_is_new_is_sent_and_what_nobody_names_goes(run: Run) -> None:
+    one = run.instance()
+    one.write("a", "aaaaaaaaaa1")
+    one.store_files()
+    one.write("a", "aaaaaaaaaa2")
+    one.write("b", "aaaaaaaaaa")
+    one.store_files()
+    event = run.history.state.outputs[-1].event
+    assert event.objects == 2, "the new end of a, and the list"
+    assert event.stored_bytes >= sum(map(len, run.store.objects.values()))
+    assert sorted(run.store.objects.values(), key=len)[:2] == [b"2", b"aaaaaaaaaa"]
+    assert len(run.store.objects) == 3
+    (one.work / "b").unlink()
+    one.store_files()
+    assert run.fetched() == {"a": "aaaaaaaaaa2"}
+
+
+def test_the_files_of_a_kept_checkpoint_stay_and_go_with_it(run: Run) -> None:
+    one = run.instance()
+    commits = []
+    for text in ("first", "second", "third"):
+        commits.append(one.commit())
+        one.write("a", text)
+        one.store_files()
+    state = run.history.state
+    assert [run.fetched(state.outputs_of(commit)) for commit in commits] == [
+        {"a": t} for t in ("first", "second", "third")
+    ]
+    run.history.write(ev.CheckpointRetired(attempt=one.attempt, commit=commits[0]))
+    one.store_files()
+    assert b"first" not in run.store.objects.values()
+    assert b"second" in run.store.objects.values()
+    run.history.completed(commits[-1])
+    state, keys = run.history.state, list(run.store.objects)
+    assert garbage(state, run.store, keys) == []
+    gone = garbage(state, run.store, keys, {commits[1]})
+    assert {run.store.objects[key] for key in gone if "list-" not in key} == {b"second"}
+    run.store.objects[kept(state)[0].event.key] = b"damaged"
+    assert garbage(state, run.store, keys, {commits[1]}) == [], "nobody knows what that list needs"
+
+
+def test_what_an_earlier_attempt_wrote_is_still_there_until_it_is_written_again(run: Run) -> None:
+    one = run.instance()
+    one.write("old.csv", "kept")
+    one.write("both.csv", "from one")
+    one.store_files()
+    two = run.instance()
+    two.store_files()
+    assert len(run.history.state.outputs) == 1
+    two.write("both.csv", "from two")
+    two.write("gone.csv", "for a while")
+    two.store_files()
+    assert run.fetched() == {"old.csv": "kept", "both.csv": "from two", "gone.csv": "for a while"}
+    assert b"from one" not in run.store.objects.values(), "the next attempt deletes what nobody names"
+    (two.work / "gone.csv").unlink()
+    two.start()
+    two.store_files()
+    assert run.fetched() == {"old.csv": "kept", "both.csv": "from two"}
+
+
+def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(run: Run) -> None:
+    one = run.instance()
+    one.write("large", b"x" * 25)
+    one.write("log", "1")
+
+    def more() -> None:
+        one.write("large", b"y" * 30)
+        one.write("log", "12")
+
+    one.store_files(more)
+    assert run.fetched() == {"log": "12"}
+    assert run.left_out() == {"large": agent_outputs.RESTLESS}
+    one.store_files()
+    assert run.fetched()["large"] == "y" * 30
+    one.write("log", "123")
+    one.write("large", b"z" * 40)
+    one.store_files(lambda: one.write("large", b"z" * 50))
+    assert run.fetched()["large"] == "y" * 30, "as it was when it was at rest"
+    assert run.left_out() == {}
+    one.write("large", b"w" * 60)
+    one.store_files(lambda: one.write("large", b"never"), ending=True)
+    assert run.fetched() == {"large": "w" * 60, "log": "123"}
+
+
+def test_limits_are_told_and_the_small_files_go_first(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = run.instance(files=("*.txt", "!no.txt"), max_gb=25e-9, secrets=["hunter2hunter2"])
+    one.write("a.txt", "x" * 10)
+    one.write("b.txt", "y" * 14)
+    one.write("c.txt", "z" * 30)
+    one.write("d.csv", "no")
+    one.write("no.txt", "no")
+    one.store_files()
+    assert sorted(run.fetched()) == ["a.txt", "b.txt"]
+    assert run.left_out() == {"c.txt": "outputs.max_gb is 2.5e-08, and the smaller files go first"}
+    one.write("c.txt", "hunter2hunter2")
+    (one.work / "b.txt").unlink()
+    one.store_files()
+    assert run.left_out() == {"c.txt": agent_outputs.SECRET}, "in two pieces"
+    monkeypatch.setattr(agent_outputs, "FILES_MAX", 1)
+    one.store_files()
+    assert run.left_out()["c.txt"] == agent_outputs.TOO_MANY
+
+
+@pytest.mark.parametrize("last_happens", [False, True], ids=["before", "after"])
+def test_a_kill_at_any_moment_leaves_what_can_be_fetched_whole(tmp_path: Path, last_happens: bool) -> None:
+    """Of three lists the third is written while the machine goes; its agent begins again, or another one does."""
+    for changes in range(12):
+        run = Run(tmp_path / f"{changes}-{last_happens}")
+        run.folder.mkdir()
+        one = run.instance()
+        for text in ("one", "two"):
+            one.write("a", text * 9)
+            one.commit()
+            one.store_files()
+        before = run.fetched()
+        one.write("a", "three" * 9)
+        run.history.write(ev.CheckpointRetired(attempt=one.attempt, commit=run.history.state.commits[0].number))
+        run.store.left, run.store.last_happens = changes, last_happens
+        killed = False
+        try:
+            one.store_files()
+        except Killed:
+            killed = True
+        run.store.left = float("inf")
+        assert run.fetched() in (before, {"a": "three" * 9})
+        again = one if changes % 2 else run.instance()
+        again.start()
+        again.write("b", "new")
+        again.store_files()
+        assert run.fetched()["b"] == "new"
+        named = {
+            key for each in kept(run.history.state) for key in (each.event.key, *read_listing(run.store, each).keys())
+        }
+        assert run.store.objects.keys() == named, "and nothing is left over"
+    assert not killed, "the last of these was not killed any more"
+
+
+# -- a fetch -------------------------------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A store with a list of files."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.files: list[OutputFile] = []
+
+    def put(self, path: str, *pieces: bytes, modified_ns: int = 10**18, executable: bool = False) -> OutputFile:
+        made = tuple(Piece(3, blake3(data).hexdigest(), len(data)) for data in pieces)
+        self.store.objects |= {piece.key: data for piece, data in zip(made, pieces, strict=True)}
+        size = sum(map(len, pieces))
+        file = OutputFile(
+            path=path, size_bytes=size, modified_ns=modified_ns, attempt=3, pieces=made, executable=executable
+        )
+        self.files.append(file)
+        return file
+
+    def fetch(self, to: Path, **options: Any) -> dict[str, Fetched]:
+        return {each.file.path: each for each in fetch(self.store, self.files, to, lambda _: None, **options)}
+
+
+def test_a_fetch_writes_what_is_not_here_and_leaves_what_was_changed_here(tmp_path: Path) -> None:
+    shelf, to = Shelf(), tmp_path / "to" / "here"
+    shelf.put("best.ckpt", b"12", b"34", b"5")
+    shelf.put("bin/tool", b"#!", executable=True)
+    shelf.put("empty")
+    assert {each.outcome for each in shelf.fetch(to).values()} == {Outcome.FETCHED}
+    assert files_in(to) == {"best.ckpt": "12345", "bin/tool": "#!", "empty": ""}
+    assert os.access(to / "bin" / "tool", os.X_OK)
+    assert not os.access(to / "best.ckpt", os.X_OK)
+    assert (to / "empty").stat().st_mtime_ns == 10**18
+    inode = (to / "best.ckpt").stat().st_ino
+    assert {each.outcome for each in shelf.fetch(to).values()} == {Outcome.SAME}
+    assert (to / "best.ckpt").stat().st_ino == inode
+    shelf.files = []
+    shelf.put("best.ckpt", b"newer", modified_ns=2 * 10**18)
+    shelf.put("bin/tool", b"##", executable=True)
+    (to / "bin" / "tool").write_text("mine")
+    assert [each.outcome for each in shelf.fetch(to).values()] == [Outcome.FETCHED, Outcome.CHANGED_HERE]
+    assert files_in(to) == {"best.ckpt": "newer", "bin/tool": "mine", "empty": ""}
+    shelf.fetch(to, force=True)
+    assert files_in(to)["bin/tool"] == "##"
+
+
+def test_a_damaged_piece_leaves_the_file_that_was_there_and_fetches_the_others(tmp_path: Path) -> None:
+    shelf = Shelf()
+    old = shelf.put("a", b"old", modified_ns=0)
+    shelf.fetch(tmp_path)
+    shelf.files = []
+    shelf.put("a", b"new1", b"new2")
+    shelf.put("b", b"fine")
+    missing = shelf.put("c", b"lost")
+    shelf.store.objects[shelf.files[0].pieces[1].key] = b"bad!"
+    del shelf.store.objects[missing.pieces[0].key]
+    found = shelf.fetch(tmp_path)
+    assert {path: (each.outcome, each.damaged) for path, each in found.items()} == {
+        "a": (Outcome.FAILED, True),
+        "b": (Outcome.FETCHED, False),
+        "c": (Outcome.FAILED, True),
+    }
+    assert files_in(tmp_path) == {"a": "old", "b": "fine"}, "and no temporary file"
+    assert old.path == "a"
+
+
+def test_no_link_leads_a_fetch_out_of_its_folder(tmp_path: Path) -> None:
+    outside, to = tmp_path / "outside", tmp_path / "to"
+    outside.mkdir()
+    to.mkdir()
+    (outside / "file").write_text("safe")
+    (to / "folder").symlink_to(outside)
+    (to / "link").symlink_to(outside / "file")
+    (to / "full").mkdir()
+    (to / "file").write_text("here")
+    shelf = Shelf()
+    for path in ("folder/file", "folder/new/er", "link", "full", "file/below", "fine"):
+        shelf.put(path, b"hostile", modified_ns=2 * 10**18)
+    found = shelf.fetch(to, force=True)
+    assert [path for path, each in found.items() if each.outcome is Outcome.FETCHED] == ["fine"]
+    assert files_in(outside) == {"file": "safe"}
+    assert (to / "link").is_symlink()
+    with pytest.raises(SpotrunError, match="cannot write into"):
+        shelf.fetch(to / "file")
+
+
+GOOD = OutputFile(path="a", size_bytes=1, modified_ns=0, attempt=3, pieces=(Piece(3, "0" * 64, 1),))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(
+            replace(GOOD, path=path)
+            for path in ("/etc/passwd", "../a", "a/../../b", "a//b", "./a", "", ".", "a/", "a\0b", "x" * 256)
+        ),
+        replace(GOOD, pieces=(Piece(3, "../" + "0" * 61, 1),)),
+        replace(GOOD, size_bytes=2),
+    ],
+    ids=lambda file: repr(file.path[:20]),
+)
+def test_a_hostile_list_is_refused_before_anything_is_written(file: OutputFile) -> None:
+    assert Listing(files=(GOOD,)).flaw() is None
+    listing = Listing(files=(file,))
+    assert listing.flaw() is not None
+    data = msgspec.json.encode(listing)
+    store, key = MemoryStore(), list_key(3, "0")
+    store.objects[key] = data
+    event = ev.OutputsStored(
+        attempt=3,
+        key=key,
+        blake3=blake3(data).hexdigest(),
+        commit=None,
+        step=0,
+        looked_at=START,
+        **dict.fromkeys(("files", "size_bytes", "objects", "sent_bytes", "stored_bytes"), 1),
+    )
+    outputs = Outputs(number=5, at=START, event=event)
+    with pytest.raises(CheckpointDamaged):
+        read_listing(store, outputs)
+    elsewhere = replace(outputs, event=replace(event, key="outputs/../ledger/00000000.json"))
+    with pytest.raises((CheckpointDamaged, StoreError)):
+        read_listing(store, elsewhere)
+
+
+def test_lists_of_a_wrong_shape_are_damage() -> None:
+    twice = Listing(files=(GOOD, GOOD))
+    assert "one twice" in (twice.flaw() or "")
+    assert "format" in (Listing(files=(), format=2).flaw() or "")
+    assert stored_files.is_path_inside("ä/b c.txt")
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(json.dumps({"files": [], "run": "x"}), type=Listing)
+    left = LeftOut(path="a", size_bytes=0, reason="")
+    assert msgspec.json.decode(msgspec.json.encode(left), type=LeftOut) == left
