@@ -335,7 +335,7 @@ def _take_arguments(draft: _Draft, arguments: Sequence[str]) -> None:
         return
     train["args"] = list(arguments)
     draft.flags[("train", "args")] = "--"
-    _forget(draft, ("train", "args"))
+    draft.forget(("train", "args"))
 
 
 def apply_overrides(draft: _Draft, overrides: Mapping[str, object]) -> None:
