@@ -7,7 +7,8 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── RunEnded                 4   the run failed, or was stopped, before it was complete
     ├── StoreError               5   the object store cannot be used
     │   ├── StoreUnavailable         a passing fault: retry until a deadline
-    │   │   └── LoginExpired         somebody has to log in again: wait, and do not retry at once
+    │   │   ├── LoginExpired         somebody has to log in again: wait, and do not retry at once
+    │   │   └── WritesRefused        full, over quota, read-only: somebody has to make room: say so at once, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
@@ -29,9 +30,27 @@ Exit code 130 is an interrupt by Ctrl-C. Bugs are assertions and have no class h
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
+
+NO_ROOM = {
+    errno.ENOSPC: "make room on its disk (`df -h`, `df -i`)",
+    errno.EDQUOT: "delete something of yours there, or have your quota raised (`quota -s`)",
+    errno.EROFS: "make its file system writable again (`mount -o remount,rw`)",
+}
+"""What a file system says that takes no writes, and what somebody has to do about it."""
+
+
+@contextmanager
+def unless_no_room() -> Iterator[None]:
+    """For a write that nothing depends on: a file system that takes none leaves it undone."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 class SpotrunError(Exception):
@@ -50,6 +69,11 @@ class SpotrunError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"
+
+    @property
+    def one_line(self) -> str:
+        """The same for a place that has one line."""
+        return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
 
 class SpecInvalid(SpotrunError):
@@ -73,6 +97,10 @@ class StoreUnavailable(StoreError):
 
 
 class LoginExpired(StoreUnavailable):
+    pass
+
+
+class WritesRefused(StoreUnavailable):
     pass
 
 

@@ -31,6 +31,7 @@ from spotrun.folder.final_status import write_final_status
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger
 from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.room import Room
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
@@ -50,12 +51,14 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """
     What the runner saw and did in one tick. `blind` says why it could see nothing, and did nothing; `remark` says what
     goes wrong beside the run without stopping it; `wrote` says that the tick added an entry to the ledger.
+    `epochs_total` is how many epochs the training has, as far as an agent knew; only a run with a budget asks.
     """
 
     state: RunState
     instances: tuple[Instance, ...] = ()
     actions: tuple[Action, ...] = ()
     status: AgentStatus | None = None
+    epochs_total: int | None = None
     blind: str | None = None
     done: bool = False
     remark: str | None = None
@@ -63,7 +66,9 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting_for(self) -> str | None:
-        return self.blind or next((action.reason for action in self.actions if isinstance(action, Wait)), None)
+        trouble = self.status.trouble if self.status is not None else ""
+        waits = (action.reason for action in self.actions if isinstance(action, Wait))
+        return self.blind or trouble or next(waits, None)
 
 
 Decision = Callable[[RunState, RunSpec, World, datetime], list[Action]]
@@ -100,6 +105,7 @@ class Runner:
         self._uri = uri
         self._heartbeats = Heartbeats(store, clock)
         self._statuses = AgentStatuses(store)
+        self._room = Room(store, clock)
         self._market = market
         self._message = ""
 
@@ -156,8 +162,9 @@ class Runner:
             instances=world.instances,
             actions=tuple(actions),
             status=self._statuses.current(state),
+            epochs_total=world.epochs_total,
             done=finished(state, world) and not actions,
-            remark=None if self._market is None else self._market.trouble,
+            remark=self._heartbeats.refused or (None if self._market is None else self._market.trouble),
             wrote=wrote,
         )
 
@@ -181,6 +188,7 @@ class Runner:
             instances=instances,
             ready=self._statuses.ready(state),
             silent=self._heartbeats.silent(self._message),
+            no_room=self._heartbeats.refused or self._room.refused(state),
             step_seen=self._statuses.step_seen(state) if reckons else None,
             steps_total=self._statuses.steps_total(state) if reckons else None,
             epochs_total=self._statuses.epochs_total(state),

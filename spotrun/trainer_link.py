@@ -121,10 +121,11 @@ class Refused(_Message, frozen=True):
 
 
 class Finished(_Message, frozen=True):
-    """`fit()` is done, and the final snapshot was taken."""
+    """`fit()` is done, and the final snapshot was taken. `resumed`: the checkpoint to resume from was that snapshot."""
 
     step: int
     epoch: int
+    resumed: bool = False
 
 
 class Resume(_Message, frozen=True):

@@ -17,26 +17,42 @@ def outcome(state: RunState) -> str:
 def status_word(state: RunState) -> str:
     """
     What the run is doing now. Before an end: `created`; `waiting` (for capacity, or for a runner to ask for it);
-    `starting` (a machine is asked for and has not taken over); `restoring`; `training`; `leaving` (the attempt was told
-    to go); `stopping` (somebody asked for an end). After it: `completed`, `stopped` or `failed`.
+    `starting` (a machine is asked for, or has taken over to begin at the beginning); `restoring`; `training`; `leaving`
+    (the attempt was told to go); `stopping` (somebody asked for an end). After it: `completed`, `stopped` or `failed`.
     """
     if state.terminal is not None:
         return state.terminal.outcome
     if state.stop_requested:
         return "stopping"
     if state.current is not None:
-        return _attempt_word(state.current)
+        return _attempt_word(state, state.current)
     if state.pending_launch is not None:
         return "starting"
     return "waiting" if state.launches else "created"
 
 
-def _attempt_word(attempt: Attempt) -> str:
+def _attempt_word(state: RunState, attempt: Attempt) -> str:
     if attempt.leaving:
         return "leaving"
     trainer = attempt.trainers[-1] if attempt.trainers else None
-    trains = trainer is not None and trainer.started_at is not None and trainer.exited is None
-    return "training" if trains else "restoring"
+    if trainer is not None and trainer.exited is None and (trainer.started_at is not None or is_plain(state)):
+        return "training"
+    return "starting" if state.latest_commit() is None else "restoring"
+
+
+def is_plain(state: RunState) -> bool:
+    """
+    Whether the run has a command without checkpoints of ours: one that says nothing of steps, and does them from its
+    first moment on.
+
+    A job that names a command is taken for that until a training says its first step. A script is, once it came to its
+    end without one.
+    """
+    trainers = (trainer for attempt in state.attempts.values() for trainer in attempt.trainers)
+    if state.commits or any(trainer.started_at is not None for trainer in trainers):
+        return False
+    done = state.terminal is not None and state.terminal.outcome == "completed"
+    return done or state.created.spec.get("train", {}).get("run") is not None
 
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from spotrun.account.outcome import is_plain
 from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
 
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -68,10 +69,11 @@ def timeline(state: RunState, now: datetime) -> tuple[Span, ...]:
     line = _Line(state.created_at, account_end(state, now))
     survived = _survived(state)
     commits = _commits_by_trainer(state.commits)
+    plain = is_plain(state)
     previous: Attempt | None = None
     for attempt in state.attempts.values():
         _draw_changeover(line, previous, state.launch_of(attempt), attempt)
-        _draw_attempt(line, state, attempt, survived, commits)
+        _draw_attempt(line, state, attempt, survived, commits, plain)
         previous = attempt
     _draw_rest(line, state, previous)
     return _with_pauses(line.spans, state)
@@ -166,15 +168,18 @@ def _draw_attempt(
     attempt: Attempt,
     survived: Mapping[TrainerKey, datetime],
     commits: Mapping[TrainerKey, list[Commit]],
+    plain: bool,
 ) -> None:
+    """`plain`: the command says nothing of its first step, and restores nothing."""
     over = _over_at(state, attempt, line.end)
     for index, trainer in enumerate(attempt.trainers):
-        if trainer.started_at is None:
+        started_at = trainer.resumed_at if plain else trainer.started_at
+        if started_at is None:
             continue
         following = attempt.trainers[index + 1].resumed_at if index + 1 < len(attempt.trainers) else over
         until = min(over, following if trainer.exited_at is None else trainer.exited_at)
         key = (attempt.number, trainer.incarnation)
-        line.draw(Activity.RESTORE, min(trainer.started_at, over), attempt.number)
+        line.draw(Activity.RESTORE, min(started_at, over), attempt.number)
         stood_still = _stood_still_at(state, attempt, trainer, commits.get(key, []))
         _draw_training(line, attempt.number, until, survived[key], commits.get(key, []), stood_still)
     line.draw(Activity.RESTORE, over, attempt.number)

@@ -17,9 +17,10 @@ from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain, Stage
-from spotrun.agent.ending import Ending, Final
+from spotrun.agent.ending import Ending
 from spotrun.agent.inbox import (
     CommonPartSent,
+    EntryUnwritten,
     Exited,
     LedgerLost,
     LedgerRead,
@@ -31,13 +32,16 @@ from spotrun.agent.inbox import (
     SaveAbandoned,
     Saved,
     SaveFailed,
+    SaveRefused,
 )
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
+from spotrun.agent.recorder import ROOM_WITHIN_S
+from spotrun.agent.refusal import Refusal
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
 from spotrun.agent.saver import Saver, Worker
-from spotrun.agent.trainer import ABORT_GRACE_S, Trainer
+from spotrun.agent.trainer import Trainer
 from spotrun.agent.trainer_process import TrainerProcess
 from spotrun.agent.trainers import Trainers
 from spotrun.checkpoint.restore import Image
@@ -48,8 +52,6 @@ from spotrun.run.state import RunState
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
 SAVES_FAILED_MAX = 5
-NOTICED_TERMINATE_S = 0.2
-"""System time that a plain command has to end by itself when a notice runs out."""
 
 
 class AttemptLoop:
@@ -69,6 +71,7 @@ class AttemptLoop:
         )
         self._outputs = OutputKeeper(node)
         self._ending = Ending(node, self._journal, self._drain, self._trainers, self._outputs)
+        self._refusal = Refusal(node, self._journal)
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
 
@@ -122,7 +125,8 @@ class AttemptLoop:
         )
         self._journal.resumed(incarnation, resumed)
         self._saver.resume_source = resumed.commit
-        self._node.status.change(phase="restore", epoch=resumed.epoch, step=resumed.step, batch=0)
+        phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
+        self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         trainer.begin_at(told_to_trainer(self._node, image), image)
 
     # -- one turn ------------------------------------------------------------------------------------------------
@@ -135,7 +139,8 @@ class AttemptLoop:
         self._settle_exit()
         self._follow_drain()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
-        self._conversation.ask_for_snapshot(self._now_s)
+        self._follow_refusal()
+        self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on)
         self._saver.turn(hold=not self._is_last_chance and self._pace.too_soon(self._now_s))
 
     @property
@@ -145,7 +150,7 @@ class AttemptLoop:
 
     def _letters(self) -> Iterator[Letter]:
         """The letters that have come; waits a little for the first."""
-        wait_s = min(TURN_S, max(0.0, self._drain.until_next_s(self._pace)))
+        wait_s = min(TURN_S, max(0.0, self._drain.until_next_s(self._pace, plain=self._is_plain)))
         try:
             yield self._node.inbox.get(timeout=wait_s)
             while True:
@@ -173,6 +178,13 @@ class AttemptLoop:
                 self._saved(letter)
             case SaveFailed():
                 self._save_failed(letter)
+            case SaveRefused():
+                self._saver.refused()
+                self._refusal.begins(letter.detail, letter)
+            case EntryUnwritten() if self._trainer.makes_snapshots:
+                self._refusal.begins(letter.detail)
+            case EntryUnwritten():
+                self._node.note(f"the ledger waits: {letter.detail}")
             case SaveAbandoned():
                 self._saver.settled()
             case CommonPartSent():
@@ -193,6 +205,8 @@ class AttemptLoop:
         self._trainer.committed(snapshot, letter.commit, letter.digest)
         self._pace.committed(letter.took_s, self._now_s)
         self._node.status.facts["commit_s"] = self._pace.commit_s
+        self._refusal.ends()
+        self._trainer.go_on()
         self._conversation.tell_figures()
 
     def _save_failed(self, letter: SaveFailed) -> None:
@@ -200,6 +214,25 @@ class AttemptLoop:
         self._node.note(f"a checkpoint could not be saved ({letter.in_a_row} in a row): {letter.detail}")
         if letter.in_a_row >= SAVES_FAILED_MAX:
             self._ending.failed(Cause.SAVES_FAILED, letter.detail)
+
+    def _follow_refusal(self) -> None:
+        """
+        A training whose newest snapshot the store refuses stands still, and bills, for a while only. A drain wakes it:
+        its last snapshot may yet be saved.
+        """
+        if not self._refusal.goes_on:
+            return
+        if self._refusal.is_too_long:
+            self._give_up_waiting()
+        if not self._saver.idle and self._drain.draining_s is None and not self._trainer.finished:
+            self._trainer.pause()
+
+    def _give_up_waiting(self) -> NoReturn:
+        detail = f"nobody made room in the store within {ROOM_WITHIN_S / 60:.0f} min: {self._refusal.detail}"
+        if self._refusal.is_in_ledger:
+            self._ending.failed(Cause.STORE_FULL, detail, lossy=True)
+        self._trainers.close()
+        raise PowerOff(detail)
 
     # -- draining ------------------------------------------------------------------------------------------------
 
@@ -213,23 +246,42 @@ class AttemptLoop:
             self._outputs.hurry()
         self._journal.notice_seen(notice)
 
+    @property
+    def _is_plain(self) -> bool:
+        """It has nothing to save: another command than a training with our callback, or one that has not called yet."""
+        return not self._trainer.makes_snapshots
+
     def _follow_drain(self) -> None:
-        stage = self._drain.stage(self._pace)
+        stage = self._drain.stage(self._pace, plain=self._is_plain)
         if stage is Stage.DRAINING and self._drain.draining_s is None:
             self._begin_drain()
         if stage is Stage.TOO_LATE:
+            if self._trainer.terminated:
+                self._end_terminated()
             if self._trainer.final is not None:  # only the script's end after fit() is missing
                 self._end_drained(self._trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
 
-    def _end_drained(self, final: Final) -> NoReturn:
-        self._ending.drained(final, final[0].taken_at)
+    def _end_drained(self, final: int) -> NoReturn:
+        commit = self._state.commit(final)
+        mine = commit is not None and commit.event.attempt == self._journal.attempt
+        self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._node.clock.now())
+
+    def _end_terminated(self) -> NoReturn:
+        """The command is done with what it does after SIGTERM, or its time is over."""
+        stopped_at = self._node.clock.now()
+        self._trainer.kill()
+        self._ending.drained(None, stopped_at)
 
     def _begin_drain(self) -> None:
-        """Train no further step. A trainer that has done none, or makes no snapshots, is ended as it is."""
-        self._drain.begin(self._pace, uploading=self._saver.uploading)
+        """
+        Train no further step. A trainer that has done none is ended as it is; a command that makes no snapshots is
+        asked to end, and has a while for that.
+        """
+        self._drain.begin(self._pace, uploading=self._saver.uploading, plain=self._is_plain)
         self._outputs.hold()
         trainer = self._trainer
+        trainer.go_on()
         if trainer.finished or trainer.exited:
             return  # it ends by itself, as soon as its last snapshot is saved
         self._node.status.change(phase="drain")
@@ -240,9 +292,10 @@ class AttemptLoop:
             else:
                 trainer.drain(self._drain.reason)
             return
+        if self._is_plain:
+            trainer.terminate()
+            return
         stopped_at = self._node.clock.now()
-        if not trainer.makes_snapshots:
-            trainer.terminate(ABORT_GRACE_S if self._drain.deadline_s is None else NOTICED_TERMINATE_S)
         trainer.kill()
         self._ending.drained(None, stopped_at)
 
@@ -255,6 +308,8 @@ class AttemptLoop:
             return
         if trainer.refused is not None:
             self._ending.failed(Cause.USER_ERROR, f"{trainer.refused.reason}; try: {trainer.refused.hint}")
+        if trainer.terminated:
+            self._end_terminated()  # whatever its exit code: a command that saves on SIGTERM ends well, and is not done
         if self._is_done(trainer.exited):
             step = trainer.last_step if trainer.finished is None else trainer.finished.step
             self._ending.completed(trainer.final, step)

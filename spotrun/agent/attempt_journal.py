@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
 
-from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said
+from spotrun.agent.inbox import NoticeHeard, NoticesLost, PowerOff, Said, SaveRefused
 from spotrun.agent.recorder import unless
 from spotrun.agent.saver import DETAIL_MAX, finite
 from spotrun.errors import SpotrunError
@@ -19,6 +19,7 @@ from spotrun.run.events import (
     AttemptEnded,
     AttemptStarted,
     Cause,
+    CheckpointFailed,
     Entry,
     EpochCompleted,
     NoticeSeen,
@@ -103,6 +104,16 @@ class AttemptJournal:
     def notices_lost(self, lost: NoticesLost) -> None:
         event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX])
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
+
+    def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
+        """Does not wait: the ledger lies in the same store."""
+        event = CheckpointFailed(
+            attempt=self.attempt,
+            step=refused.step,
+            detail=refused.detail[:DETAIL_MAX],
+            size_bytes=refused.size_bytes,
+        )
+        return self._recorder.append(lambda _: event)
 
     def trainer_exited(self, incarnation: int, cause: Cause, exit_code: int, step: int, detail: str) -> TrainerExited:
         event = TrainerExited(

@@ -94,14 +94,14 @@ class Conversation:
         if self._drain.deadline_s is not None:
             self._saver.abandon()
 
-    def ask_for_snapshot(self, now_s: float) -> None:
-        """If one is due, and the trainer and the saver are free for it."""
+    def ask_for_snapshot(self, now_s: float, *, at_once: bool = False) -> None:
+        """If one is due, or wanted `at_once`, and the trainer and the saver are free for it."""
         trainer = self._trainer
         if trainer.asked or trainer.progress is None or trainer.finished or trainer.exited or not self._saver.idle:
             return
         if self._drain.draining_s is not None or not trainer.makes_snapshots:
             return
-        why = self._pace.snapshot_due(now_s)
+        why = "interval" if at_once else self._pace.snapshot_due(now_s)
         if why is not None:
             trainer.ask(why)
 

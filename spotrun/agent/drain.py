@@ -25,6 +25,13 @@ DRAIN_WITHIN_S = 120.0
 """Run time that a drain without a deadline may take."""
 DRAIN_WITHIN_MIN_S = 60.0
 """The same in system time: a step or a validation cannot be hurried."""
+TERMINATED_WITHIN_S = 30.0
+"""
+Run time between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
+commands save by themselves then; before that moment each of them may still come to its end.
+"""
+TERMINATED_WITHIN_MIN_S = 5.0
+"""The same in system time, where there is no deadline."""
 
 
 class Stage(Enum):
@@ -49,6 +56,7 @@ class Drain:
     at_once: bool = False
     draining_s: float | None = None
     too_short: str = ""
+    _plain: bool = False
 
     def notice(self, notice: NoticeHeard) -> None:
         self.deadline_s = notice.deadline_s
@@ -70,7 +78,8 @@ class Drain:
         if self.deadline_s is None:
             self.reason, self.cause = reason, cause
 
-    def stage(self, pace: Pace) -> Stage:
+    def stage(self, pace: Pace, *, plain: bool = False) -> Stage:
+        """`plain`: there is nothing to save, so training goes on as long as is safe."""
         now_s = self.clock.monotonic()
         if self.draining_s is not None:
             return Stage.TOO_LATE if now_s >= self._give_up_s() else Stage.DRAINING
@@ -78,25 +87,27 @@ class Drain:
             return Stage.DRAINING
         if self.deadline_s is None:
             return Stage.STAYING
-        return Stage.DRAINING if now_s >= self._drain_s(pace) else Stage.NOTICED
+        return Stage.DRAINING if now_s >= self._drain_s(pace, plain) else Stage.NOTICED
 
-    def begin(self, pace: Pace, *, uploading: bool) -> None:
+    def begin(self, pace: Pace, *, uploading: bool, plain: bool = False) -> None:
         """`uploading`: whether another snapshot is on its way."""
-        self.draining_s = self.clock.monotonic()
+        self.draining_s, self._plain = self.clock.monotonic(), plain
         left_s = max(0.0, self._give_up_s() - self.draining_s)
         fits = final_snapshot_fits(left_s, pace.commit_s, pace.fastest_commit_s, uploading=uploading)
         if self.deadline_s is not None and not fits:
             self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
 
-    def until_next_s(self, pace: Pace) -> float:
+    def until_next_s(self, pace: Pace, *, plain: bool = False) -> float:
         """System seconds until the stage may change by itself."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
-        due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace)
+        due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace, plain)
         return (due_s - self.clock.monotonic()) / self.clock.scale
 
-    def _drain_s(self, pace: Pace) -> float:
+    def _drain_s(self, pace: Pace, plain: bool) -> float:
         assert self.deadline_s is not None
+        if plain:
+            return self._give_up_s() - min(TERMINATED_WITHIN_S, (self.deadline_s - self.noticed_s) / 2)
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
         margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale
         return drain_moment(self.deadline_s, self.deadline_s - self.noticed_s, commit_s, pace.step_s or 0.0, margin_s)
@@ -105,4 +116,6 @@ class Drain:
         if self.deadline_s is not None:
             return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
+        if self._plain:
+            return self.draining_s + max(TERMINATED_WITHIN_S, TERMINATED_WITHIN_MIN_S * self.clock.scale)
         return self.draining_s + max(DRAIN_WITHIN_S, DRAIN_WITHIN_MIN_S * self.clock.scale)

@@ -10,20 +10,15 @@ from spotrun.agent.drain import LAST_WORD_MIN_S, Drain
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
-from spotrun.agent.snapshots import Snapshot
 from spotrun.agent.trainers import Trainers
 from spotrun.run.events import BillingRule, Cause
-
-Final = tuple[Snapshot, int]
-"""The last snapshot of a training, and its commit."""
-
 
 TAKEN_WITHIN = timedelta(minutes=3)
 """After the deadline of its notice. An instance that the cloud has not taken by then was forgotten, and bills."""
 
 
 class Ending:
-    """Each method ends the attempt: it raises PowerOff."""
+    """Each method ends the attempt: it raises PowerOff. `final` is the commit of the training's last snapshot."""
 
     def __init__(
         self, node: Node, journal: AttemptJournal, drain: Drain, trainers: Trainers, outputs: OutputKeeper
@@ -34,7 +29,7 @@ class Ending:
         self._trainers = trainers
         self._outputs = outputs
 
-    def drained(self, final: Final | None, stopped_at: datetime) -> NoReturn:
+    def drained(self, final: int | None, stopped_at: datetime) -> NoReturn:
         if final is None or self._drain.deadline_s is None:
             self._store_files()
         self._journal.drained(self._commit_of(final), stopped_at, self._drain.reason)
@@ -44,7 +39,7 @@ class Ending:
         """The drain was not finished. The steps since the newest commit are lost, and the ledger says so."""
         self.failed(self._drain.cause, f"{self._drain.reason}: {self._drain.too_short or why}", lossy=True)
 
-    def completed(self, final: Final | None, step: int) -> NoReturn:
+    def completed(self, final: int | None, step: int) -> NoReturn:
         self._trainers.close()
         self._outputs.finish(GIVE_UP_AFTER_S)
         self._journal.completed(self._commit_of(final), step)
@@ -53,7 +48,7 @@ class Ending:
     def failed(self, cause: Cause, detail: str, *, lossy: bool = False) -> NoReturn:
         """`lossy`: steps were lost, and the ledger adds which one survives."""
         self._trainers.close()
-        if cause is not Cause.SAVES_FAILED:
+        if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
         self._journal.ended(cause, self._trainers.last_step, self._node.console.clean(detail), lossy=lossy)
         self._go(f"ended: {cause.value}")
@@ -68,11 +63,13 @@ class Ending:
             self._trainers.close()
             self._outputs.finish(within_s)
 
-    def _commit_of(self, final: Final | None) -> int | None:
-        """The newest commit, if there is no final one or its snapshot is not finite."""
-        if final is not None and final[0].taken.finite:
-            return final[1]
-        newest = self._node.recorder.state.latest_commit()
+    def _commit_of(self, final: int | None) -> int | None:
+        """The newest commit that can be resumed from, if there is no final one or that is suspect."""
+        state = self._node.recorder.state
+        commit = None if final is None else state.commit(final)
+        if commit is not None and not commit.event.suspect:
+            return final
+        newest = state.latest_commit()
         return None if newest is None else newest.number
 
     def _go(self, reason: str) -> NoReturn:

@@ -90,6 +90,23 @@ class SaveFailed:
 
 
 @dataclass(frozen=True)
+class SaveRefused:
+    """The store takes no writes: the snapshot of `size_bytes` is kept, and saved when somebody has made room."""
+
+    sequence: int
+    step: int
+    size_bytes: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class EntryUnwritten:
+    """The store takes no writes: an entry of the ledger waits until somebody has made room."""
+
+    detail: str
+
+
+@dataclass(frozen=True)
 class SaveAbandoned:
     sequence: int
 
@@ -110,6 +127,8 @@ Letter = (
     | LedgerLost
     | Saved
     | SaveFailed
+    | SaveRefused
+    | EntryUnwritten
     | SaveAbandoned
     | CommonPartSent
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.clock import Clock
-from spotrun.errors import StoreError
+from spotrun.errors import StoreError, unless_no_room
 from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0
@@ -47,7 +47,7 @@ class Console:
 
     def note(self, line: str) -> None:
         """A line of the agent's own."""
-        with self.path.open("a") as file:
+        with unless_no_room(), self.path.open("a") as file:
             file.write(f"[spotrun] {line}\n")
 
     def read(self, start: int, size_bytes: int, *, last: bool = True) -> bytes:

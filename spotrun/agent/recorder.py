@@ -7,15 +7,16 @@ it wants to. A passing fault is retried while training goes on: unknown is not d
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from spotrun.agent.inbox import Inbox, LedgerLost, LedgerRead
+from spotrun.agent.inbox import EntryUnwritten, Inbox, LedgerLost, LedgerRead
 from spotrun.clock import Clock
-from spotrun.errors import SpotrunError, StoreUnavailable
+from spotrun.errors import SpotrunError, StoreUnavailable, WritesRefused
 from spotrun.folder.ledger import Decide, Ledger
 from spotrun.run.events import AnyEvent, Entry
 from spotrun.run.state import RunState
@@ -28,6 +29,12 @@ PAUSE_S = 1.0
 """System time between two tries, each of which the ledger may have given up after a minute, or at once."""
 GIVE_UP_AFTER_S = 3600.0
 """System time. A store that is gone this long has taken the run with it."""
+ROOM_WITHIN_S = float(os.environ.get("SPOTRUN_ROOM_WITHIN_S", "900"))
+"""
+System time for which an instance waits until somebody has made room in a store that takes no writes. It bills
+meanwhile, and what it holds is seldom worth more: unless the job says otherwise, ten minutes of training. Tests have
+less of it.
+"""
 
 Job = tuple[Decide, "Future[Entry | None]"]
 
@@ -83,14 +90,18 @@ class Recorder:
             self._append(*job)
 
     def _append(self, decide: Decide, future: Future[Entry | None]) -> None:
-        give_up_at = time.monotonic() + GIVE_UP_AFTER_S
+        began_s, told = time.monotonic(), False
         while True:
             try:
                 future.set_result(self._ledger.append(decide))
                 self._tell()
                 return
             except StoreUnavailable as error:
-                if time.monotonic() < give_up_at:
+                refused = isinstance(error, WritesRefused)
+                if refused and not told:
+                    told = True
+                    self._inbox.put(EntryUnwritten(error.one_line))
+                if time.monotonic() - began_s < (ROOM_WITHIN_S if refused else GIVE_UP_AFTER_S):
                     time.sleep(PAUSE_S)
                     continue
                 self._fail(future, error)

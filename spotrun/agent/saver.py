@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed
+from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed, SaveRefused
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
@@ -21,7 +22,7 @@ from spotrun.checkpoint import layout, retention
 from spotrun.checkpoint.unchanged import Unchanged, digest
 from spotrun.checkpoint.upload import Abandoned, First, UploadControl, Uploaded, discard, upload
 from spotrun.clock import Clock
-from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.run.events import CheckpointCommitted, CheckpointFailed, CheckpointRetired
 from spotrun.run.reasons import in_one_line, shortened
 from spotrun.spec.model import CheckpointSpec
@@ -29,6 +30,8 @@ from spotrun.store.port import Store
 
 METRICS_MAX = 50
 DETAIL_MAX = 1000
+TRY_AGAIN_S = 2.0
+"""System time between two tries to save what a full store has refused."""
 LARGE_BYTES = 32 << 20
 """Less is sent with some hundredths of a second of computing, which training does not feel."""
 
@@ -67,6 +70,7 @@ class Saver:
         """The trainer may overwrite a part of what is in flight: if this upload fails, it cannot be repeated."""
         self._control = UploadControl()
         self._hurried = False
+        self._not_before_s = 0.0
         self.resume_source: int | None = None
 
     @property
@@ -96,6 +100,8 @@ class Saver:
     def _begin_next(self, *, hold: bool) -> None:
         waiting = self._waiting
         if self._in_flight is not None or waiting is None or (hold and not waiting.taken.final):
+            return
+        if time.monotonic() < self._not_before_s:
             return
         self._waiting, self._in_flight, self._torn = None, waiting, False
         self._control = UploadControl()
@@ -131,6 +137,11 @@ class Saver:
         self._hurried = True
         self._control.hurry()
         self._cpu_priority.stand_behind(False)
+
+    def refused(self) -> None:
+        """The store takes no writes now. What was to be saved is kept, unless something newer waits or it is torn."""
+        self._not_before_s = time.monotonic() + TRY_AGAIN_S
+        self.settled(retry=True)
 
     def settled(self, *, failed: bool = False, retry: bool = False) -> Snapshot | None:
         """The snapshot in flight is settled. It is tried again only if nothing newer can follow it."""
@@ -170,6 +181,12 @@ class Worker:
         except Abandoned:
             discard(self._store, prefix)
             self._inbox.put(SaveAbandoned(snapshot.sequence))
+            return
+        except WritesRefused as error:
+            discard(self._store, prefix)  # which makes some room
+            self._inbox.put(
+                SaveRefused(snapshot.sequence, snapshot.taken.step, snapshot.taken.size_bytes, error.one_line)
+            )
             return
         except (StoreError, CheckpointDamaged) as error:
             discard(self._store, prefix)

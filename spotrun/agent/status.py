@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from spotrun.clock import Clock
+from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
@@ -55,8 +56,9 @@ class Status:
         with self._lock:
             self.node = msgspec.structs.replace(self.node, **changes)
             temporary = self._path.with_suffix(".tmp")
-            temporary.write_bytes(msgspec.json.encode(self.node))
-            os.replace(temporary, self._path)
+            with unless_no_room():  # it is for those who look at the instance; the agent needs only what is in memory
+                temporary.write_bytes(msgspec.json.encode(self.node))
+                os.replace(temporary, self._path)
 
     def progress(self, at: Progress) -> None:
         self.facts |= {"epochs": at.epochs, "metrics": at.metrics}

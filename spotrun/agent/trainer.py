@@ -77,8 +77,9 @@ class _Coming:
 
 class Trainer:
     """
-    Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the last snapshot and its
-    commit, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far.
+    Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the commit of the last
+    snapshot, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
+    says that a command was asked to end.
     """
 
     def __init__(self, node: Node, process: TrainerProcess) -> None:
@@ -87,7 +88,8 @@ class Trainer:
         self.asked: str | None = None
         self.finished: Finished | None = None
         self.refused: Refused | None = None
-        self.final: tuple[Snapshot, int] | None = None
+        self.final: int | None = None
+        self.terminated = False
         self.exited: Exited | None = None
         self.hung = False
         self.stalled_s = 0.0
@@ -98,10 +100,12 @@ class Trainer:
         self._newest: Newest | None = None
         self._resume: Resume | None = None
         self._image: Image | None = None
+        self._begun_from: int | None = None
         self._coming: _Coming | None = None
         self._told_where = False
         self._wants_room = False
         self._kill_at_s: float | None = None
+        self._paused_s: float | None = None
         self._log_start = process.log_start
         self._liveness = Liveness(node.clock, self._signs)
 
@@ -138,6 +142,7 @@ class Trainer:
         """
         self._start_anew_unless_told_of(image)
         self._resume, self._image = resume, image
+        self._begun_from = None if image is None else image.commit.number
         self._tell_where()
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
@@ -219,7 +224,7 @@ class Trainer:
         self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
         self._process.send(Committed(step=snapshot.taken.step))
         if snapshot.taken.final:
-            self.final = snapshot, commit
+            self.final = commit
 
     def tell(self, figures: Figures) -> None:
         if self.makes_snapshots:
@@ -257,13 +262,15 @@ class Trainer:
 
     def finish(self, finished: Finished, at_s: float) -> None:
         self.finished = finished
+        if finished.resumed:
+            self.final = self._begun_from
         self._liveness.heard(at_s)
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
         if self._kill_at_s is not None and time.monotonic() >= self._kill_at_s:
             self._process.kill()
-        if self._kill_at_s is not None or self.exited is not None or draining:
+        if self._kill_at_s is not None or self.exited is not None or draining or self._paused_s is not None:
             return
         if self._wants_room and self._arenas.none_is_free:
             self._liveness.heard()  # an upload makes room
@@ -283,6 +290,20 @@ class Trainer:
     def _signs(self) -> Signs:
         return Signs(self._node.console.size_bytes(), self._process.cpu_s())
 
+    def pause(self) -> None:
+        """It stands still, as it is, until `go_on`."""
+        if self._paused_s is None and self.exited is None:
+            self._paused_s = self._node.clock.monotonic()
+            self._process.stop()
+
+    def go_on(self) -> None:
+        """Ends a pause, which counts as a stall."""
+        if self._paused_s is not None:
+            self.stalled_s += self._node.clock.monotonic() - self._paused_s
+            self._paused_s = None
+            self._liveness.heard()
+            self._process.go_on()
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     def drain(self, reason: str) -> None:
@@ -293,10 +314,10 @@ class Trainer:
         self.refused = refused
         self._kill_at_s = time.monotonic() + ABORT_GRACE_S
 
-    def terminate(self, within_s: float) -> None:
-        """Ask a command that makes no snapshots to end."""
+    def terminate(self) -> None:
+        """Ask a command that makes no snapshots to end. Returns at once."""
+        self.terminated = True
         self._process.terminate()
-        self._process.wait(within_s)
 
     def kill(self) -> None:
         self._process.kill()

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from spotrun.trainer_link import AGENT_FD, Hello, LinkClosed, Message, TrainerLi
 
 READ_REST_WITHIN_S = 5.0
 """System time for the last messages of a dead trainer."""
+LOOK_S = 0.05
+"""System time between two looks whether a group has ended."""
 
 
 def training_command(spec: RunSpec, instance_dir: Path) -> list[str]:
@@ -85,7 +88,8 @@ class TrainerProcess:
     """
     The process of trainer `incarnation` of an attempt, whose output begins at byte `log_start` of the console.
 
-    Its messages and its end go to the inbox, the end last.
+    Its messages and its end go to the inbox, the end last. Its end is that of its first process, which takes the others
+    with it; after `terminate` it is that of all.
     """
 
     def __init__(self, incarnation: int, inbox: Inbox, clock: Clock, log_start: int) -> None:
@@ -97,6 +101,7 @@ class TrainerProcess:
         self._link: TrainerLink | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._gone = threading.Event()
+        self._terminated = False
 
     def start(
         self, command: Sequence[str], folder: Path, environment: Mapping[str, str], output: int, mark_path: Path
@@ -145,8 +150,16 @@ class TrainerProcess:
             if pid is not None and not self._gone.is_set():
                 os.kill(pid, signal.SIGABRT)
 
+    def stop(self) -> None:
+        """SIGSTOP to the group: it computes nothing and loses nothing until `go_on`."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def terminate(self) -> None:
-        """SIGTERM to the group."""
+        """SIGTERM to the group. A shell dies of it at once; what it has started may have something to save."""
+        self._terminated = True
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -184,6 +197,8 @@ class TrainerProcess:
 
     def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        while self._terminated and groups.is_alive(process.pid):
+            time.sleep(LOOK_S)
         groups.kill_group(process.pid)
         reader.join(READ_REST_WITHIN_S)
         exit_code = process.wait()

@@ -16,7 +16,7 @@ import typer
 
 from spotrun import __version__
 from spotrun.cli.plain_help import Listed, VerbGroup
-from spotrun.errors import SpotrunError
+from spotrun.errors import NO_ROOM, SpotrunError
 
 INTERRUPTED = 130
 
@@ -106,11 +106,12 @@ def main() -> NoReturn:
         if sys.stdout is not None:  # as it is after `>&-`
             sys.stdout.flush()
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if error.errno != errno.EPIPE and error.errno not in NO_ROOM:
             raise
         code = 0  # the reader of our output has left, as `| head` does
-        if error.errno == errno.ENOSPC:
-            print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        if error.errno in NO_ROOM:
+            fix = f"\n  try: {NO_ROOM[error.errno]}" if error.filename else ""
+            print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}{fix}", file=sys.stderr)
             code = 1
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends

@@ -15,7 +15,7 @@ from rich.console import Console
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.before_launch import earlier_run, first_look
+from spotrun.cli.before_launch import earlier_run, first_look, without_checkpoints
 from spotrun.cli.notifying import notifying
 from spotrun.cli.runs import OpenRun, reference, who
 from spotrun.clock import system_clock
@@ -60,6 +60,8 @@ def show_plan(spec: RunSpec) -> None:
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
         console.print(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
+    if (warning := without_checkpoints(spec)) is not None:
+        console.print(warning)
     show_deadline(spec)
 
 

@@ -51,6 +51,18 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     return unborn, World(offerings=tuple(offerings), instances=(), observations=observations or ())
 
 
+def without_checkpoints(spec: RunSpec) -> str | None:
+    """What to say of a job that may have no checkpoints: only Lightning trainings have any."""
+    script = spec.train.script
+    if script is not None and "lightning" in (Path(spec.workdir) / script).read_text(errors="replace").lower():
+        return None
+    what = "The job is a plain command" if script is None else f"{script} does not name Lightning"
+    return (
+        f"{what}: spotrun makes checkpoints of Lightning trainings only. Unless it starts one, it begins anew after "
+        "each interruption, and the time that it repeats is rework."
+    )
+
+
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
     The same, with the current on-demand price of its `report.baseline` if that names an instance type.

@@ -116,13 +116,14 @@ def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
 
 def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
     from spotrun.account.summary import summarise
+    from spotrun.folder.agent_statuses import AgentStatuses
     from spotrun.folder.final_status import run_status
     from spotrun.report.budget import budget_forecast
     from spotrun.report.tables import plain
 
     now = run.clock.now()
     summary = summarise(state, now)
-    budget = budget_forecast(state, summary, now, _epochs_total(run))
+    budget = budget_forecast(state, summary, now, AgentStatuses(run.store).epochs_total(state))
     live = {"attended": _attended(run), "next": _next(run, state), "detail": plain(_detail(state, budget))}
     return _status_facts(run, run_status(state, summary, now)) | _budget_facts(budget) | live
 
@@ -142,16 +143,6 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
     }
-
-
-def _epochs_total(run: OpenRun) -> int | None:
-    from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
-
-    state = run.ledger.state
-    if run.created.budget_usd is None or state.current is None:
-        return None
-    status = read_status(run.store, agent_key(state.current.launch), AgentStatus)
-    return None if status is None else status.epochs or None
 
 
 def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 from spotrun.market.world import StepSeen
 from spotrun.run.state import RunState
 from spotrun.store.port import Store
+
+Figure = TypeVar("Figure", int, float)
 
 
 class AgentStatuses:
@@ -15,6 +20,7 @@ class AgentStatuses:
         self._store = store
         self._read: dict[int, AgentStatus | None] = {}
         self._steps_total: float | None = None
+        self._epochs_total: int | None = None
 
     def forget(self) -> None:
         self._read = {}
@@ -47,18 +53,23 @@ class AgentStatuses:
 
     def steps_total(self, state: RunState) -> float | None:
         """By the newest agent that knew it. A status object that is missing later does not make it unknown again."""
-        for attempt in reversed(list(state.attempts.values())):
-            status = self.of(attempt.launch)
-            if status is not None and (total := status.steps_total) is not None:
-                self._steps_total = total
-                break
-            if self._steps_total is not None:
-                break
+        self._steps_total = self._newest(state, lambda status: status.steps_total, self._steps_total)
         return self._steps_total
 
     def epochs_total(self, state: RunState) -> int | None:
-        """By the current attempt; asked for only as long as a warning about the budget may need it."""
-        if state.created.budget_usd is None or state.budget_warning is not None:
-            return None
-        status = self.current(state)
-        return None if status is None else status.epochs or None
+        """By the newest agent that knew it; asked for only where there is a budget to forecast."""
+        if state.created.budget_usd is not None:
+            self._epochs_total = self._newest(state, lambda status: status.epochs or None, self._epochs_total)
+        return self._epochs_total
+
+    def _newest(
+        self, state: RunState, figure: Callable[[AgentStatus], Figure | None], known: Figure | None
+    ) -> Figure | None:
+        """The figure by the newest agent that says it. Once it is known, only the newest agent of all is asked."""
+        for attempt in reversed(list(state.attempts.values())):
+            status = self.of(attempt.launch)
+            if status is not None and (found := figure(status)) is not None:
+                return found
+            if known is not None:
+                break
+        return known

@@ -26,6 +26,8 @@ class Heartbeats:
         self._looked_at = -self._every_s
         self._sequence = 0
         self._silent: dict[int, timedelta] = {}
+        self.refused = ""
+        """Why the store took no heartbeat of ours, and what to do; empty if it did."""
 
     def silent(self, message: str = "") -> dict[int, timedelta]:
         """
@@ -54,4 +56,5 @@ class Heartbeats:
         self._sequence += 1
         now, host = self._clock.now(), socket.gethostname()
         status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message)
-        write_status(self._store, RUNNER_KEY, status)
+        refused = write_status(self._store, RUNNER_KEY, status)
+        self.refused = "" if refused is None else refused.one_line

@@ -22,6 +22,7 @@ from spotrun.errors import (
     RunNotFound,
     SpotrunError,
     StoreUnavailable,
+    WritesRefused,
 )
 from spotrun.run import fold
 from spotrun.run.events import (
@@ -253,14 +254,17 @@ class Ledger:
 
     def _settle(self, number: int, data: bytes) -> bytes:
         """The object of `number` after we tried to put `data` there, even if the answer was lost."""
+        refused: WritesRefused | None = None
         try:
             if self._store.put_if_absent(key_of(number), data):
                 return data
+        except WritesRefused as error:
+            refused = error
         except StoreUnavailable:
             pass  # unknown, like any answer but success: reading back decides
         stored = read_entry(self._store, number)
         if stored is None:
-            raise StoreUnavailable(f"ledger entry {number} could not be written")
+            raise refused or StoreUnavailable(f"ledger entry {number} could not be written")
         return stored
 
     def _refuse_gap(self) -> None:

@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from spotrun.errors import ObjectMissing, StoreUnavailable
+from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
 from spotrun.store.port import Store
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
     How far an agent is: `epoch` counts from 0, and `batch` of its `batches` are done. Times and durations are run time.
+    `trouble` says what keeps it from training, if anything does.
 
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
@@ -36,6 +37,7 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     stall_s: float | None = None
     commit_s: float | None = None
     console_tail: str = ""
+    trouble: str = ""
 
     @property
     def steps_total(self) -> float | None:
@@ -76,12 +78,18 @@ def launch_of(key: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> None:
-    """Write a status object. If the store cannot take it just now, it misses this one."""
+def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> WritesRefused | None:
+    """
+    Write a status object. If the store cannot take it just now, it misses this one; if somebody has to do something
+    about that, the refusal is returned.
+    """
     try:
         store.put_status(key, msgspec.json.encode(status))
+    except WritesRefused as refused:
+        return refused
     except StoreUnavailable:
-        return
+        pass
+    return None
 
 
 def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:

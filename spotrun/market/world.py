@@ -30,7 +30,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
     launch to how long, by store time, its agent's heartbeat has not changed. `step_seen` is the newest of the current
     attempt, and `steps_total` and `epochs_total` how many the whole training will have, as far as its agents know.
-    `observations` are what other runs have seen of the market.
+    `observations` are what other runs have seen of the market. `no_room` says why the run's store takes no checkpoint
+    now, if it does not.
     """
 
     offerings: tuple[Offering, ...]
@@ -41,6 +42,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: float | None = None
     epochs_total: int | None = None
     observations: tuple[Observation, ...] = ()
+    no_room: str = ""
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:

@@ -33,6 +33,8 @@ from spotrun.units import count_of
 EVENTS_SHOWN = 10
 PLAIN_EVERY_S = 10.0
 """System time between two progress lines if nothing else happens."""
+NEWS_EVERY_S = 1.0
+"""The same while something new holds the run up."""
 
 
 def view_for(ledger: Ledger, clock: Clock, spec: RunSpec, run_id: str) -> View[Tick]:
@@ -50,17 +52,21 @@ class _Watching:
 
 
 class PlainView(_Watching, View[Tick]):
-    """A line for each event, and now and then one for the progress."""
+    """A line for each event, and now and then one for the progress: at once if something new holds the run up."""
 
     _printed = 0
     _progress_at = 0.0
+    _held_up: str | None = None
 
     def show(self, tick: Tick) -> None:
         entries = self._ledger.entries
         for entry in worth_watching(entries[self._printed :]):
             print(event_line(entry, tick.state.ordinals()), flush=True)
         self._printed = len(entries)
-        if time.monotonic() - self._progress_at >= PLAIN_EVERY_S:
+        held_up = tick.waiting_for or tick.remark
+        news = held_up is not None and held_up != self._held_up
+        if time.monotonic() - self._progress_at >= (NEWS_EVERY_S if news else PLAIN_EVERY_S):
+            self._held_up = held_up
             self._progress_at = time.monotonic()
             print(self._progress(tick), flush=True)
 
@@ -147,7 +153,7 @@ def _fraction(status: AgentStatus) -> float:
 
 
 def _position(status: AgentStatus | None) -> str:
-    if status is None or status.attempt is None:
+    if status is None or status.attempt is None or not (status.batches or status.step):
         return ""
     epochs = f"/{status.epochs}" if status.epochs else ""
     batches = f"/{status.batches}" if status.batches else ""
@@ -168,8 +174,7 @@ def _place(launch: Launch) -> str:
 
 
 def _budget(tick: Tick, summary: RunSummary, now: datetime) -> str:
-    epochs = None if tick.status is None else tick.status.epochs or None
-    found = budget_forecast(tick.state, summary, now, epochs)
+    found = budget_forecast(tick.state, summary, now, tick.epochs_total)
     return "" if found is None else budget_line(found)
 
 

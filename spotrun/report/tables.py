@@ -59,7 +59,8 @@ def optional_duration(duration: timedelta | None, otherwise: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{round(share * 100)}%"
+    """A dash for none, and where ten times as much was lost as there was to save: that compares nothing."""
+    return NOTHING if share is None or share < -10 else f"{round(share * 100)}%"
 
 
 def scale_mark(time_scale: float) -> str:

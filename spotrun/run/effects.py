@@ -257,7 +257,7 @@ def _newest_not_cut_off(commits: Log[Commit]) -> Commit | None:
 
 def _save_failed(state: RunState, entry: Entry, event: ev.CheckpointFailed) -> RunState:
     failures = state.attempts[event.attempt].saves_failed_in_a_row + 1
-    return _with_attempt(state, event.attempt, saves_failed_in_a_row=failures)
+    return _with_attempt(state, event.attempt, saves_failed_in_a_row=failures, refused_bytes=event.size_bytes)
 
 
 def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunState:

@@ -44,6 +44,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     REPLACED = "replaced"
     SAVES_FAILED = "saves_failed"
+    STORE_FULL = "store_full"
     DONE = "done"
 
 
@@ -417,11 +418,12 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 
 
 class CheckpointFailed(Event, frozen=True, kw_only=True):
-    """A snapshot did not become durable (promise I8)."""
+    """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store took no writes, else 0."""
 
     attempt: int
     step: int
     detail: str
+    size_bytes: int = 0
 
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):

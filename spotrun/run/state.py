@@ -98,7 +98,7 @@ class Trainer(msgspec.Struct, frozen=True, kw_only=True):
     exited_at: datetime | None = None
 
 
-WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED})
+WORTH_ANOTHER_TRY = frozenset({Cause.INTERRUPTED, Cause.STOPPED, Cause.REPLACED, Cause.STORE_FULL})
 """Causes that lie outside of the training: an attempt that its agent ended for one of them is followed by another."""
 
 
@@ -134,6 +134,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     drain: ev.DrainRequested | None = None
     end: AttemptEnd | None = None
     saves_failed_in_a_row: int = 0
+    refused_bytes: int = 0
+    """The size of the last snapshot for which the store had no room."""
 
     @property
     def rebalance(self) -> bool:

@@ -20,8 +20,8 @@ from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption
 
-from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.http import ANSWERS, CONNECT_S, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
+from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.store.http import ANSWERS, CONNECT_S, FULL, NO_STORE, READ_S, BucketStore, Verbs, passes, settings
 from spotrun.store.lifecycle import gcs_expiries
 from spotrun.store.port import StoreFacts, Unsaid
 
@@ -37,7 +37,7 @@ _HINTS = {
     401: _LOG_IN,
     403: "allow storage.objects.get, list, create and delete on the bucket (role Storage Object User)",
     404: "make the bucket (`gcloud storage buckets create`), or correct checkpoint.uri",
-    507: "make space in the store",
+    FULL: "make space in the store",
 }
 
 
@@ -119,6 +119,8 @@ def _from_answer(error: api.GoogleAPICallError, what: str) -> StoreError:
         return ObjectMissing(f"there is no {what.partition(' of ')[2]}")
     if status in ANSWERS:
         return ANSWERS[status](text)
+    if status == FULL:
+        return WritesRefused(text, hint=_HINTS[FULL])
     if passes(status):
         return StoreUnavailable(text)
     return StoreError(text, hint=_HINTS.get(status, "check checkpoint.uri"))

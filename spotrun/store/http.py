@@ -24,7 +24,8 @@ NO_STORE = "no-store"
 """For every object: a cache between us and the store would show the past (protocol 28)."""
 _CHECKED_BYTES = 64 << 10
 """The checksum takes bytes only: this much is copied at a time, which fits the processor's cache."""
-_NEVER_PASSES = (501, 507)
+FULL = 507
+_NEVER_PASSES = (501, FULL)
 """Not implemented, and full."""
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from spotrun.errors import ObjectMissing, StoreError, StoreUnavailable
+from spotrun.errors import NO_ROOM, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
 from spotrun.store.port import StoredObject, StoreFacts, checked_key
 
 _TEMPORARY = ".tmp-"
@@ -153,6 +153,11 @@ def _translated(key: str) -> Iterator[None]:
             f"{error.filename or key}: {error.strerror}", hint="check who may write the folder in checkpoint.uri"
         ) from error
     except OSError as error:
+        if (fix := NO_ROOM.get(error.errno or 0)) is not None:
+            raise WritesRefused(
+                f"{error.filename or key} cannot be written: {error.strerror}",
+                hint=f"{fix}; runs in it then go on by themselves",
+            ) from error
         raise StoreUnavailable(f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri") from error
 
 

@@ -36,7 +36,8 @@ class Store(Protocol):
 
         ObjectMissing      no object of that name        -> an answer, not a fault
         StoreUnavailable   a passing fault, or unknown   -> retry until a deadline
-        StoreError         not allowed, not there, full  -> tell the user
+        WritesRefused      full, or read-only            -> tell the user at once, and wait
+        StoreError         not allowed, not there        -> tell the user
     """
 
     uri: str

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 from tenacity.stop import stop_base
 
-from spotrun.errors import LoginExpired, StoreUnavailable
+from spotrun.errors import LoginExpired, StoreUnavailable, WritesRefused
 
 TRIES = 8
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 2.0
@@ -32,8 +32,8 @@ def persist(act: Callable[[], T]) -> T:
 
 
 def _passes(error: BaseException) -> bool:
-    """Whether the fault passes by itself, and soon. A person who has to log in again is told at once."""
-    return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired)
+    """Whether the fault passes by itself, and soon. A person who has to log in, or to make room, is told at once."""
+    return isinstance(error, StoreUnavailable) and not isinstance(error, LoginExpired | WritesRefused)
 
 
 def _until(stop: stop_base) -> Retrying:

@@ -24,8 +24,19 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError as BrokenBody
 
-from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable
-from spotrun.store.http import ANSWERS, CONNECT_S, NO_STORE, READ_S, BeyondTheEnd, BucketStore, Verbs, passes, settings
+from spotrun.errors import LoginExpired, ObjectMissing, StoreError, StoreUnavailable, WritesRefused
+from spotrun.store.http import (
+    ANSWERS,
+    CONNECT_S,
+    FULL,
+    NO_STORE,
+    READ_S,
+    BeyondTheEnd,
+    BucketStore,
+    Verbs,
+    passes,
+    settings,
+)
 from spotrun.store.port import StoreFacts, Unsaid
 from spotrun.store.s3_facts import facts_of, region_of
 
@@ -64,6 +75,7 @@ _HINTS = {
     "XMinioStorageFull": "make space in the store",
     "InsufficientStorage": "make space in the store",
 }
+_REFUSED_CODES = ("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage")
 _PASSING_CODES = {
     *(
         "RequestTimeout",
@@ -211,6 +223,8 @@ def _from_answer(error: sdk.ClientError, what: str) -> StoreError:
         return ANSWERS[status](text)
     if code not in _HINTS and (code in _PASSING_CODES or passes(status)):
         return StoreUnavailable(text, hint=_FULL_TOO if status == _INTERNAL else None)
+    if code in _REFUSED_CODES or status == FULL:
+        return WritesRefused(text, hint=_HINTS.get(code, _HINTS["InsufficientStorage"]))
     if code in _EXPIRED_CODES:
         return LoginExpired(text, hint=_EXPIRED)
     if _is_vague(status, code):

@@ -3,10 +3,14 @@ Snapshots around a validation, which may take long.
 
 A snapshot that is wanted before a validation is taken at once. One that is wanted during it holds the state from before
 it, which is kept for that. A training that resumes from either does the whole validation.
+
+Before the training's last validation no snapshot is taken: the one at the end holds the same step. Only if that
+validation takes long, the state from before it is worth a snapshot of its own.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +22,9 @@ from spotrun.training.place import Place
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 from spotrun.training.snapshots import KEY, Snapshots
+
+LAST_IS_LONG_S = 10.0
+"""System time. A last validation that takes longer is not waited for: what would be lost grows with it."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,20 @@ class DueValidation:
         self._ranks = ranks
         self._snapshots = snapshots
         self._before: _Before | None = None
+        self._patient_until_s = 0.0
 
-    def comes(self, place: Place) -> None:
-        self._snapshots.take_if_wanted(place)
-        if self._ranks.size == 1:  # several ranks would have to meet during the validation
+    def comes(self, place: Place, *, last: bool) -> None:
+        """`last`: nothing follows this validation but the training's end and its snapshot."""
+        alone = self._ranks.size == 1  # several ranks would have to meet during the validation
+        self._patient_until_s = time.monotonic() + LAST_IS_LONG_S if last and alone else 0.0
+        if not self._is_patient:
+            self._snapshots.take_if_wanted(place)
+        if alone:
             self._before = self._keep(place)
+
+    @property
+    def _is_patient(self) -> bool:
+        return time.monotonic() < self._patient_until_s and not self._agent.drain_wanted.is_set()
 
     def _keep(self, place: Place) -> _Before:
         state = self._snapshots.state(place)
@@ -59,7 +75,7 @@ class DueValidation:
 
     def batch_ends(self) -> None:
         before = self._before
-        if before is None or not self._snapshots.wanted() or not self._agent.any_room():
+        if before is None or self._is_patient or not self._snapshots.wanted() or not self._agent.any_room():
             return
         if before.still_holds(self._framework.module):
             self._snapshots.take_if_wanted(before.place, before.state)

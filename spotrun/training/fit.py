@@ -7,12 +7,12 @@ What happens when (epoch and batch count from 0; a *boundary* is a moment betwee
     each batch         generators seeded by (seed, epoch, batch)
     first step         wait for what optimizers keep
     batch end          Progress. If a validation is due and a snapshot is wanted, it is taken here, and a training that
-                       resumes from it validates first
+                       resumes from it validates first; before the training's last validation only a final one is
     within validation  the same snapshot, of the state before it, as soon as it is wanted
     boundary           a wanted snapshot, if an arena is free; with DrainWanted a final one, then no step any more
     next backward      the rest of that snapshot, to which only optimizers write, is copied by now: tell the agent
     epoch end          EpochEnded, then a wanted snapshot, which holds the whole epoch
-    training's end     the final snapshot, then Finished
+    training's end     the final snapshot, unless training resumed from it; then Finished
 
 A snapshot after an epoch's last batch waits for the epoch's end, so that every history runs the end once. So does the
 final snapshot at the end of training.
@@ -74,6 +74,7 @@ class Fit:
         self._optimizers: OptimizerStates | None = None
         self._trained = False
         self._finished = False
+        self._resumed_at_end = False
         if state and memory:
             self._load(state, memory)
         elif RUN_UID_VARIABLE in os.environ:
@@ -124,6 +125,7 @@ class Fit:
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = memory.keep({key: value for key, value in state.items() if key != WEIGHTS})
         place = Place(**self._resumed["place"])
+        self._resumed_at_end = place.finished
         self._framework.load({**state, **kept}, self._resumed, place, self._optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
@@ -221,8 +223,13 @@ class Fit:
         self._trained = True
         figures.log(self._framework, self._agent.figures)
         if boundary and validation_due:
-            self._validation.comes(self._here(validation_due=True))
+            self._validation.comes(self._here(validation_due=True), last=self._is_last_batch)
         self._seed_here("batch ends")
+
+    @property
+    def _is_last_batch(self) -> bool:
+        framework = self._framework
+        return framework.is_done or (framework.ends_epoch and framework.epoch + 1 == framework.epochs)
 
     def step_ends(self) -> None:
         self._validation.is_over()
@@ -246,15 +253,19 @@ class Fit:
             self._snapshots.take_if_wanted(Place(epoch, batches, epoch_ended=True))
 
     def finish(self) -> None:
-        """Take the final snapshot, once; also if training resumed after its end and had nothing left to do."""
+        """
+        Take the final snapshot, once. A training that resumed after its end, with nothing left to do, has it already.
+        """
         if self._finished:
             return
         self._finished = True
         figures.log_last(self._framework, self._agent.figures)
         epoch = self._framework.epoch
-        place = Place(epoch - 1, self._framework.batch, epoch_ended=True, finished=True)
-        self._snapshots.take(place, final=True, wait_s=LAST_ARENA_WAIT_S)
-        self._agent.tell(Finished(step=self._framework.step, epoch=epoch - 1))
+        there = self._resumed_at_end and not self._trained
+        if not there:
+            place = Place(epoch - 1, self._framework.batch, epoch_ended=True, finished=True)
+            self._snapshots.take(place, final=True, wait_s=LAST_ARENA_WAIT_S)
+        self._agent.tell(Finished(step=self._framework.step, epoch=epoch - 1, resumed=there))
         self._agent.end()
 
     def fail(self) -> None:

@@ -103,6 +103,10 @@ class Framework(Protocol):
         """How many optimizer steps were done, in all epochs."""
 
     @property
+    def ends_epoch(self) -> bool:
+        """The newest batch is the last of its epoch."""
+
+    @property
     def is_done(self) -> bool:
         """Nothing is left to train."""
 

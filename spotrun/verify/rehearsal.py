@@ -142,10 +142,7 @@ class Rehearsal:
         end = tick.state.terminal
         assert end is not None
         if end.outcome != "completed":
-            raise RunEnded(
-                f"the {self._name} training {end.outcome}: {in_one_line(end.detail)}",
-                hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
-            )
+            raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
     def _traced(self) -> Trace:
         trace = self._file.read()
@@ -155,3 +152,17 @@ class Rehearsal:
                 hint="verify-resume compares what Lightning's Trainer trains; plain commands have no steps to compare",
             )
         return trace
+
+
+def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:
+    """Why a training did not come to its end. Where it was killed before, the straight one had come to its end."""
+    if not kills:
+        return RunEnded(
+            f"the {name} training {outcome}: {detail}",
+            hint="a script has to train to its end before its resumes can be compared; --keep keeps the logs",
+        )
+    kill = f"a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})"
+    return RunEnded(
+        f"the training ran straight, and {outcome} after {kill}: {detail}",
+        hint="see what its second start finds that its first did not, like its own files; --keep keeps the logs",
+    )

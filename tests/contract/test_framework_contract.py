@@ -82,6 +82,7 @@ def test_a_snapshot_is_at_a_boundary_and_says_which(zygote: Zygote, tmp_path: Pa
     steps = {(0, 3): 1, (0, 6): 2, (0, 8): 3, (1, 3): 4, (1, 6): 5, (1, 8): 6}
     assert {each.step == steps[each.epoch, each.batch] for each in taken} == {True}
     assert [each.epoch_ended for each in taken if each.final] == [True]
+    assert [each.final for each in taken if each.step == 6] == [True], "the last step is in one snapshot"
 
 
 def test_an_image_is_the_frameworks_own_state_and_ours_with_optimizers_last(
@@ -117,7 +118,8 @@ def test_a_finished_training_that_is_resumed_does_no_step(zygote: Zygote, tmp_pa
     del agent.messages[:]
     assert agent.run() == first
     assert not agent.told(Progress)
-    assert isinstance(agent.messages[-1], Finished)
+    assert not agent.told(SnapshotTaken), "its last one is durable"
+    assert agent.messages[-1] == Finished(step=16, epoch=1, resumed=True)
 
 
 def test_a_drained_training_stands_still_after_its_final_snapshot(zygote: Zygote, tmp_path: Path, package: str) -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from spotrun.cli.app import app
 from spotrun.clouds.local import processes
 from spotrun.errors import RunNotFound
+from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
 from spotrun.run import events as ev
 from spotrun.run.billing import EC2_RULE
 from spotrun.run.events import Cause
@@ -214,6 +215,15 @@ def test_a_script_that_hangs_after_its_final_checkpoint_has_completed(start: Sta
     assert "no sign of life" in run.log(node)
 
 
+def test_a_script_that_fails_after_its_final_checkpoint_commits_it_once(start: Start, tmp_path: Path):
+    run = start({"kill_at_exit": True, "once": str(tmp_path)})
+    run.launch().powers_off()
+    completed = run.wait_for(ev.RunCompleted)
+    assert [resumed.step for resumed in run.seen(ev.ResumedFrom)] == [0, 60]
+    assert [event.final for event in run.seen(ev.CheckpointCommitted) if event.step == 60] == [True]
+    assert run.state.commit(completed.final_commit).event.final
+
+
 def test_a_script_that_ends_well_without_a_final_checkpoint_has_not_completed(start: Start, tmp_path: Path):
     run = start({"no_final": True, "once": str(tmp_path)})
     run.launch().powers_off()
@@ -339,6 +349,50 @@ def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_roo
 
 
 @pytest.mark.slow
+def test_training_pauses_while_the_store_is_full_and_loses_nothing(
+    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+):
+    """Once somebody makes room, and once nobody does: then the instance does not wait for ever."""
+    monkeypatch.setenv("SPOTRUN_ROOM_WITHIN_S", "6")
+    full = threading.Event()
+    full.set()
+
+    def fate(request: Request) -> Fault:
+        refused = full.is_set() and request.method == "PUT" and "/checkpoints/" in request.path
+        return faults.refused(faults.S3_FULL) if refused else faults.none
+
+    with training_behind(fate, tmp_path, servers("s3"), monkeypatch, epoch_steps=1000) as (run, node):
+        failed = run.wait_for(ev.CheckpointFailed)
+        assert ("507" in failed.detail, "make space" in failed.detail, failed.size_bytes > 100_000) == (True,) * 3
+        eventually(lambda: process_state(node.trainer_pid()) == "T")
+        steps = len(run.steps_done())
+        eventually(lambda: "make space" in trouble(run, node))
+        assert len(run.steps_done()) == steps, "it stands still"
+        full.clear()
+        run.wait_for(ev.CheckpointCommitted)
+        eventually(lambda: len(run.steps_done()) > steps)
+        eventually(lambda: not trouble(run, node))
+        full.set()
+        node.powers_off()
+        ended = run.wait_for(ev.AttemptEnded)
+        newest = run.seen(ev.CheckpointCommitted)[-1]
+    assert ended.cause is Cause.STORE_FULL
+    assert f"step {newest.step:,} survives" in ended.detail
+    assert run.state.attempts[2].end.gave_up is False
+    assert steps_of(run) == list(range(1, len(steps_of(run)) + 1)), "no step twice, none left out"
+    assert len(run.seen(ev.CheckpointFailed)) == 2, "each refusal is told once"
+
+
+def process_state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def trouble(run: AgentRun, node: Node) -> str:
+    status = read_status(run.store, agent_key(node.launch), AgentStatus)
+    return "" if status is None else status.trouble
+
+
+@pytest.mark.slow
 def test_a_trainer_that_hangs_while_a_snapshot_is_sent_does_not_wait_for_room(
     tmp_path: Path,
     servers: Callable[[str], RunningServer],
@@ -422,6 +476,24 @@ def test_a_plain_command_is_ended_before_its_instance_goes_and_its_files_are_fet
     run.write(ev.StopRequested(by="test"))
     run.wait_for(ev.AttemptDrained, 2)
     assert run.seen(ev.OutputsStored)[-1].files == 3, "the first attempt's file of another name is still there"
+
+
+def test_a_plain_command_trains_on_in_its_notice_and_may_save_by_itself(start: Start):
+    """The shell dies of SIGTERM at once, and what it has started takes a while."""
+    saves = "import signal, time; signal.signal(15, lambda *_: print('saved') or exit(0)); print('on'); time.sleep(999)"
+    run = start(train={"run": f'python -c "{saves}"; echo not reached'})
+    node = run.launch()
+    eventually(lambda: "on\n" in run.log(node))
+    noticed_at = run.clock.now()
+    node.notice(120)
+    node.powers_off()
+    drained = run.wait_for(ev.AttemptDrained)
+    assert drained.final_commit is None
+    assert drained.stopped_at - noticed_at > timedelta(seconds=65), "SIGTERM came early"
+    assert run.state.attempts[2].end.known_at <= noticed_at + timedelta(seconds=120)
+    log = run.log(node)
+    assert ("saved\n" in log, "not reached" in log) == (True, False)
+    assert run.state.terminal is None, "a command that was told to end has not come to its end"
 
 
 def test_a_setup_that_fails_is_told(start: Start):

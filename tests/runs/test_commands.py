@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.report.live import PlainView
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry
@@ -117,10 +118,15 @@ def test_status_and_the_lines_of_a_launch_show_where_the_budget_leads(
     assert "budget $30.0" in (said := capsys.readouterr().out)
     assert said.startswith(f"03-01 12:00:00     0  run demo-{history.uid} created\n")
     assert "of $40: passes it in epoch 40 at 03-02 1" in said
+    launch = next(iter(history.state.launches))
+    status = AgentStatus(launch=launch, phase="train", at=history.now, sequence=1, epochs=100)
+    write_status(store, agent_key(launch), status)
     (row,) = sandbox.call_json("status")
     assert row["budget_usd"] == "40"
     assert row["budget_passed_in_epoch"] is not None
+    assert 99 < float(row["budget_needed_usd"]) < 102
     assert "of $40: passes it in epoch" in row["detail"]
+    assert "and needs $10" in row["detail"]
 
 
 def test_bill_compares_a_run_in_a_store_and_ends_with_12_where_something_is_left(sandbox: Sandbox) -> None:

@@ -17,7 +17,7 @@ from spotrun.errors import SpecInvalid
 from spotrun.exactness.comparison import Difference, DifferenceKind
 from spotrun.exactness.trace_file import TraceFile
 from spotrun.report.verification import describe, progress_line
-from spotrun.verify.rehearsal import RehearsalProgress
+from spotrun.verify.rehearsal import Killed, RehearsalProgress, failure
 from spotrun.verify.verification import KillPlan, checkpoint_every, kill_steps
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
@@ -100,6 +100,17 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
     assert TraceFile(kept / "straight.trace").read().steps == 12
     assert len(list((kept / "runs").iterdir())) == 2
     assert left_running(tmp_path) == []
+
+
+def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> None:
+    straight = failure("straight", [], "failed", "exit code 1")
+    killed = failure("interrupted", [Killed(step=1234, victim="trainer")], "failed", "FileExistsError: out")
+    assert straight.message == "the straight training failed: exit code 1"
+    assert "has to train to its end" in str(straight.hint)
+    assert str(killed).startswith(
+        "the training ran straight, and failed after a kill (of the trainer, at step 1,234): FileExistsError: out\n"
+        "  try: see what its second start finds"
+    )
 
 
 def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:

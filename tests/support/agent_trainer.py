@@ -51,6 +51,7 @@ class Trainer:
         self.free: list[int] = []
         self.wanted = self.draining = False
         self.step = 0
+        self.at_end = False
         self.every: int | None = None
 
     def run(self) -> None:
@@ -65,9 +66,11 @@ class Trainer:
         self.link.send(ArenasWanted(size_bytes=2 * self.payload[-1].size_bytes))
         while self.step < self.job["steps"]:
             self.do_step()
-        if not self.happens("no_final"):
+        if not self.at_end and not self.happens("no_final"):
             self.snapshot(final=True)
-        self.link.send(Finished(step=self.step, epoch=self.epoch - 1))
+        self.link.send(Finished(step=self.step, epoch=self.epoch - 1, resumed=self.at_end))
+        if self.happens("kill_at_exit"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.happens("hang_at_exit"):
             threading.Event().wait()
 
@@ -82,7 +85,8 @@ class Trainer:
             here_bytes = self.arrived()
         if resume.size_bytes:
             image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ, offset=resume.start)
-            self.step = layout.decode_header(image).meta["step"]
+            meta = layout.decode_header(image).meta
+            self.step, self.at_end = meta["step"], meta["finished"]
             assert self.step == resume.step
 
     def arrived(self) -> int:
@@ -168,7 +172,8 @@ class Trainer:
         while not self.free:
             time.sleep(0.005)
         arena = self.free.pop(0)
-        header = layout.encode_header(self.payload, None, {"step": self.step, "spotrun": "test"})
+        meta = {"step": self.step, "finished": final and self.step == self.job["steps"], "spotrun": "test"}
+        header = layout.encode_header(self.payload, None, meta)
         size = len(header) + self.payload[-1].size_bytes
         self.arenas[arena][: len(header)] = header
         self.arenas[arena][len(header) : size] = bytes([self.step % 256]) * (size - len(header))

@@ -70,6 +70,7 @@ class Toy:
         self.epoch = self.batch = self.step = 0
         self.loss: Any = None
         self.metrics: dict[str, float] = {}
+        self.ends_epoch = False
         self.entering: Place | None = None
         self.ahead: Ahead | None = None
 
@@ -139,6 +140,7 @@ class Toy:
             raise RuntimeError("a bad batch")
 
     def end_batch(self, ahead: Ahead) -> None:
+        self.ends_epoch = ahead.is_empty
         boundary = ahead.is_empty or self.batch % self.accumulated == 0
         within = self.validations > 1 and self.batch % (self.batches // self.validations) == 0
         self.hooks.batch_ends(boundary=boundary, validation_due=ahead.is_empty or within)
@@ -198,6 +200,10 @@ class ToyFramework:
     @property
     def step(self) -> int:
         return self._toy.step
+
+    @property
+    def ends_epoch(self) -> bool:
+        return self._toy.ends_epoch
 
     @property
     def is_done(self) -> bool:

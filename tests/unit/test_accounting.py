@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.account.outcome import completed_epochs
+from spotrun.account.outcome import completed_epochs, status_word
 from spotrun.account.summary import Account, RunSummary, bill_series, summarise
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, timeline
 from spotrun.instance import EndedBy
@@ -94,6 +94,42 @@ def test_a_baseline_of_the_job_takes_the_place_of_the_on_demand_price():
 
     assert summary.total.counterfactual_usd == Decimal("1.80") * (60 + 25 + 15 + 260) / 3600
     assert "at $1.8 an hour (report.baseline)" in summary.assumptions
+
+
+def test_what_a_command_without_checkpoints_repeats_is_rework_and_nothing_of_it_is_restore():
+    history = History(FREE_STORAGE, spec={"train": {"run": "make model"}})
+    launch = history.launch()
+    history.record(launch)
+    history.after(60).start(launch, booted_at=at(40))
+    history.resume()
+    assert status_word(history.state) == "training"
+    history.after(500).notice()
+    history.after(90).drained(None)
+    history.gone(launch, EndedBy.ITSELF)
+    launch = history.launch()
+    history.record(launch)
+    history.after(60).start(launch, booted_at=at(690))
+    history.resume()
+    running = seconds(summary_of(history.after(100)).total)
+    history.after(500).completed(None)
+
+    assert running == {"boot": 80, "setup": 40, "rework": 590, "productive": 100}
+    total = summary_of(history).total
+    assert seconds(total) == running | {"productive": 600}
+    assert (total.interruptions, total.steps_redone) == (1, 0)
+
+
+def test_a_script_that_ended_without_a_step_was_a_command():
+    """Until then it may have been a training in its imports."""
+    history = History(FREE_STORAGE, spec={"train": {"script": "plain.py"}})
+    launch = history.launch()
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.after(100)
+    assert (status_word(history.state), seconds(summary_of(history).total)) == ("starting", {"restore": 100})
+    history.completed(None)
+    assert seconds(summary_of(history).total) == {"productive": 100}
 
 
 def test_an_interruption_without_notice_costs_detection_a_new_start_and_rework():

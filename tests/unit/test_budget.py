@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 
 from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import summarise
+from spotrun.folder.agent_statuses import AgentStatuses
+from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy
 from spotrun.policy import Wait
 from spotrun.policy.money import ONE_AT_A_TIME
@@ -20,6 +23,7 @@ from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
 from spotrun.simulation.generator import generate
 from spotrun.spec.model import RunSpec
+from spotrun.store.local import LocalStore
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, refused
@@ -290,6 +294,22 @@ def test_the_first_start_is_not_taken_for_a_part_of_each_epoch() -> None:
         needed.append(found.needs_usd)
     assert needed[0] == pytest.approx(needed[1], rel=Decimal("0.05"))
     assert needed[1] == pytest.approx(needed[2], rel=Decimal("0.01"))
+
+
+def test_how_many_epochs_there_are_is_known_by_the_newest_agent_that_said_it(tmp_path: Path) -> None:
+    """An agent that restores does not know yet, and a forecast does not come and go with it."""
+    history, store = History(), LocalStore(tmp_path)
+    statuses = AgentStatuses(store)
+    for epochs in (8, 0):
+        launch = history.running()
+        status = AgentStatus(launch=launch, phase="train", at=history.now, sequence=1, epochs=epochs)
+        write_status(store, agent_key(launch), status)
+        state = replace(history.state, created=replace(history.state.created, budget_usd=BUDGET))
+        statuses.forget()
+        assert statuses.epochs_total(state) == 8
+        assert AgentStatuses(store).epochs_total(state) == 8
+        history.gone(launch)
+    assert AgentStatuses(store).epochs_total(history.state) is None
 
 
 def test_a_forecast_in_words() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.errors import StoreError, StoreUnavailable, WritesRefused
 from spotrun.store import local as folders
 from spotrun.store.local import LocalStore
 from spotrun.store.opening import open_store
+from spotrun.store.retrying import persist
 
 
 @pytest.mark.parametrize("address", ["{}", "file://{}"])
@@ -38,19 +40,22 @@ def test_a_write_is_flushed_to_the_disk_before_it_is_published_and_its_folder_af
     assert done == ["replace"]
 
 
-@pytest.mark.parametrize("broken", ["fsync", "link", "replace"])
+@pytest.mark.parametrize(
+    ("broken", "number"), [("fsync", errno.ENOSPC), ("link", errno.EDQUOT), ("replace", errno.EROFS)]
+)
 def test_a_write_that_fails_half_way_publishes_nothing_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, number: int
 ) -> None:
     def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     store = LocalStore(tmp_path)
     store.put("there", b"old")
     monkeypatch.setattr(folders.os, broken, full)
-    with pytest.raises(StoreUnavailable, match="No space left"):
+    with pytest.raises(WritesRefused, match=os.strerror(number)) as refused:
         store.put("there", b"new") if broken == "replace" else store.put_if_absent("new", b"new")
     monkeypatch.undo()
+    assert "go on by themselves" in str(refused.value.hint)
     assert [(found.key, store.get(found.key)) for found in store.list("")] == [("there", b"old")]
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
@@ -143,12 +148,17 @@ def test_a_folder_where_the_object_should_be_is_an_error(tmp_path: Path) -> None
     assert store.get("a/b") == b"1"
 
 
-def test_a_full_disk_is_a_passing_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_at_once_and_passes_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = LocalStore(tmp_path)
     store.put("x", b"old")
     monkeypatch.setattr(folders.secrets, "token_hex", lambda _: "full")
     (tmp_path / ".tmp-full").symlink_to("/dev/full")
-    with pytest.raises(StoreUnavailable, match="No space left"):
-        store.put("x", b"new" * 100_000)
+    tries: list[None] = []
+    with pytest.raises(WritesRefused, match="No space left"):
+        persist(lambda: tries.append(None) or store.put("x", b"new" * 100_000))
+    assert len(tries) == 1, "nobody waits for what does not pass by itself"
     assert store.get("x") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    store.put("x", b"new")

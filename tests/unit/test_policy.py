@@ -72,6 +72,19 @@ def test_the_pool_that_was_just_lost_is_asked_last() -> None:
     assert asked(decided(history, market=(lost, *MARKET[1:]))) == ("local-b", SPOT)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_nothing_is_asked_for_while_it_could_not_save(trained: bool) -> None:
+    history = History()
+    if trained:
+        launch = trains(history)
+        history.ended(Cause.STORE_FULL)
+        history.gone(launch.launch, EndedBy.ITSELF)
+    (waits,) = decided(history, no_room="the disk is full")
+    assert isinstance(waits, Wait)
+    assert waits.reason.endswith("the disk is full")
+    assert asked(decided(history)) == ("local-a", SPOT)
+
+
 # -- notices and the way back -----------------------------------------------------------
 
 

@@ -222,6 +222,10 @@ def test_a_run_whose_time_passed_faster_is_marked_beside_others():
     assert text.count("a (20×)") == text.count("×") == 1
 
 
+def test_what_costs_more_than_ten_times_as_much_is_no_saving():
+    assert [percent(share) for share in (None, 0.75, -0.5, -9.99, -42.65)] == ["-", "75%", "-50%", "-999%", "-"]
+
+
 def printed_table(table: Table) -> str:
     console = Console(file=io.StringIO(), width=80)
     console.print(table)
@@ -321,7 +325,7 @@ def test_one_word_says_what_a_run_does():
     history.write(RunStopped(reason="as requested"))
     then()
     assert words == [
-        "created", "starting", "waiting", "restoring", "training", "restoring", "leaving", "stopping", "stopped",
+        "created", "starting", "waiting", "starting", "training", "starting", "leaving", "stopping", "stopped",
     ]  # fmt: skip
 
 

@@ -218,8 +218,12 @@ class CloudLog:
 def write_atomically(path: Path, data: bytes) -> None:
     """A reader sees the old bytes or the new ones. Not flushed: if the machine crashes, its cloud is gone as well."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _plain(value: object) -> object:

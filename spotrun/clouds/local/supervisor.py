@@ -32,6 +32,7 @@ from spotrun.clouds.local.metadata import MetadataService
 from spotrun.clouds.local.records import RECORD_VARIABLE, CloudLog, Places, Record, RecordFolder
 from spotrun.clouds.local.script import Observer, Script, StatusFile
 from spotrun.clouds.local.settling import bury, bury_dead
+from spotrun.errors import unless_no_room
 from spotrun.instance import EndedBy, InstanceState, PriceSegment
 from spotrun.offering import CapacityType
 from spotrun.spec.market_script import Action
@@ -92,9 +93,16 @@ class Supervisor:
 
     def run(self) -> None:
         """Until the instance has ended."""
-        while (by := self._turn()) is None:
+        while (by := self._turn_if_room()) is None:
             time.sleep(self._pause_s())
         self._end(by)
+
+    def _turn_if_room(self) -> EndedBy | None:
+        """A full disk ends no instance: what could not be written down is left to a later turn."""
+        by: EndedBy | None = None
+        with unless_no_room():
+            by = self._turn()
+        return by or self._why_end()
 
     def _turn(self) -> EndedBy | None:
         self._follow_script()
@@ -177,8 +185,8 @@ class Supervisor:
             return
         self._taken_at = taken_at
         if notice is not None:
-            self._change(notice_deadline=taken_at)
             self._metadata.give_notice(taken_at)
+            self._change(notice_deadline=taken_at)
             self._tell("notice", deadline=taken_at)
 
     def _follow_price(self) -> None:

@@ -38,6 +38,10 @@ class Position:
         return max(0, int(self._trainer.fit_loop.epoch_loop._batches_that_stepped) - 1)
 
     @property
+    def ends_epoch(self) -> bool:
+        return bool(self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
+
+    @property
     def is_done(self) -> bool:
         return bool(self._trainer.fit_loop.done)
 

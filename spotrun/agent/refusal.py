@@ -1,0 +1,55 @@
+"""While the store takes no writes, training pauses: nothing that it did could be kept."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.inbox import SaveRefused
+from spotrun.agent.node import Node
+from spotrun.agent.recorder import ROOM_WITHIN_S
+from spotrun.run.events import Entry
+
+
+class Refusal:
+    """
+    Since when the store takes no writes, as far as this agent knows, and who has heard of it. It is over with the first
+    checkpoint that is durable again.
+    """
+
+    def __init__(self, node: Node, journal: AttemptJournal) -> None:
+        self._node = node
+        self._journal = journal
+        self._since_s: float | None = None
+        self._entry: Future[Entry | None] | None = None
+        self.detail = ""
+
+    @property
+    def goes_on(self) -> bool:
+        return self._since_s is not None
+
+    @property
+    def is_too_long(self) -> bool:
+        """To wait on would cost more than to do the steps since the last checkpoint again."""
+        return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
+
+    @property
+    def is_in_ledger(self) -> bool:
+        """Small objects can still be written."""
+        return self._entry is not None and self._entry.done()
+
+    def begins(self, detail: str, save: SaveRefused | None = None) -> None:
+        """Tell of it once: in the log, in the status object, and, if it met a checkpoint, in the ledger."""
+        if self._since_s is None:
+            self._since_s, self.detail = time.monotonic(), detail
+            self._node.status.facts["trouble"] = f"training pauses: {detail}"
+            self._node.note(f"training pauses until its checkpoint can be saved: {detail}")
+        if save is not None and self._entry is None:
+            self._entry = self._journal.save_refused(save)
+
+    def ends(self) -> None:
+        if self._since_s is not None:
+            self._node.status.facts.pop("trouble", None)
+            self._node.note("the store takes writes again: training goes on")
+        self._since_s = self._entry = None
