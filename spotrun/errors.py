@@ -57,15 +57,16 @@ class SpotrunError(Exception):
     """
     A failure as a small letter to the user: what failed, with the values, and what to type next.
 
-    `hint` continues "try: …", on a line of its own.
+    `hint` continues "try: …", on a line of its own. `key` is the key of the job that is at fault, if one is.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, key: tuple[str | int, ...] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.key = key
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -15,13 +15,12 @@ from rich.console import Console
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import leave_behind, say_that_it_attends
-from spotrun.cli.before_launch import earlier_run, first_look, without_checkpoints
+from spotrun.cli.before_launch import earlier_run, first_look, no_choice, without_checkpoints
 from spotrun.cli.notifying import notifying
 from spotrun.cli.runs import OpenRun, reference, who
 from spotrun.clock import system_clock
-from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
-from spotrun.errors import CloudError, RunEnded, SpecInvalid, StoreError, needs_extra
+from spotrun.errors import RunEnded, SpecInvalid, StoreError, needs_extra
 from spotrun.folder.ledger import EntryRefused
 from spotrun.market.world import World
 from spotrun.notify.news import night
@@ -97,7 +96,8 @@ def show_deadline(spec: RunSpec) -> None:
     now = system_clock().now()
     at = deadline_at(spec.policy.deadline, now)
     if (reason := unreachable(spec, at - now)) is not None:
-        raise SpecInvalid(reason, hint="give a later policy.deadline, or correct policy.expected_work")
+        hint = "give a later policy.deadline, or correct policy.expected_work"
+        raise SpecInvalid(reason, hint=hint, key=("policy", "deadline"))
     known = (
         ""
         if spec.policy.expected_work
@@ -127,9 +127,10 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
         if isinstance(action, Append) and isinstance(action.event, LaunchIntended):
             return action.event.offering
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
-            raise SpecInvalid(f"nothing could be launched: {action.event.reason}", hint="raise budget.max_usd")
+            reason = f"nothing could be launched: {action.event.reason}"
+            raise SpecInvalid(reason, hint="raise budget.max_usd", key=("budget", "max_usd"))
     _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world))
-    raise _no_choice(spec, world.offerings)
+    raise no_choice(spec, world.offerings)
 
 
 def _refuse_a_far_bucket(facts: Facts) -> None:
@@ -143,18 +144,8 @@ def _refuse_a_far_bucket(facts: Facts) -> None:
             f"budget.max_usd cannot be kept: the bucket is in {bucket_region}, every offering is "
             "elsewhere, and the transfer cost of checkpoints is not known before the first one",
             hint="add that region to aws.regions, use a bucket in one of them, or leave budget.max_usd out",
+            key=("budget", "max_usd"),
         )
-
-
-def _no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
-    if offerings:
-        wanted = "" if spec.resources.spot_policy == "auto" else f"{spec.resources.spot_policy} "
-        return CloudError(
-            f"no {wanted}offering that suits is within max_price", hint="raise max_price, or leave it out"
-        )
-    offered = cloud_of(spec).driver(spec, clock_of(spec)).offerings()
-    known = sorted({found.accelerators for found in offered if found.accelerators})
-    return CloudError("no offering suits resources", hint=f"the cloud has accelerators {', '.join(known)}")
 
 
 def confirm(yes: bool, question: str = "Launch?") -> None:

@@ -14,15 +14,17 @@ from spotrun.cli.runs import absent, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
-from spotrun.errors import SpecInvalid, StoreError, command_for, installer
+from spotrun.errors import CloudError, SpecInvalid, StoreError, command_for, installer
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
+from spotrun.market.wishes import too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
+from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
 
@@ -63,6 +65,27 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     )
 
 
+def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
+    """Why a run of `spec` may ask for none of these, which suit it: the key at fault, and what there is instead."""
+    if offerings:
+        found = too_dear(offerings, spec.resources)
+        return CloudError(found.message, hint=found.suggestion, key=found.at)
+    nothing = Unreadable("nothing is offered there", f"see `spotrun offers --cloud {spec.resources.cloud}`")
+    found = unmet(_offered_for(spec), wishes_of(spec.resources)) or nothing
+    reason = f"no offering suits resources: {found.message}"
+    return CloudError(reason, hint=found.suggestion, key=found.at or ("resources",))
+
+
+def _offered_for(spec: RunSpec) -> Sequence[Offering]:
+    """All that the cloud rents out; of another instance type too, if it has none of the one that `spec` names."""
+    clock = clock_of(spec)
+    if offered := cloud_of(spec).driver(spec, clock).offerings():
+        return offered
+    resources = spec.resources.model_copy(update={"instance_type": None})
+    any_type = spec.model_copy(update={"resources": resources})
+    return cloud_of(spec).driver(any_type, clock).offerings()
+
+
 def with_baseline_price(spec: RunSpec) -> RunSpec:
     """
     The same, with the current on-demand price of its `report.baseline` if that names an instance type.
@@ -77,7 +100,8 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
     resources = spec.resources.model_copy(update={"instance_type": kind})
     elsewhere = spec.model_copy(update={"resources": resources})
     offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings()
-    here = [each for each in offered if spec.resources.region in (None, each.region)]
+    region = spec.resources.region
+    here = [each for each in offered if region is None or region.casefold() == each.region.casefold()]
     on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]
     price = min((each.price_usd_per_hour for each in on_demand if each.instance_type == kind), default=None)
     if price is None:
@@ -85,6 +109,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
         raise SpecInvalid(
             f"report.baseline: {spec.resources.cloud} does not rent out {kind} there",
             hint=f"did you mean {nearest[0]}?" if nearest else "see `spotrun offers`, or write US dollars per hour",
+            key=("report", "baseline"),
         )
     report = spec.report.model_copy(update={"baseline_usd_per_hour": price})
     return spec.model_copy(update={"report": report})

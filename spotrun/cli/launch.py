@@ -59,7 +59,7 @@ def launch(
     from spotrun.creation import create_run
     from spotrun.notify.sinks import require_sinks
     from spotrun.secrets.values import require_variables
-    from spotrun.spec.file import load_spec
+    from spotrun.spec.file import load_spec, placed
 
     if spot + on_demand + auto > 1:
         raise SpecInvalid("--spot, --on-demand and --auto exclude one another", hint="give one of them")
@@ -77,7 +77,8 @@ def launch(
         "checkpoint.uri": None if store is None else address.absolute(store),
         **_variables(env or []),
     }
-    spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
+    with placed(spec_path, overrides):
+        spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
 
     def create() -> OpenRun:
         return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
@@ -85,7 +86,8 @@ def launch(
     def show() -> None:
         if cloud_of(spec).here:
             require_framework(spec)
-        attend.show_plan(spec)
+        with placed(spec_path, overrides):
+            attend.show_plan(spec)
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)
         if start is not None:

@@ -45,6 +45,7 @@ def offers(
     """Show what can be rented: prices now and over 90 days, what spot saves, and what your quotas allow."""
     from spotrun.clouds.cloud import Wish
     from spotrun.clouds.registry import cloud_named
+    from spotrun.market.wishes import unmet, wishes_by_flags
     from spotrun.report import quotes as shown
     from spotrun.spec.values import read_accelerators
 
@@ -54,7 +55,11 @@ def offers(
     wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
     found = cloud_named(cloud).offers(wish)
     if not found.quotes:
-        raise SpecInvalid(f"{cloud} has no such instances there", hint="ask for less, or in another --region")
+        wishes = wishes_by_flags(wish.regions, wish.instance_types, wish.accelerators)
+        everything = cloud_named(cloud).offers(Wish(wish.regions)).quotes or cloud_named(cloud).offers(Wish()).quotes
+        missing = unmet([quote.offering for quote in everything], wishes)
+        reason, hint = (missing.message, missing.suggestion) if missing else ("nothing is offered there", None)
+        raise SpecInvalid(f"{cloud} has no such instances: {reason}", hint=hint or "ask in another --region")
     if as_json:
         print_json(shown.as_json(found, sort))
     else:

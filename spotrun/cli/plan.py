@@ -53,9 +53,10 @@ def plan(
         from spotrun.cli.planning import planned
     from spotrun.report import forecast as shown
     from spotrun.report.html.forecast import forecast_page
+    from spotrun.spec.file import placed
 
     overrides = {"policy.deadline": deadline, "policy.expected_work": work, "budget.max_usd": budget}
-    with progress_bar(quiet=as_json) as progressed:
+    with placed(spec_path, overrides), progress_bar(quiet=as_json) as progressed:
         found = planned(
             spec_path,
             overrides,

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.cli.before_launch import first_look, quotes_of
+from spotrun.cli.before_launch import first_look, no_choice, quotes_of
 from spotrun.cli.options import known_word
 from spotrun.cli.runs import absent, runs_in
 from spotrun.clock import system_clock
 from spotrun.clouds.local.config import market_config
 from spotrun.creation import deadline_at
 from spotrun.errors import SpecInvalid, StoreError
+from spotrun.market.wishes import may_be_asked
 from spotrun.market.world import World
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.deadline import unreachable
@@ -61,6 +62,7 @@ def planned(
 
     Raises:
         SpecInvalid: the job cannot be forecast so.
+        CloudError: no offering suits, or none is within max_price.
     """
     spec = load_spec(spec_path, dict(overrides), arguments=arguments)
     known = _measured(spec, store)
@@ -76,6 +78,8 @@ def planned(
     if late is not None:
         raise SpecInvalid(late, hint="give a later deadline")
     unborn, world = first_look(told, store)
+    if not any(may_be_asked(each, spec.resources) for each in world.offerings):
+        raise no_choice(spec, world.offerings)
     source = _source(spec, world, traces, published_as, price_history)
     found = forecast_of(
         spec,

@@ -10,9 +10,9 @@ import msgspec
 
 from spotrun.instance import Instance
 from spotrun.market.observations import Observation
+from spotrun.market.wishes import wishes_of
 from spotrun.offering import CapacityType, Offering
 from spotrun.spec.model import ResourcesSpec, RunSpec
-from spotrun.units import Amount
 
 
 class StepSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +47,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:
     """The offerings that satisfy the run's resources, cheapest first, whatever their capacity type."""
-    return sorted((found for found in offerings if suits(found, spec.resources)), key=_by_price)
+    cloud, wishes = spec.resources.cloud, [*wishes_of(spec.resources)]
+    here = (found for found in offerings if found.cloud == cloud)
+    return sorted((found for found in here if all(wish.fits(found) for wish in wishes)), key=_by_price)
 
 
 def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
@@ -56,22 +58,7 @@ def _by_price(offering: Offering) -> tuple[Decimal, str, str]:
 
 def suits(offering: Offering, wanted: ResourcesSpec) -> bool:
     """Whether one offering is what `resources` asks for; whether it is within max_price is another question."""
-    accelerators = "" if wanted.accelerators is None else str(wanted.accelerators)
-    return (
-        offering.cloud == wanted.cloud
-        and wanted.instance_type in (None, offering.instance_type)
-        and wanted.region in (None, offering.region)
-        and wanted.zone in (None, offering.zone)
-        and (not accelerators or offering.accelerators == accelerators)
-        and _enough(offering.cpus, wanted.cpus)
-        and _enough(offering.memory_gib, wanted.memory)
-    )
-
-
-def _enough(offered: int, wanted: Amount | None) -> bool:
-    if wanted is None:
-        return True
-    return offered >= wanted.number if wanted.at_least else offered == wanted.number
+    return offering.cloud == wanted.cloud and all(wish.fits(offering) for wish in wishes_of(wanted))
 
 
 def affordable(offering: Offering, max_price: Decimal | None) -> bool:

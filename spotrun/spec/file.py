@@ -5,10 +5,11 @@ script stands for a file that names nothing but it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
-from spotrun.errors import SpecInvalid
+from spotrun.errors import SpecInvalid, SpotrunError
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
@@ -120,6 +121,22 @@ def _resolved(
     raise SpecFileInvalid(path, draft.placed())
 
 
+@contextlib.contextmanager
+def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterator[None]:
+    """An error inside that is about a key of the job gets the key's line in the file at `path`, or its flag."""
+    try:
+        yield
+    except SpotrunError as error:
+        draft = _Draft(path, _document(path)) if error.key else None
+        if draft is not None and not draft.hopeless():
+            _take_use_spot(draft)
+            apply_overrides(draft, overrides or {})
+            found = draft.place(None, Problem(error.key, error.message))
+            if found.line is None or draft.document.positions:  # a script has no lines with keys
+                error.message = sentence(found.where, found.key, found.message, None)
+        raise
+
+
 @dataclass
 class _Draft:
     """A spec in the making: what the file says, and what was found wrong with it so far."""
@@ -163,10 +180,10 @@ class _Draft:
 
     def placed(self) -> tuple[PlacedProblem, ...]:
         """In the order of the file, flags last."""
-        placed = dict.fromkeys(self._place(at, problem) for at, problem in self.problems)
+        placed = dict.fromkeys(self.place(at, problem) for at, problem in self.problems)
         return tuple(sorted(placed, key=lambda p: (p.line is None, p.line or 0, p.column or 0)))
 
-    def _place(self, at: Position | None, problem: Problem) -> PlacedProblem:
+    def place(self, at: Position | None, problem: Problem) -> PlacedProblem:
         flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)
         if flag is not None:
             return PlacedProblem(flag, "", problem.message, problem.suggestion)

@@ -270,7 +270,7 @@ def test_offers_of_the_local_market_are_called_simulated() -> None:
     assert prices == sorted(prices)
 
 
-@pytest.mark.parametrize(("accelerators", "words"), [("K80:1", "no such instances"), ("A10G:x", "whole number")])
+@pytest.mark.parametrize(("accelerators", "words"), [("K80:1", "there is A100:1 from"), ("A10G:x", "whole number")])
 def test_what_nobody_rents_out_is_an_error(accelerators: str, words: str) -> None:
     answer = CliRunner().invoke(app, ["offers", "--cloud", "local", "--accelerators", accelerators])
     assert answer.exit_code == 1

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
-from spotrun.clouds.aws.config import AwsConfig, config_of
+from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
 from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, zone_elsewhere
 from spotrun.clouds.driver import CloudDriver
@@ -126,7 +126,7 @@ class Aws(Cloud):
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:
-        everywhere, clock = tuple(regions) or AwsSpec().regions, system_clock()
+        everywhere, clock = in_small_letters(regions) or AwsSpec().regions, system_clock()
         driver = _driver(AwsConfig(regions=everywhere), clock)
         return Account(driver, _guards(everywhere, clock), _identities(everywhere, clock))
 
@@ -135,7 +135,8 @@ class Aws(Cloud):
             from spotrun.clouds.aws.advisor import read_advice, with_bands
             from spotrun.clouds.aws.calls import default_region
             from spotrun.clouds.aws.quotes import read_quotes
-        config = AwsConfig(regions=wish.regions or (default_region(),), instance_types=wish.instance_types)
+        regions = in_small_letters(wish.regions or (default_region(),))
+        config = AwsConfig(regions=regions, instance_types=in_small_letters(wish.instance_types))
         clock = system_clock()
         advice = None if wish.rates is None else read_advice(wish.rates, clock)
         found = read_quotes(config, clock, wish.accelerators)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from string import ascii_lowercase
 
 import msgspec
@@ -37,12 +38,18 @@ class AwsConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.instance_profile or f"{OWN_PROFILE}{run_uid}"
 
 
+def in_small_letters(names: Iterable[str]) -> tuple[str, ...]:
+    """As EC2 writes all its regions and types."""
+    return tuple(name.lower() for name in names)
+
+
 def config_of(resources: ResourcesSpec, aws: AwsSpec) -> AwsConfig:
     """What a job says about EC2. A region, zone or type under `resources` is the only one to look at."""
-    region = resources.region or (resources.zone and resources.zone.rstrip(ascii_lowercase))
+    region = resources.region or (resources.zone and resources.zone.lower().rstrip(ascii_lowercase))
+    kind = resources.instance_type
     return AwsConfig(
-        regions=aws.regions if region is None else (region,),
-        instance_types=aws.instance_types if resources.instance_type is None else (resources.instance_type,),
+        regions=in_small_letters(aws.regions if region is None else (region,)),
+        instance_types=in_small_letters(aws.instance_types if kind is None else (kind,)),
         security_group=aws.security_group,
         instance_profile=aws.instance_profile,
         launch_template=aws.launch_template,

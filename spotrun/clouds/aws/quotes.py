@@ -40,7 +40,7 @@ def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: st
     now = clock.now()
     kinds = Catalog(region, config, clock).types.values()
     able = [kind for kind in kinds if config.instance_types or kind.accelerators]
-    wanted = [kind for kind in able if accelerators in (None, kind.accelerators)]
+    wanted = [kind for kind in able if accelerators is None or kind.accelerators.casefold() == accelerators.casefold()]
     if not wanted:
         return Quotes(at=now, quotes=())
     names = tuple(kind.name for kind in wanted)

@@ -20,6 +20,7 @@ from spotrun.clouds.local.records import CloudLog, Places, Record, RecordFolder
 from spotrun.errors import CloudError, CloudUnavailable
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.quotes import Quotes
+from spotrun.market.wishes import wishes_by_flags
 from spotrun.offering import CapacityType, Offering
 
 ROOT_VARIABLE = "SPOTRUN_LOCAL_CLOUD"
@@ -100,13 +101,8 @@ class LocalDriver:
     def quotes(self, accelerators: str | None, types: Sequence[str], regions: Sequence[str]) -> Quotes:
         """The prices of offerings with exactly those accelerators, of any of the types, in any of the regions."""
         now = self._clock.now()
-        wanted = [
-            each
-            for each in self.offerings()
-            if accelerators in (None, each.accelerators)
-            and (not types or each.instance_type in types)
-            and (not regions or each.region in regions)
-        ]
+        wishes = [*wishes_by_flags(regions, types, accelerators)]
+        wanted = [each for each in self.offerings() if all(wish.fits(each) for wish in wishes)]
         return Quotes(at=now, quotes=tuple(self._market.quote(each, now) for each in wanted))
 
     # -- what only a simulated cloud can be asked ------------------------------------------------------------

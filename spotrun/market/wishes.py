@@ -1,0 +1,137 @@
+"""Which wish of a user leaves no offering, and what there is instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from spotrun.market.accelerators import PEAK_TFLOPS
+from spotrun.offering import CapacityType, Offering
+from spotrun.spec.model import ResourcesSpec
+from spotrun.units import Amount, Unreadable
+
+LIKE = 0.8
+"""Two names are a mistake for one another from this ratio on: V101:1 and V100:1, but no two regions."""
+NAMED_MAX = 12
+
+
+class Wish(NamedTuple):
+    """One thing that is asked of an offering: under which key, in which words, and what offerings have there."""
+
+    key: tuple[str, ...]
+    words: str
+    fits: Callable[[Offering], bool]
+    has: Callable[[Offering], str]
+
+
+def named(key: tuple[str, ...], wanted: Collection[str], has: Callable[[Offering], str]) -> Wish:
+    """One of these names, in small or capital letters."""
+    names = {each.casefold() for each in wanted}
+    return Wish(key, f"{key[-1]} {' or '.join(wanted)}", lambda found: has(found).casefold() in names, has)
+
+
+def wishes_of(resources: ResourcesSpec) -> Iterator[Wish]:
+    """What a job asks for, whatever its capacity type and price."""
+    names = {
+        "region": (resources.region, lambda found: found.region),
+        "zone": (resources.zone, lambda found: found.zone),
+        "instance_type": (resources.instance_type, lambda found: found.instance_type),
+        "accelerators": (resources.accelerators, lambda found: found.accelerators),
+    }
+    for key, (wanted, has) in names.items():
+        if wanted is not None:
+            yield named(("resources", key), (str(wanted),), has)
+    if resources.cpus is not None:
+        yield _sized("cpus", resources.cpus, lambda found: found.cpus)
+    if resources.memory is not None:
+        yield _sized("memory", resources.memory, lambda found: found.memory_gib)
+
+
+def wishes_by_flags(
+    regions: Collection[str] = (), instance_types: Collection[str] = (), accelerators: str | None = None
+) -> Iterator[Wish]:
+    """What a person asks for on the command line: one of each that is named."""
+    if regions:
+        yield named(("--region",), regions, lambda found: found.region)
+    if instance_types:
+        yield named(("--instance-type",), instance_types, lambda found: found.instance_type)
+    if accelerators is not None:
+        yield named(("--accelerators",), (accelerators,), lambda found: found.accelerators)
+
+
+def _sized(key: str, wanted: Amount, has: Callable[[Offering], int]) -> Wish:
+    def enough(found: Offering) -> bool:
+        return has(found) >= wanted.number if wanted.at_least else has(found) == wanted.number
+
+    return Wish(("resources", key), f"{key} {wanted}", enough, lambda found: f"{has(found):5}")
+
+
+def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | None:
+    """
+    The wish that no offering meets, by itself or together with those before it; None if all can be met together.
+
+    `at` is the key of the wish, and the suggestion names what there is.
+    """
+    asked = list(wishes)
+    for wish in asked:
+        if not any(map(wish.fits, offered)):
+            return _refusal(wish, f"nothing is offered with {wish.words}", offered)
+    left = list(offered)
+    for place, wish in enumerate(asked):
+        rest = [found for found in left if wish.fits(found)]
+        if not rest:
+            others = ", ".join(each.words for each in asked[:place])
+            return _refusal(wish, f"nothing with {others} is offered with {wish.words}", left)
+        left = rest
+    return None
+
+
+def _refusal(wish: Wish, reason: str, offered: Sequence[Offering]) -> Unreadable:
+    cheapest: dict[str, Decimal] = {}
+    for found in offered:
+        if value := wish.has(found):
+            cheapest[value] = min(found.price_usd_per_hour, cheapest.get(value, found.price_usd_per_hour))
+    if not cheapest:
+        return Unreadable(reason, "leave it out", at=wish.key)
+    wanted = wish.words.partition(" ")[2]
+    meant = [] if wanted.partition(":")[0].upper() in PEAK_TFLOPS else _like(wanted, [*cheapest])
+    meant += [each for each in cheapest if each.partition(":")[0].casefold() == wanted.partition(":")[0].casefold()]
+    if meant:
+        return Unreadable(reason, f"did you mean {meant[0]}, from {_price(cheapest[meant[0]])}?", at=wish.key)
+    names = sorted(cheapest)
+    listed = ", ".join(f"{name.strip()} from {_price(cheapest[name])}" for name in names[:NAMED_MAX])
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return Unreadable(reason, f"there is {listed}{more}", at=wish.key)
+
+
+def _like(wanted: str, known: list[str]) -> list[str]:
+    by_folded = {each.casefold(): each for each in known}
+    return [by_folded[found] for found in get_close_matches(wanted.casefold(), by_folded, 1, LIKE)]
+
+
+def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadable:
+    """Why none of the offerings that suit is within max_price, or of the capacity type that spot_policy asks for."""
+    wanted = [found for found in offered if _of_kind(found, resources)]
+    said = "" if resources.spot_policy == "auto" else f"{resources.spot_policy} "
+    if not wanted:
+        return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
+    cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
+    advice = f"the cheapest is {cheapest} at {_price(cheapest.price_usd_per_hour)}: raise max_price, or leave it out"
+    return Unreadable(f"no {said}offering that suits is within max_price", advice, at=("resources", "max_price"))
+
+
+def may_be_asked(offering: Offering, resources: ResourcesSpec) -> bool:
+    """Whether one that suits is also of a capacity type that the job allows, and within its max_price."""
+    within = resources.max_price is None or offering.price_usd_per_hour <= resources.max_price
+    return within and _of_kind(offering, resources)
+
+
+def _of_kind(offering: Offering, resources: ResourcesSpec) -> bool:
+    kind = {"spot": CapacityType.SPOT, "on-demand": CapacityType.ON_DEMAND}.get(resources.spot_policy)
+    return kind in (None, offering.capacity_type)
+
+
+def _price(usd_per_hour: Decimal) -> str:
+    return f"${usd_per_hour:f}/h"
