@@ -33,7 +33,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NO_ROOM = {
     errno.ENOSPC: "make room on its disk (`df -h`, `df -i`)",
@@ -196,16 +199,25 @@ def command_for(extra: str) -> str:
     from pathlib import Path
 
     try:
-        packages = _packages_of(extra)
-        wanted = _origin(extra) or packages
+        packages, origin = _packages_of(extra), _origin(extra)
     except PackageNotFoundError:
         return f"install spotrun with pip, and its extra {extra}"
     home = Path(sys.prefix)
     if (home / "pipx_metadata.json").exists():
         return shlex.join(["pipx", "inject", home.name, *packages])
-    if (home / "uv-receipt.toml").exists():
-        return shlex.join(["uv", "tool", "install", *wanted])
-    return shlex.join([*installer(), *wanted])
+    if origin and (home / "uv-receipt.toml").exists():
+        return shlex.join(_with_uv_tool(home / "uv-receipt.toml", extra))
+    return shlex.join([*installer(), *(origin or packages)])
+
+
+def _with_uv_tool(receipt: Path, extra: str) -> list[str]:
+    """uv makes a tool anew with what it is told, so this repeats what it was told before."""
+    import tomllib
+
+    told = tomllib.loads(receipt.read_text())["tool"]["requirements"]
+    extras = {extra, *(name for each in told if each["name"] == "spotrun" for name in each.get("extras", ()))}
+    others = [each["name"] + each.get("specifier", "") for each in told if each["name"] != "spotrun"]
+    return ["uv", "tool", "install", *_origin(",".join(sorted(extras))), *(f"--with={each}" for each in others)]
 
 
 def installer() -> list[str]:

@@ -102,8 +102,12 @@ def test_an_environment_that_is_not_active_is_named(install: Install) -> None:
 
 def test_pipx_and_uv_have_their_own_words(install: Install) -> None:
     install.from_(url=install.checkout.as_uri(), dir_info={})
-    (install.home / "uv-receipt.toml").touch()
+    receipt = install.home / "uv-receipt.toml"
+    receipt.write_text('[tool]\nrequirements = [{ name = "spotrun" }]\n')
     assert command_for("aws") == f"uv tool install '{install.checkout}[aws]'"
+    before = '{ name = "spotrun", extras = ["gcp"] }, { name = "acme", specifier = ">=1" }'
+    receipt.write_text(f"[tool]\nrequirements = [{before}]\n")
+    assert command_for("aws") == f"uv tool install '{install.checkout}[aws,gcp]' '--with=acme>=1'"
     (install.home / "pipx_metadata.json").touch()
     assert command_for("aws") == "pipx inject 'my env' 'boto3>=1.44'"
 
