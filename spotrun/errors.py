@@ -10,6 +10,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   │   ├── LoginExpired         somebody has to log in again: wait, and do not retry at once
     │   │   └── WritesRefused        full, over quota, read-only: somebody has to make room: say so at once, and wait
     │   ├── ObjectMissing            no object of that name
+    │   ├── RunCopied                two folders of a store hold one run
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
@@ -25,7 +26,7 @@ Every failure that a user of spotrun can meet, with its exit code.
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 
-Exit code 130 is an interrupt by Ctrl-C. Bugs are assertions and have no class here.
+Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Bugs are assertions and have no class here.
 """
 
 from __future__ import annotations
@@ -79,6 +80,23 @@ class SpotrunError(Exception):
         """The same for a place that has one line."""
         return self.message if self.hint is None else f"{self.message}; try: {self.hint}"
 
+    def problems_found(self) -> list[dict[str, object]]:
+        """What is wrong, one by one, in the shape of `found`."""
+        return [found(self.message, self.hint)]
+
+
+def found(
+    problem: str,
+    fix: str | None,
+    *,
+    file: str | None = None,
+    line: int | None = None,
+    column: int | None = None,
+    key: str | None = None,
+) -> dict[str, object]:
+    """One problem as `--json` shows it. `key` is a key of the file or a flag; `line` and `column` count from 1."""
+    return {"file": file, "line": line, "column": column, "key": key, "problem": problem, "fix": fix}
+
 
 class SpecInvalid(SpotrunError):
     exit_code = 2
@@ -109,6 +127,10 @@ class WritesRefused(StoreUnavailable):
 
 
 class ObjectMissing(StoreError):
+    pass
+
+
+class RunCopied(StoreError):
     pass
 
 

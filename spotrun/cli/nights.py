@@ -17,9 +17,10 @@ from pathlib import Path
 from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli import attend
+from spotrun.cli.interrupts import told
 from spotrun.cli.notifying import notifying
-from spotrun.cli.runs import OpenRun, attended, last_runs
-from spotrun.errors import NightUnderWay, RunNotFound, SpotrunError
+from spotrun.cli.runs import OpenRun, attended, newest_of
+from spotrun.errors import NightUnderWay, SpotrunError
 from spotrun.notify.news import night
 from spotrun.spec.model import RunSpec
 
@@ -37,7 +38,7 @@ def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[]
         RunEnded, LimitExceeded: as `attend`.
     """
     with one_at_a_time(spec):
-        last = _last_night(spec)
+        last = newest_of(spec.name, spec.checkpoint.uri, "runner")
         if last is not None and _unfinished(last):
             print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
             attend.attend(last, nightly=True)
@@ -78,14 +79,6 @@ def _lock_path(spec: RunSpec) -> Path:
     return LOCKS.expanduser() / f"{spec.name}-{sha256(str(place).encode()).hexdigest()[:16]}.lock"
 
 
-def _last_night(spec: RunSpec) -> OpenRun | None:
-    try:
-        (last,) = last_runs(spec.name, 1, spec.checkpoint.uri, "runner")
-    except RunNotFound:
-        return None
-    return last
-
-
 def _unfinished(run: OpenRun) -> bool:
     """
     Whether the night can be continued.
@@ -113,6 +106,6 @@ def _if_late(run: OpenRun) -> str:
 
 def clean_up(run: OpenRun) -> None:
     """Make sure that a run that ended, or was asked to stop, left nothing running and all its news delivered."""
-    with notifying(run) as notifier:
+    with told(run), notifying(run) as notifier:
         last = run.runner.run(lambda _: notifier.show(run.ledger.entries))
         notifier.tell(night(last.state, summarise(last.state, run.clock.now())))

@@ -13,14 +13,35 @@ from spotrun.errors import SpecInvalid, SpotrunError
 
 RunArgument = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="Its id, its name (the newest run of that name) or the address of its folder."),
+    typer.Argument(
+        metavar="RUN",
+        help="Its id, its name (the newest run of that name), their first letters, or the address of its folder.",
+    ),
 ]
+
+
+def existing(context: typer.Context, store: str | None) -> str | None:
+    """
+    A store to look for runs in. Before the first launch, the one that the environment names need not be there.
+
+    Raises:
+        StoreError: the flag names a folder that is not there.
+    """
+    source = context.get_parameter_source("store")
+    if store is not None and source is not None and source.name == "COMMANDLINE":
+        from spotrun.cli.runs import require_store
+
+        require_store(store)
+    return store
+
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store",
         metavar="ADDRESS",
         envvar="SPOTRUN_STORE",
+        callback=existing,
         help="Where to look for runs: a folder, s3://… or gs://….",
         show_default="~/.spotrun/runs",
     ),
@@ -81,9 +102,13 @@ def known_word(flag: str, word: str, words: Collection[str]) -> str:
 
 
 def print_json(value: object) -> None:
+    """Print the answer of a command. An error that follows is then told to people alone."""
     import json
 
+    from spotrun.cli import boundary
+
     print(json.dumps(value, indent=2, default=str))
+    boundary.answered = True
 
 
 @contextmanager
@@ -92,7 +117,8 @@ def progress_bar(*, quiet: bool, doing: str = "simulating") -> Iterator[Callable
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
 

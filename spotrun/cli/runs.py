@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
-from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunNotFound, SpotrunError
+from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunCopied, RunNotFound, StoreError
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
@@ -30,9 +31,12 @@ from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
+from spotrun.units import shown
 
 OPENERS = 8
 """How many runs of a store are opened at the same time: each one waits for the store."""
+LISTED_MAX = 10
+"""Of the runs that a reference may mean."""
 
 
 class OpenRun:
@@ -95,10 +99,12 @@ def writer(role: str) -> str:
 
 def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     """
-    The run that a person means: a full address, an id, or a name (then the newest of that name).
+    The run that a person means: a full address, an id, a name (then the newest of that name), or the beginning of one
+    of them that fits no other.
 
     Raises:
-        RunNotFound: there is no such run. The message says where spotrun looked.
+        RunNotFound: there is no such run, or several are meant. The message says where spotrun looked.
+        RunCopied: two folders hold it.
     """
     if "/" in reference:
         return OpenRun(reference, writer(role))
@@ -106,15 +112,29 @@ def open_run(reference: str, store: str | None, role: str = "cli") -> OpenRun:
     return OpenRun(newest.uri, writer(role))
 
 
-def last_runs(reference: str, count: int, store: str | None, role: str = "cli") -> list[OpenRun]:
+def last_runs(reference: str, count: int, store: str | None) -> list[OpenRun]:
     """
     The newest runs of that name, at most `count`, oldest first.
 
     Raises:
-        RunNotFound: there is none.
+        RunNotFound: there is none, or several names are meant.
     """
-    newest = _runs_meant_by(reference, store)[-count:]
-    return newest if role == "cli" else [OpenRun(run.uri, writer(role)) for run in newest]
+    return _runs_meant_by(reference, store)[-count:]
+
+
+def newest_of(name: str, store: str, role: str) -> OpenRun | None:
+    """
+    The newest run of exactly this name.
+
+    Raises:
+        StoreError: the only runs of this name cannot be read.
+    """
+    runs, unreadable = look_in(store)
+    named = [run for run in runs if run.created.name == name]
+    if not named:
+        _refuse(each for each in unreadable if name in each.words)
+        return None
+    return OpenRun(max(named, key=lambda run: run.created.clock_epoch).uri, writer(role))
 
 
 UNATTENDED_AFTER_S = 60.0
@@ -133,21 +153,52 @@ def attended(run: OpenRun) -> bool:
 
 
 def _runs_meant_by(reference: str, store: str | None) -> list[OpenRun]:
-    """Every run of that id or name, oldest first; at least one."""
+    """Every run of that id or name, or of the only one that begins so; oldest first, at least one."""
     folder = store or DEFAULT_STORE
     runs, unreadable = look_in(folder)
+    _refuse(each for each in unreadable if reference in each.words and isinstance(each.error, RunCopied))
     found = [run for run in runs if reference in (run.id, run.created.uid, run.created.name)]
     if not found:
-        raise _why_not_found(reference, folder, unreadable)
+        _refuse(each for each in unreadable if reference in each.words)
+        found = _begin_with(reference, runs)
+    if not found:
+        _refuse(each for each in unreadable if reference and any(word.startswith(reference) for word in each.words))
+        raise _not_found(reference, folder, runs)
     return sorted(found, key=lambda run: run.created.clock_epoch)
 
 
+def _begin_with(reference: str, runs: list[OpenRun]) -> list[OpenRun]:
+    """
+    Every run of the only name that begins so, or the only run whose id does.
+
+    Raises:
+        RunNotFound: several do.
+    """
+    if not reference:
+        return []
+    names = {run.created.name for run in runs if run.created.name.startswith(reference)}
+    by_id = [run for run in runs if run.created.name not in names and _id_begins(run, reference)]
+    if len(names) + len(by_id) > 1:
+        listed = [*sorted(names), *sorted(run.id for run in by_id)]
+        more = f" and {len(listed) - LISTED_MAX} more" if len(listed) > LISTED_MAX else ""
+        raise RunNotFound(
+            f"{reference!r} may mean {', '.join(listed[:LISTED_MAX])}{more}", hint="type more of the name or the id"
+        )
+    return by_id or [run for run in runs if run.created.name in names]
+
+
+def _id_begins(run: OpenRun, reference: str) -> bool:
+    return run.id.startswith(reference) or run.created.uid.startswith(reference)
+
+
 class Unreadable(NamedTuple):
-    """A folder of a run whose first entry is damaged, or of another version."""
+    """A folder of a run whose first entry is damaged, or of another version; or one of two that hold the same run."""
 
     name: str
     uri: str
-    error: LedgerDamaged | LedgerVersionUnknown
+    error: LedgerDamaged | LedgerVersionUnknown | RunCopied
+    words: tuple[str, ...]
+    """What a person may call it. A folder is called NAME-UID."""
 
 
 def runs_in(folder: str) -> list[OpenRun]:
@@ -170,7 +221,27 @@ def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[U
     """The runs in these folders of a store, and those whose first entry cannot be read."""
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(lambda name: _try_open(name, f"{store.uri}/{name}"), names))
-    return [run for run in found if isinstance(run, OpenRun)], [run for run in found if isinstance(run, Unreadable)]
+    runs, copies = _set_copies_apart([run for run in found if isinstance(run, OpenRun)])
+    return runs, [run for run in found if isinstance(run, Unreadable)] + copies
+
+
+def _set_copies_apart(runs: list[OpenRun]) -> tuple[list[OpenRun], list[Unreadable]]:
+    """The runs that lie in one folder each, and the folders of those that lie in several."""
+    by_uid: dict[str, list[OpenRun]] = {}
+    for run in runs:
+        by_uid.setdefault(run.created.uid, []).append(run)
+    alone = [same[0] for same in by_uid.values() if len(same) == 1]
+    return alone, [each for same in by_uid.values() if len(same) > 1 for each in _copies(same)]
+
+
+def _copies(runs: list[OpenRun]) -> list[Unreadable]:
+    places = " and ".join(run.uri for run in runs)
+    error = RunCopied(
+        f"the run {runs[0].id} is in {len(runs)} folders: {places}",
+        hint="move the copies out of the store, or name the one that you mean by its folder",
+    )
+    words = (runs[0].id, runs[0].created.uid, runs[0].created.name)
+    return [Unreadable(run.uri.rpartition("/")[2], run.uri, error, words) for run in runs]
 
 
 def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
@@ -179,19 +250,51 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
     except RunNotFound:
         return None
     except (LedgerDamaged, LedgerVersionUnknown) as error:
-        return Unreadable(name, uri, error)
+        return Unreadable(name, uri, error, (name, *name.rsplit("-", 1)))
 
 
-def _why_not_found(reference: str, folder: str, unreadable: list[Unreadable]) -> SpotrunError:
-    """A run that cannot be read is not reported as missing. Its folder is called NAME-UID."""
-    for each in unreadable:
-        if reference in (each.name, *each.name.rsplit("-", 1)):
-            return each.error
+def _refuse(meant: Iterable[Unreadable]) -> None:
+    """A run that cannot be read is not reported as missing."""
+    for each in meant:
+        raise each.error
+
+
+def _not_found(reference: str, folder: str, runs: list[OpenRun]) -> RunNotFound:
+    if absent(folder):
+        return RunNotFound(
+            f"no run {reference!r}: there is no folder {folder}", hint="name the folder that has the runs by --store"
+        )
+    if not runs:
+        hint = "start one with `spotrun launch JOB.yaml`, or name another store by --store"
+        return RunNotFound(f"no run {reference!r} in {folder}, which has no runs", hint=hint)
+    near = get_close_matches(reference, sorted({word for run in runs for word in (run.created.name, run.id)}), 3)
     hint = "see `spotrun status`, or name another store by --store"
-    return RunNotFound(f"no run {reference!r} in {folder}", hint=hint)
+    return RunNotFound(f"no run {reference!r} in {folder}", hint=f"did you mean {' or '.join(near)}?" if near else hint)
 
 
 def absent(folder: str) -> bool:
     """Whether it is a folder of this machine that does not exist; to open it would make it."""
     place = address.parse(folder)
     return isinstance(place, str) and not Path(place).expanduser().is_dir()
+
+
+def require_store(folder: str) -> None:
+    """
+    Raises:
+        StoreError: it is a folder of this machine that does not exist. A bucket is asked when it is read.
+    """
+    if not absent(folder):
+        return
+    path = Path(str(address.parse(folder))).expanduser()
+    if path.exists():
+        raise StoreError(
+            f"{shown(path, 200)} is a file, not a folder of runs", hint="name the folder that has the runs"
+        )
+    beside = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, beside, 1)
+    raise StoreError(
+        f"there is no folder {shown(path, 200)}",
+        hint=f"did you mean {path.parent / near[0]}?"
+        if near
+        else f"without --store, spotrun looks in {default_store()}",
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spotrun.cli.options import JsonOption, StoreOption, print_json
-from spotrun.errors import LedgerDamaged, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
+from spotrun.errors import LedgerDamaged, RunCopied, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
 """System time between two refreshes of `-w`."""
+STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "copied"}
+"""Of runs that cannot be shown."""
 
 
 def status(
@@ -62,7 +64,7 @@ def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str,
 
 
 def _refuse_damage(rows: list[dict[str, Any]]) -> None:
-    """Raise for damaged runs, so that the exit code shows them too."""
+    """Raise for damaged and copied runs, so that the exit code shows them too."""
     from spotrun.units import count_of
 
     damaged = [row for row in rows if row["state"] == "damaged"]
@@ -71,6 +73,9 @@ def _refuse_damage(rows: list[dict[str, Any]]) -> None:
         raise LedgerDamaged(
             f"{len(damaged)} of {count_of(len(rows), 'run')} cannot be read: {names}", hint=damaged[0]["hint"]
         )
+    copied = next((row for row in rows if row["state"] == "copied"), None)
+    if copied is not None:
+        raise RunCopied(copied["detail"], hint=copied["hint"])
 
 
 def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
@@ -188,7 +193,7 @@ def _unreadable_row(run: Unreadable) -> dict[str, Any]:
 
 
 def _unreadable_facts(error: SpotrunError) -> dict[str, Any]:
-    state = "damaged" if isinstance(error, LedgerDamaged) else "unreadable"
+    state = STATES.get(type(error), "unreadable")
     return {"state": state, "detail": error.message, "hint": error.hint}
 
 

@@ -137,6 +137,6 @@ def test_a_role_that_cannot_be_removed_is_named_and_keeps_no_other(account: Guar
 
 def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAccount, tmp_path: Path) -> None:
     account.refuse("ListRoles", "AccessDenied", 403)
-    said = reap(f"{tmp_path}/runs")
+    said = reap(str(tmp_path))
     assert "no instance is unwanted" in said
     assert "cannot look for roles of runs" in said

@@ -107,7 +107,7 @@ def shelf(
 
 
 def rows() -> list[dict[str, Any]]:
-    found = json.loads(CliRunner().invoke(app, ["status", "--json", "--store", "counted"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["status", "--json"], env={"SPOTRUN_STORE": "counted"}).stdout)
     return sorted(found, key=lambda row: row["run"])
 
 
