@@ -71,6 +71,8 @@ class SpotrunError(Exception):
         self.message = message
         self.hint = hint
         self.key = key
+        self.place: dict[str, object] = {}
+        """Where the key is, in the shape of `found`, if somebody looked it up."""
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  try: {self.hint}"
@@ -82,20 +84,12 @@ class SpotrunError(Exception):
 
     def problems_found(self) -> list[dict[str, object]]:
         """What is wrong, one by one, in the shape of `found`."""
-        return [found(self.message, self.hint)]
+        return [{**found(self.message, self.hint), **self.place, "fix": self.hint}]
 
 
-def found(
-    problem: str,
-    fix: str | None,
-    *,
-    file: str | None = None,
-    line: int | None = None,
-    column: int | None = None,
-    key: str | None = None,
-) -> dict[str, object]:
+def found(problem: str, fix: str | None, *, file: str | None = None, key: str | None = None) -> dict[str, object]:
     """One problem as `--json` shows it. `key` is a key of the file or a flag; `line` and `column` count from 1."""
-    return {"file": file, "line": line, "column": column, "key": key, "problem": problem, "fix": fix}
+    return {"file": file, "line": None, "column": None, "key": key, "problem": problem, "fix": fix}
 
 
 class SpecInvalid(SpotrunError):

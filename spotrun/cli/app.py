@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -15,11 +16,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from spotrun import __version__
+from spotrun.cli.boundary import exit_code
 from spotrun.cli.plain_help import Listed, VerbGroup
-from spotrun.errors import NO_ROOM, SpotrunError
-
-INTERRUPTED = 130
-
+from spotrun.errors import NO_ROOM
 
 VERBS = {
     "init": Listed("Write a first job file for a script, with comments that show what else it may say.", "train.py"),
@@ -101,8 +100,11 @@ def spotrun(
 
 def main() -> NoReturn:
     """The console script: a SpotrunError becomes its message, its hint and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that the terminal's encoding lacks ends no command
     try:
-        code = _exit_code()
+        code = exit_code(app, sys.argv[1:])
         if sys.stdout is not None:  # as it is after `>&-`
             sys.stdout.flush()
     except OSError as error:
@@ -116,18 +118,3 @@ def main() -> NoReturn:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
     sys.exit(code)
-
-
-def _exit_code() -> int | str | None:
-    try:
-        app()
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):
-            raise end.__context__ from None  # Typer makes it an exit code of 1
-        return end.code
-    except SpotrunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from spotrun.address import DEFAULT_STORE, mistyped
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import SpecInvalid, SpotrunError, found
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
 from spotrun.spec.problems import OWN, Key, Problem, dotted, problems_of, sentence
@@ -30,9 +30,9 @@ _FLAGS = {"resources.max_price": "--max-price", "max_duration": "--max-duration"
 
 @dataclass(frozen=True)
 class PlacedProblem:
-    """A problem, and where the user finds it: a line and column of the file, or a flag."""
+    """A problem, and where the user finds it: a line and column of the file, or a flag, which is then its key."""
 
-    where: str
+    file: str | None
     key: str
     message: str
     suggestion: str | None
@@ -40,7 +40,12 @@ class PlacedProblem:
     column: int | None = None
 
     def __str__(self) -> str:
-        return sentence(self.where, self.key, self.message, self.suggestion)
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return sentence(where, self.key, self.message, self.suggestion)
+
+    def to_dict(self) -> dict[str, object]:
+        place = found(self.message, self.suggestion, file=self.file, key=self.key or None)
+        return {**place, "line": self.line, "column": self.column}
 
 
 class SpecFileInvalid(SpecInvalid):
@@ -52,8 +57,11 @@ class SpecFileInvalid(SpecInvalid):
         super().__init__(count + listed, hint=hint or self._hint(path, problems))
         self.problems = problems
 
+    def problems_found(self) -> list[dict[str, object]]:
+        return [{**problem.to_dict(), "fix": problem.suggestion or self.hint} for problem in self.problems]
+
     def _hint(self, path: Path, problems: tuple[PlacedProblem, ...]) -> str:
-        if all(problem.where.startswith("--") for problem in problems):
+        if all(problem.file is None for problem in problems):
             return "correct the flag; --help shows all flags"
         return f"correct the file, then run `spotrun validate {shown(path, 200)}`"
 
@@ -131,9 +139,10 @@ def placed(path: Path, overrides: Mapping[str, object] | None = None) -> Iterato
         if draft is not None and not draft.hopeless():
             _take_use_spot(draft)
             apply_overrides(draft, overrides or {})
-            found = draft.place(None, Problem(error.key, error.message))
-            if found.line is None or draft.document.positions:  # a script has no lines with keys
-                error.message = sentence(found.where, found.key, found.message, None)
+            problem = draft.place(None, Problem(error.key, error.message))
+            if problem.line is None or draft.document.positions:  # a script has no lines with keys
+                error.place = problem.to_dict()
+                error.message = str(problem)
         raise
 
 
@@ -186,13 +195,13 @@ class _Draft:
     def place(self, at: Position | None, problem: Problem) -> PlacedProblem:
         flag = next((self.flags[above] for above in _self_and_above(problem.key) if above in self.flags), None)
         if flag is not None:
-            return PlacedProblem(flag, "", problem.message, problem.suggestion)
+            return PlacedProblem(None, flag, problem.message, problem.suggestion)
         key = self._as_spelled(problem.key)
         at = at or next(
             (self.document.positions[above] for above in _self_and_above(key) if above in self.document.positions), TOP
         )
-        where = f"{shown(self.path, 200)}:{at.line}"
-        return PlacedProblem(where, dotted(key), problem.message, problem.suggestion, at.line, at.column)
+        file = shown(self.path, 200)
+        return PlacedProblem(file, dotted(key), problem.message, problem.suggestion, at.line, at.column)
 
     def _as_spelled(self, key: Key) -> Key:
         for above in _self_and_above(key):

@@ -1,0 +1,77 @@
+"""SIGTERM and SIGHUP as exceptions: without a handler they end a process before it can say what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+HEEDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+
+
+class Signalled(SystemExit):
+    """
+    A signal. If nobody handles it, the process ends with 128 plus its number, as a shell reports it.
+
+    Ctrl-C stays a KeyboardInterrupt.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.signal = signal.Signals(number)
+
+
+@contextlib.contextmanager
+def heeding() -> Iterator[None]:
+    """Raise `Signalled` in the main thread for each signal. One that the parent had ignored (`nohup`) stays ignored."""
+    before = [number for number in HEEDED if signal.getsignal(number) == signal.SIG_DFL]
+    _handle(before, _raise)
+    try:
+        yield
+    finally:
+        _handle(before, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Drop what arrives meanwhile, Ctrl-C too: a second one must not prevent what the first one asked for."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *HEEDED)}
+    # No SIG_IGN: a process that is started meanwhile would inherit it.
+    _handle([number for number, handler in before.items() if handler != signal.SIG_IGN], lambda *_: None)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handle(numbers: list[signal.Signals], handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in numbers:
+        signal.signal(number, handler)
+
+
+def _raise(number: int, _: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        _leave_terminal()
+    raise Signalled(number)
+
+
+def _leave_terminal() -> None:
+    """Put /dev/null in the place of a terminal that is gone: its reads and writes would fail from now on."""
+    gone = [descriptor for descriptor in (0, 1, 2) if _hung_up(descriptor)]
+    if gone:
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in gone:
+            os.dup2(null, descriptor)
+        os.close(null)
+
+
+def _hung_up(descriptor: int) -> bool:
+    """Whether it was a terminal. One that is gone is still a character device."""
+    try:
+        return stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor)
+    except OSError:  # it is closed
+        return False

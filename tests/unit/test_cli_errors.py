@@ -1,0 +1,212 @@
+"""What a command says to people and to programs when it cannot do what was asked, and which run a word means."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from spotrun.cli.app import app
+from tests.support.called_spotrun import Said, Spotrun
+from tests.support.short_runs import bare
+from tests.support.stored_runs import new_run, store_run
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store that is there and empty; the folder of the test is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """Calls a command in this process."""
+    return Spotrun(monkeypatch, capsys)
+
+
+# -- errors under --json ---------------------------------------------------------------------------------------------
+
+
+def _verbs(group: TyperGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], TyperCommand]]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _verbs(command, (*path, name))
+        elif isinstance(command, TyperCommand) and any("--json" in each.opts for each in command.params):
+            yield (*path, name), command
+
+
+WITH_JSON = dict(_verbs(typer.main.get_command(app)))  # type: ignore[arg-type]
+
+
+def failing(command: TyperCommand) -> list[str]:
+    """Arguments that this verb can read and cannot obey."""
+    arguments = [each for each in command.params if isinstance(each, TyperArgument)]
+    flags = {flag for each in command.params for flag in each.opts}
+    words = [word for each in arguments for word in _wrong(each.metavar or "")]
+    if words:
+        return [*words, *(["--cur", "none.csv"] if "--cur" in flags else [])]
+    for flag in ("--traces", "--cloud", "--store"):
+        if flag in flags:
+            return [flag, "nowhere"]
+    raise AssertionError("say here how this verb can fail")
+
+
+def _wrong(metavar: str) -> list[str]:
+    if "JOB.yaml" in metavar:
+        return ["bad.yaml"]
+    return ["ghost"] if metavar.startswith("RUN") else []
+
+
+@pytest.mark.parametrize("path", WITH_JSON, ids=" ".join)
+def test_each_verb_with_json_gives_its_errors_as_json_and_ends_with_the_same_code(
+    path: tuple[str, ...], runs: Path, spotrun: Spotrun
+) -> None:
+    Path("bad.yaml").write_text("name: bad\ntrain: {script: nope.py}\n")
+    words = [*path, *failing(WITH_JSON[path])]
+    people, program = spotrun(*words), spotrun(*words, "--json")
+    assert people.code == program.code > 0
+    assert people.out == ""
+    assert program.err == people.err
+    assert "Traceback" not in people.err
+    _check_shape(program)
+    misspelt = spotrun(*path, "--no-such-flag", "--json")
+    assert (misspelt.code, misspelt.json["problems"][0]["key"]) == (2, "--no-such-flag")
+    _check_shape(misspelt)
+
+
+def _check_shape(said: Said) -> None:
+    error = said.json
+    assert set(error) == {"error", "exit_code", "problems"}
+    assert error["exit_code"] == said.code
+    assert error["problems"]
+    assert error["error"] in said.err
+    for each in error["problems"]:
+        assert set(each) == {"file", "line", "column", "key", "problem", "fix"}
+        assert each["problem"] in said.err
+        assert each["fix"]
+
+
+def test_a_bad_job_gives_each_problem_with_its_place(runs: Path, spotrun: Spotrun) -> None:
+    Path("bad.yaml").write_text("name: ok\ntrain: {run: 'true'}\nresources:\n  acelerators: V100\n  max_price: x\n")
+    said = spotrun("validate", "bad.yaml", "--json")
+    assert said.code == 2
+    first, second = said.json["problems"]
+    assert said.json["error"] == "2 problems in bad.yaml"
+    assert first == {
+        "file": "bad.yaml",
+        "line": 4,
+        "column": 3,
+        "key": "resources.acelerators",
+        "problem": "unknown key",
+        "fix": "did you mean accelerators?",
+    }
+    assert (second["line"], second["key"]) == (5, "resources.max_price")
+    flag = spotrun("plan", "bad.yaml", "--deadline", "soon", "--json").json["problems"][-1]
+    assert (flag["file"], flag["line"], flag["key"]) == (None, None, "--deadline")
+    absent = spotrun("validate", "bat.yaml", "--json").json["problems"]
+    assert [(each["file"], each["line"], each["fix"]) for each in absent] == [
+        ("bat.yaml", None, "did you mean bad.yaml?")
+    ]
+
+
+def test_an_error_after_the_answer_leaves_the_answer_alone(runs: Path, spotrun: Spotrun) -> None:
+    store_run(runs, bare())
+    said = spotrun("report", "demo", "--json", "--fail-if", "cost_usd >= 0")
+    assert said.code == 10
+    assert said.json["run"].startswith("demo-")
+    assert "is a failure" in said.err
+
+
+def test_json_of_the_script_is_not_ours(runs: Path, spotrun: Spotrun) -> None:
+    assert spotrun("verify-resume", "none.py", "--", "--json").out == ""
+
+
+# -- which run is meant ----------------------------------------------------------------------------------------------
+
+
+def test_the_beginning_of_a_name_or_an_id_is_enough_if_it_fits_nothing_else(runs: Path, spotrun: Spotrun) -> None:
+    new_run(runs, "mine", "7ee0000000")
+    new_run(runs, "minor", "7ab0000000")
+    new_run(runs, "resnet50", "0120000000")
+
+    def meant(reference: str) -> str:
+        said = spotrun("stop", reference)
+        assert said.code == 0, said.err
+        return said.out.split()[0]
+
+    assert [meant(each) for each in ("mine-7ee", "7ee", "mine", "res", "resnet50-012")] == [
+        "mine-7ee0000000",
+        "mine-7ee0000000",
+        "mine-7ee0000000",
+        "resnet50-0120000000",
+        "resnet50-0120000000",
+    ]
+    for several, listed in (("min", "mine, minor"), ("7", "mine-7ee0000000, minor-7ab0000000")):
+        said = spotrun("report", several)
+        assert (said.code, said.out) == (3, "")
+        assert f"{several!r} may mean {listed}\n  try: type more" in said.err
+    assert "did you mean resnet50?" in spotrun("logs", "resnet5o").err
+    assert "did you mean mine-7ee0000000" in spotrun("logs", "mine-7fe0000000").err
+    assert "try: see `spotrun status`" in spotrun("why", "zzz").err
+    assert spotrun("report", "").code == 3
+
+
+def test_a_beginning_means_the_newest_run_of_the_only_name_that_has_it(runs: Path, spotrun: Spotrun) -> None:
+    ids = [new_run(runs, "mine", uid).name for uid in ("aaa0000000", "bbb0000000")]
+    named = spotrun("compare", "mi", "--last", "5", "--json").json["runs"]
+    assert sorted(run["run"] for run in named) == ids
+    assert spotrun("stop", "m").code == 0
+    assert f"may mean {', '.join(ids)}\n" in spotrun("stop", "mine-").err
+
+
+def test_a_damaged_run_is_found_by_its_beginning_too(runs: Path, spotrun: Spotrun) -> None:
+    (new_run(runs, "mine", "7ee0000000") / "ledger/00000000.json").write_text("{}")
+    for reference in ("mine", "mi", "mine-7ee"):
+        assert spotrun("report", reference).code == 8
+
+
+def test_two_folders_of_one_run_are_an_error_that_names_both(runs: Path, spotrun: Spotrun) -> None:
+    new_run(runs, "other", "0120000000")
+    first = new_run(runs, "mine", "7ee0000000")
+    shutil.copytree(first, runs / "backup")
+    for words in (("report", "mine"), ("stop", "7ee0000000"), ("logs", "min"), ("status",)):
+        said = spotrun(*words)
+        assert said.code == 5, words
+        assert f"{runs}/backup and {first}" in said.err, words
+    rows = spotrun("status", "--json").json
+    assert sorted((row["run"], row["state"]) for row in rows) == [
+        ("backup", "copied"),
+        ("mine-7ee0000000", "copied"),
+        ("other-0120000000", "created"),
+    ]
+    assert spotrun("report", first).code == 0
+    assert spotrun("report", "other").code == 0
+
+
+# -- a store that is not there ---------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_not_there_is_an_error_where_runs_are_looked_for(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_run(runs, "mine", "7ee0000000")
+    (runs / "file").write_text("")
+    for words in (("status",), ("report", "mine"), ("stop", "mine"), ("reap",), ("checkpoints", "ls", "mine")):
+        said = spotrun(*words, "--store", "rums")
+        assert (said.code, said.out) == (5, "")
+        assert said.err == "error: there is no folder rums\n  try: did you mean runs?\n"
+    assert "is a file, not a folder of runs" in spotrun("status", "--store", runs / "file").err
+    assert "spotrun looks in" in spotrun("status", "--store", "/nowhere/at/all").err
+    assert not Path("rums").exists()
+    monkeypatch.setenv("SPOTRUN_STORE", "new")
+    assert "spotrun launch" in spotrun("status").out, "before the first launch it need not be there"
+    assert "there is no folder new" in spotrun("report", "mine").err
+    assert not Path("new").exists()
