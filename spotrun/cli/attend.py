@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.cli.background import leave_behind, say_that_it_attends
+from spotrun.cli.background import say_that_it_attends
 from spotrun.cli.before_launch import earlier_run, first_look, no_choice, without_checkpoints
+from spotrun.cli.interrupts import Interrupts
 from spotrun.cli.notifying import notifying
-from spotrun.cli.runs import OpenRun, reference, who
+from spotrun.cli.runs import OpenRun, reference
+from spotrun.cli.signals import Signalled
 from spotrun.clock import system_clock
+from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, deadline_at
-from spotrun.errors import RunEnded, SpecInvalid, StoreError, needs_extra
-from spotrun.folder.ledger import EntryRefused
+from spotrun.errors import RunEnded, SpecInvalid, needs_extra
 from spotrun.market.world import World
 from spotrun.notify.news import night
 from spotrun.notify.notifier import Notifier
@@ -36,7 +36,7 @@ from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
 from spotrun.report.results import how_to_get
 from spotrun.report.view import View
-from spotrun.run.events import LaunchIntended, RunStopped, StopRequested
+from spotrun.run.events import LaunchIntended, RunStopped
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
 from spotrun.runner import Tick
@@ -76,10 +76,15 @@ def refuse_hopeless(spec: RunSpec, world: World) -> None:
         raise SpecInvalid(found.reason, hint=found.fix)
 
 
+def billed(spec: RunSpec) -> bool:
+    """Whether a launch costs real money: the instances may be simulated, and the bucket real."""
+    return not (cloud_of(spec).simulated and isinstance(address.parse(spec.checkpoint.uri), str))
+
+
 def _who_bills(spec: RunSpec) -> str:
-    """Who charges money: the instances are simulated, but a bucket may be real."""
+    """For a simulated cloud."""
     place = address.parse(spec.checkpoint.uri)
-    if isinstance(place, str):
+    if not billed(spec):
         return "Nobody is billed."
     return f"Nobody bills the instances; the objects in {place} may cost money."
 
@@ -148,26 +153,18 @@ def _refuse_a_far_bucket(facts: Facts) -> None:
         )
 
 
-def confirm(yes: bool, question: str = "Launch?") -> None:
-    """Ask, unless a flag gave the answer. The answer no ends the command with exit code 1."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise SpecInvalid("cannot ask for confirmation: there is no terminal", hint="add -y")
-    if not typer.confirm(question, default=True):
-        raise typer.Exit(1)
-
-
-def attend(run: OpenRun, *, nightly: bool = False) -> None:
+def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> None:
     """
-    Be the run's runner until it ends, then show its bill. After a nightly run, send its summary.
+    Be the run's runner until it ends, then show its bill. After a nightly run, send its summary. `background`: no
+    terminal belongs to this process.
 
     Raises:
         RunEnded: the run failed, or was stopped.
         LimitExceeded: the run is complete, and the condition of `report.fail_if` holds.
+        KeyboardInterrupt, Signalled: nobody attends to the run any more, which has been said.
     """
     with notifying(run) as notifier:
-        last = _until_the_end(run, notifier)
+        last = _until_the_end(run, notifier, Interrupts(run, background=background))
         if last is None:
             return
         summary = summarise(last.state, run.clock.now())
@@ -187,7 +184,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
         print(line)
 
 
-def _until_the_end(run: OpenRun, notifier: Notifier) -> Tick | None:
+def _until_the_end(run: OpenRun, notifier: Notifier, interrupts: Interrupts) -> Tick | None:
     """The last tick; None if the run was left to another runner."""
     view = view_for(run.ledger, run.clock, run.spec, run.id)
     show = _show_or_go_on(view)
@@ -196,13 +193,16 @@ def _until_the_end(run: OpenRun, notifier: Notifier) -> Tick | None:
         notifier.show(run.ledger.entries)
         show(tick)
 
-    while True:
-        try:
-            with view:
-                return run.runner.run(watch)
-        except KeyboardInterrupt:
-            if not _stop_or_detach(run):
-                return None
+    try:
+        while True:
+            try:
+                with view:
+                    return run.runner.run(watch)
+            except (KeyboardInterrupt, Signalled) as caught:
+                if not interrupts.answer(caught):
+                    return None
+    finally:
+        interrupts.done()
 
 
 def check_limits(spec: RunSpec, summary: RunSummary) -> None:
@@ -223,56 +223,16 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 
-def _stop_or_detach(run: OpenRun) -> bool:
-    """After Ctrl-C: True to attend until the run has stopped, False if a background runner took over."""
-    answer = _ask() if sys.stdin.isatty() and sys.stdout.isatty() else "stop"
-    if answer == "detach":
-        leave_behind(run)
-        return False
-    try:
-        _undisturbed(lambda: request_stop(run))
-        news = "stopping: spotrun saves a last checkpoint, and leaves nothing running"
-    except StoreError as error:
-        news = f"the stop could not be written ({error}); the run goes on: try Ctrl-C again"
-    with contextlib.suppress(BrokenPipeError):
-        print(news, flush=True)
-    return True
-
-
-def _undisturbed(act: Callable[[], object]) -> None:
-    """Run `act` so that a second Ctrl-C cannot prevent it."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        act()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:
-    """Show ticks, and keep attending even if the reader of our output has left (`| head`)."""
+    """Show ticks, and keep attending even if the reader of our output has left (`| head`, a terminal that is gone)."""
 
     def show(tick: Tick) -> None:
         say_that_it_attends()
         try:
             view.show(tick)
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
 
     return show
-
-
-def _ask() -> str:
-    try:
-        return str(typer.prompt("Stop the run, or detach and let it go on? [stop/detach]", default="stop"))
-    except (KeyboardInterrupt, typer.Abort):
-        return "stop"
-
-
-def request_stop(run: OpenRun) -> bool:
-    """Ask a run to stop; False if it has ended or was asked before."""
-    event = StopRequested(by=who())
-    try:
-        entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
-    except EntryRefused:
-        return False
-    return entry is not None

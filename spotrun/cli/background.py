@@ -8,9 +8,12 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from spotrun import address
+from spotrun.cli.asking import say
 from spotrun.cli.runs import OpenRun
+from spotrun.cli.signals import Signalled
 from spotrun.errors import SpotrunError
 
 LOGS = Path("~/.spotrun/runners")
@@ -27,12 +30,12 @@ def leave_behind(run: OpenRun) -> None:
     Start a detached runner for a run, and wait until it attends.
 
     Raises:
-        SpotrunError: the runner ended, or gave no sign of life for a minute.
+        SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
     """
-    log = _log_of(run)
+    log = log_of(run)
     before = log.stat().st_size if log.exists() else 0
     reading, writing = os.pipe()
-    with open(reading, "rb", buffering=0) as answer, log.open("ab") as output:
+    with open(reading, "rb", buffering=0) as answer, _opened(log) as output:
         subprocess.Popen(
             [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"],
             stdin=subprocess.DEVNULL,
@@ -44,10 +47,15 @@ def leave_behind(run: OpenRun) -> None:
             env=os.environ | {STARTER_FD: str(writing)},
         )
         os.close(writing)
-        answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+        try:
+            answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
+        except (KeyboardInterrupt, Signalled):
+            say(f"the background runner of {run.id} was started, and goes on ({log}); `spotrun stop {run.id}` ends it")
+            raise
         if not answered or not answer.read(1):
             raise _unattended(run, log, before, answered)
-    print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
 
 
 def say_that_it_attends() -> None:
@@ -70,7 +78,16 @@ def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunErr
     )
 
 
-def _log_of(run: OpenRun) -> Path:
+def _opened(log: Path) -> BinaryIO:
+    try:
+        return log.open("ab")
+    except OSError as error:
+        raise SpotrunError(
+            f"cannot write {log}: {error.strerror}", hint="check who may write there, and the room on that disk"
+        ) from error
+
+
+def log_of(run: OpenRun) -> Path:
     """The log: in the run's folder if that is on this machine."""
     place = address.parse(run.uri)
     if isinstance(place, str):

@@ -10,16 +10,18 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
-from spotrun.cli.runs import absent, open_each
+from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import CloudError, SpecInvalid, StoreError, command_for, installer
+from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
 from spotrun.market.wishes import too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
 from spotrun.offering import CapacityType, Offering
+from spotrun.report.unattended import attended_to, left_alone
 from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
@@ -27,6 +29,8 @@ from spotrun.store.port import Store
 from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
+RUNS_MAX = 10
+"""This many runs of the name are looked at, the newest first."""
 
 
 def quotes_of(spec: RunSpec, offerings: Sequence[Offering]) -> Quotes:
@@ -149,12 +153,28 @@ def _imports_of(script: Path) -> set[str]:
 
 def earlier_run(spec: RunSpec) -> RunState | None:
     """The newest run of that name that can be read, if there is one in its store."""
+    return _asked(spec.checkpoint.uri, lambda store: next((run.ledger.refresh() for run in _runs(spec, store)), None))
 
-    def newest(store: Store) -> RunState | None:
-        runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
-        return max(runs, key=lambda run: run.created.clock_epoch).ledger.refresh() if runs else None
 
-    return _asked(spec.checkpoint.uri, newest)
+def going_on(spec: RunSpec) -> list[str]:
+    """What to say of each run of that name that trains or may be billed, the newest first."""
+
+    def said(store: Store) -> list[str]:
+        runs = [run for run in _runs(spec, store)[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
+        found = [(run, run.ledger.refresh(), attended(run)) for run in runs]
+        return [
+            attended_to(run.id, state) if looked_after else left_alone(run.id, state)
+            for run, state, looked_after in found
+            if state.terminal is None and (looked_after or not all(each.settled for each in state.launches.values()))
+        ]
+
+    return _asked(spec.checkpoint.uri, said) or []
+
+
+def _runs(spec: RunSpec, store: Store) -> list[OpenRun]:
+    """The runs of that name that can be read, the newest first."""
+    runs, _ = open_each(store, [name for name in store.folders() if name.rpartition("-")[0] == spec.name])
+    return sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
 
 
 def _asked(folder: str, question: Callable[[Store], Answer]) -> Answer | None:

@@ -19,14 +19,22 @@ LOOK_AGAIN_S = 0.5
 
 def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """End a run and its instances now, without a last checkpoint."""
-    from spotrun.cli import attend
-    from spotrun.cli.notifying import notifying
+    from spotrun.cli.asking import confirm
+    from spotrun.cli.interrupts import told
     from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
-    attend.confirm(yes, f"End {opened.id} and its instances now?")
+    confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
+    with told(opened):
+        _end(opened)
+
+
+def _end(opened: OpenRun) -> None:
+    from spotrun.cli.interrupts import request_stop
+    from spotrun.cli.notifying import notifying
+
     try:
-        attend.request_stop(opened)
+        request_stop(opened)
     except StoreError:
         _end_instances(opened)  # nobody can append, and nobody should pay for that
         raise

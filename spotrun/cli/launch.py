@@ -52,9 +52,11 @@ def launch(
     """Train a job, or a script by itself, to its end, on spot capacity where possible."""
     from spotrun import address
     from spotrun.cli import attend, nights
+    from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import require_framework, with_baseline_price
+    from spotrun.cli.before_launch import going_on, require_framework, with_baseline_price
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
+    from spotrun.cli.signals import Signalled
     from spotrun.clouds.registry import cloud_of
     from spotrun.creation import create_run
     from spotrun.notify.sinks import require_sinks
@@ -79,15 +81,22 @@ def launch(
     }
     with placed(spec_path, overrides):
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
+    others = [] if nightly else going_on(spec)
 
     def create() -> OpenRun:
-        return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+        try:
+            return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+        except (KeyboardInterrupt, Signalled):
+            say("nothing was rented; `spotrun status` shows whether there is a run already")
+            raise
 
     def show() -> None:
         if cloud_of(spec).here:
             require_framework(spec)
         with placed(spec_path, overrides):
             attend.show_plan(spec)
+        for line in others:
+            say(f"note: {line}")
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)
         if start is not None:
@@ -99,7 +108,8 @@ def launch(
     show()
     if dry_run:
         return
-    attend.confirm(yes)
+    question = "Launch another?" if others else "Launch?"
+    confirm(yes, question, default=not attend.billed(spec) and not others, declined="nothing was launched")
     run = create()
     if detach:
         leave_behind(run)

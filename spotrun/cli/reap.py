@@ -53,7 +53,7 @@ def reap(
 
 
 def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
-    from spotrun.cli import attend
+    from spotrun.cli.asking import confirm
 
     unwanted = [
         instance
@@ -65,7 +65,7 @@ def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -
     if not unwanted:
         print("no instance is unwanted")
         return
-    attend.confirm(yes, f"End {len(unwanted)}?")
+    confirm(yes, f"End {len(unwanted)}?", default=True, declined="nothing was ended")
     for instance in unwanted:
         driver.terminate(instance.instance_id)
         _disarm(guards, instance)
@@ -98,14 +98,14 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
-    from spotrun.cli import attend
+    from spotrun.cli.asking import confirm
 
     over = [run for run in _identified(identities, runs) if _is_over(run)]
     for run in over:
         print(f"the role of {run.id}, which has ended")
     if not over:
         return
-    attend.confirm(yes, f"Remove {len(over)}?")
+    confirm(yes, f"Remove {len(over)}?", default=True, declined="nothing was removed")
     print(f"removed {sum(_is_removed(identities, run) for run in over)}")
 
 

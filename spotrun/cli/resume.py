@@ -49,4 +49,4 @@ def resume(
     if detach:
         leave_behind(opened)
         return
-    attend.attend(opened)
+    attend.attend(opened, background=foreground)

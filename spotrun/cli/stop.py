@@ -11,11 +11,11 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
 
     `spotrun resume` carries it on.
     """
-    from spotrun.cli import attend
+    from spotrun.cli.interrupts import request_stop
     from spotrun.cli.runs import open_run
 
     opened = open_run(run, store)
-    if attend.request_stop(opened):
+    if request_stop(opened):
         print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.id}` does at once")
     else:
         print(f"{opened.id} has ended already, or was asked before")

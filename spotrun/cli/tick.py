@@ -12,12 +12,13 @@ def tick(run: RunArgument, store: StoreOption = None) -> None:
     This is for cron. Every two minutes suits most runs.
     """
     from spotrun.account.outcome import status_word
+    from spotrun.cli.interrupts import told
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run
     from spotrun.runner import TICKS_MAX
 
     opened = open_run(run, store, "tick")
-    with notifying(opened) as notifier:
+    with told(opened), notifying(opened) as notifier:
         last = opened.runner.tick()
         for _ in range(TICKS_MAX):
             if last.done or not last.actions or last.waiting_for:

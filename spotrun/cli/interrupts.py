@@ -1,0 +1,141 @@
+"""
+What becomes of a run whose runner is told to go. There is always a line about what goes on, and what to type.
+
+    Ctrl-C    ask whether to stop or to detach; without a terminal: stop
+    SIGTERM   stop, within STOP_WITHIN_S
+    SIGHUP    detach: a runner in the background takes over
+
+While the run stops, another signal ends only the runner. The agent saves its last checkpoint without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from spotrun.cli.asking import choose, say
+from spotrun.cli.background import leave_behind, log_of
+from spotrun.cli.runs import OpenRun, who
+from spotrun.cli.signals import Signalled, undisturbed
+from spotrun.errors import SpotrunError, StoreError
+from spotrun.folder.ledger import EntryRefused
+from spotrun.report.unattended import left_alone
+from spotrun.run.events import StopRequested
+
+STOP_WITHIN_S = 60.0
+"""System time. Who sends SIGTERM sends SIGKILL later; systemd after 90 s."""
+Interrupt = KeyboardInterrupt | Signalled
+
+
+class Interrupts:
+    """Those of one runner. `background`: it has no terminal, and is the one that took over."""
+
+    def __init__(self, run: OpenRun, *, background: bool) -> None:
+        self._run = run
+        self._background = background
+        self._stopped_by: Interrupt | None = None
+
+    def answer(self, caught: Interrupt) -> bool:
+        """
+        True to attend on; False if a background runner has taken over.
+
+        Raises:
+            KeyboardInterrupt, Signalled: nobody attends to the run any more.
+        """
+        number = caught.signal if isinstance(caught, Signalled) else signal.SIGINT
+        if number == signal.SIGHUP:
+            return self._hung_up()
+        if self._stopped_by is not None:
+            self._leave(self._stopped_by)
+        if number == signal.SIGINT and sys.stdin.isatty() and sys.stdout.isatty():
+            try:
+                if _stop_or_detach() == "detach":
+                    return self._detach()
+            except Signalled as later:
+                return self.answer(later)
+        return self._stop(caught)
+
+    def done(self) -> None:
+        """Nothing is waited for any more."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _hung_up(self) -> bool:
+        if self._background:
+            say("SIGHUP: this runner has no terminal, and goes on")
+            return True
+        self._note("SIGHUP: the terminal is gone; a runner in the background takes over")
+        try:
+            return self._detach()
+        except SpotrunError as error:
+            self._note(f"{error.message}. {left_alone(self._run.id, self._run.ledger.state)}")
+            raise
+
+    def _detach(self) -> bool:
+        with undisturbed():
+            leave_behind(self._run)
+        return False
+
+    def _stop(self, caught: Interrupt) -> bool:
+        by = f"{caught.signal.name}: " if isinstance(caught, Signalled) else ""
+        try:
+            with undisturbed():
+                request_stop(self._run)
+        except StoreError as error:
+            failure = f"{by}the stop could not be written ({error.message})"
+            if isinstance(caught, Signalled):
+                say(failure)
+                self._leave(caught)
+            say(f"{failure}; the run goes on: try Ctrl-C again")
+            return True
+        self._stopped_by = caught
+        limit = ""
+        if isinstance(caught, Signalled):
+            signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
+            limit = f", within {STOP_WITHIN_S:.0f} s"
+        say(f"{by}stopping {self._run.id}: spotrun saves a last checkpoint, and leaves nothing running{limit}")
+        return True
+
+    def _leave(self, caught: Interrupt) -> NoReturn:
+        say(left_alone(self._run.id, self._run.ledger.state))
+        raise caught
+
+    def _note(self, line: str) -> None:
+        """Say it in the log of the background runner too, because nobody may see this terminal any more."""
+        say(line)
+        with contextlib.suppress(OSError), log_of(self._run).open("a") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+
+
+@contextlib.contextmanager
+def told(run: OpenRun) -> Iterator[None]:
+    """If Ctrl-C or a signal ends the block, say what is left of the run."""
+    try:
+        yield
+    except (KeyboardInterrupt, Signalled):
+        say(left_alone(run.id, run.ledger.state))
+        raise
+
+
+def request_stop(run: OpenRun) -> bool:
+    """Ask a run to stop; False if it has ended or was asked before."""
+    event = StopRequested(by=who())
+    try:
+        entry = run.ledger.append(lambda state: None if state.stop_requested or state.terminal else event)
+    except EntryRefused:
+        return False
+    return entry is not None
+
+
+def _stop_or_detach() -> str:
+    """A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
+    try:
+        return choose("Stop the run, or detach and let it go on? [s/d]: ", ("stop", "detach"))
+    except KeyboardInterrupt:
+        print()
+        return "stop"
+    except EOFError:
+        return "detach"
