@@ -5,8 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.support.repository import JOBS
 from tests.support.sandbox import Sandbox
+
+pytestmark = pytest.mark.first_hour
 
 
 def launch_interrupted(sandbox: Sandbox, script: str, workdir: Path) -> None:

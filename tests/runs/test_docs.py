@@ -15,7 +15,7 @@ from tests.support.doc_pages import blocks, prints
 from tests.support.repository import ROOT
 
 WITHIN_S = 400
-GUIDES = ("cost", "deadlines", "plan", "checkpoints", "troubleshooting")
+GUIDES = ("cost", "deadlines", "plan", "checkpoints", pytest.param("troubleshooting", marks=pytest.mark.first_hour))
 """These use the run of the quickstart."""
 LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
 

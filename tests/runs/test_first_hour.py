@@ -1,0 +1,243 @@
+"""
+A newcomer's first hour: what is typed, what is mistyped, and what goes wrong on the way. What is printed must be true.
+
+One training is stopped by SIGTERM, loses its instance, is left to the background, loses its runner and its terminal,
+and is complete in the end. `-k first_hour` also selects the quickstart in an environment of its own, and scripts that
+others wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotrun.folder.status_objects import RUNNER_KEY
+from tests.support.called_spotrun import Spotrun
+from tests.support.eventually import eventually
+from tests.support.repository import JOBS
+from tests.support.sandbox import Sandbox
+from tests.support.terminals import Terminal
+
+pytestmark = pytest.mark.first_hour
+SPOTRUN = (sys.executable, "-m", "spotrun")
+
+
+@pytest.fixture
+def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """Commands without a terminal."""
+    return Spotrun(monkeypatch, capsys)
+
+
+TRAIN = """
+import runpy, sys, time
+from pathlib import Path
+from torch.optim.lr_scheduler import CosineAnnealingLR
+
+step = CosineAnnealingLR.step
+
+def step_slowly_at_first(schedule, *args):
+    time.sleep(0.4 * Path({slow!r}).exists())
+    step(schedule, *args)
+
+CosineAnnealingLR.step = step_slowly_at_first
+sys.path.insert(0, str(Path({script!r}).parent))
+runpy.run_path({script!r}, run_name="__main__")
+"""
+EPOCHS, STEPS = 12, 12
+JOB = f"""
+name: first
+train:
+  script: train.py
+  args: [--epochs, "{EPOCHS}", --step-s, "0", --width, "100"]
+envs: {{TRACE: TRACE_FILE}}
+resources:
+  cloud: local
+  accelerators: V100:1
+local:
+  time_scale: 30
+  boot: 20s
+  script:
+    - {{when: epoch 2 at 50%, then: interrupt, notice: 60s}}
+"""
+
+
+@pytest.fixture
+def project(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the quickstart, with a script that is slow while the file `slow` beside the folder is there."""
+    project, slow = sandbox.folder / "my-project", sandbox.folder / "slow"
+    project.mkdir()
+    slow.touch()
+    (project / "train.py").write_text(TRAIN.format(slow=str(slow), script=str(JOBS / "quick.py")))
+    (project / "job.yaml").write_text(JOB.replace("TRACE_FILE", str(sandbox.trace)))
+    monkeypatch.chdir(project)
+    yield project
+    for pid in runners(sandbox):
+        os.kill(pid, signal.SIGKILL)
+
+
+def runners(sandbox: Sandbox) -> list[int]:
+    """The runner that gave the last sign of life, if it lives."""
+    found = [json.loads(path.read_text())["pid"] for path in sandbox.store.glob(f"*/{RUNNER_KEY}")]
+    return [pid for pid in found if Path(f"/proc/{pid}").exists() and pid != os.getpid()]
+
+
+def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path, spotrun: Spotrun) -> None:
+    # Before anything runs: typos, no terminal, and no answer.
+    assert "Did you mean 'launch'?" in spotrun("lunch", "job.yaml").err
+    job = Path("job.yaml").read_text()
+    Path("wrong.yaml").write_text(job.replace("accelerators", "acelerators").replace("train.py", "trian.py"))
+    said = spotrun("validate", "wrong.yaml")
+    assert said.code == 2
+    assert "did you mean train.py?" in said.err
+    assert "did you mean accelerators?" in said.err
+    assert "correct the file, then run `spotrun validate wrong.yaml`" in said.err
+    assert spotrun("validate", "job.yaml").out == "job.yaml is valid: first\n"
+    assert "try: add -y" in spotrun("launch", "job.yaml").err
+    assert "start one with `spotrun launch" in spotrun("status").out
+    with Terminal([*SPOTRUN, "launch", "job.yaml"], columns=60) as terminal:
+        terminal.until("Nobody is billed")
+        terminal.until("Launch? [Y/n]: ")
+        terminal.press_ctrl_c()
+        assert "nothing was launched" in terminal.ended(130)
+    assert not sandbox.store.exists()
+
+    # SIGTERM stops the run, says so, and leaves nothing running.
+    with Terminal([*SPOTRUN, "launch", "job.yaml"]) as terminal:
+        terminal.until("Launch? [Y/n]: ")
+        terminal.type("\n")
+        eventually(lambda: sandbox.last_step() >= 2)
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.until("SIGTERM: stopping first-")
+        output = terminal.ended(4)
+    assert "continue with `spotrun resume first-" in output
+    assert sandbox.left_running() == []
+    assert spotrun("status", "--json").json[0]["state"] == "stopped"
+
+    # The first interruption is survived. Ctrl-C asks, and no typo stops the run.
+    with Terminal([*SPOTRUN, "resume", "first"]) as terminal:
+        terminal.until("interruption notice")
+        eventually(lambda: len(sandbox.state("first").attempts) == 3)
+        terminal.press_ctrl_c()
+        for answer in ("\n", "detsch\n"):
+            terminal.until("[s/d]: ")
+            terminal.type(answer)
+            terminal.until("Type stop or detach.")
+        terminal.type("d\n")
+        assert "is attended in the background" in terminal.ended(0)
+    assert not sandbox.state("first").stop_requested
+
+    # A second launch of that name says that one is running. Enter does not begin another.
+    with Terminal([*SPOTRUN, "launch", "job.yaml"]) as terminal:
+        terminal.until("goes on already (")
+        terminal.until("`spotrun stop first-")
+        terminal.until("Launch another? [y/N]: ")
+        terminal.type("\n")
+        assert "nothing was launched" in terminal.ended(1)
+
+    # The runner is killed. That is said, with what is still running.
+    (runner,) = runners(sandbox)
+    os.kill(runner, signal.SIGKILL)
+    eventually(lambda: not runners(sandbox))
+    assert "unattended" in spotrun("status").out
+    said = spotrun("launch", "job.yaml", "--dry-run")
+    assert "no runner attends to it. Still running, as far as is known: i-" in said.err
+    assert "`spotrun resume first-" in said.err
+
+    # The terminal is closed. A runner in the background takes over, and its log says why.
+    with Terminal([*SPOTRUN, "resume", "fir"]) as terminal:
+        eventually(lambda: runners(sandbox))
+        terminal.until("durable")
+    terminal.process.wait()
+    assert terminal.process.returncode == 0
+    (log,) = sandbox.store.glob("first-*/runner.log")
+    assert "SIGHUP: the terminal is gone; a runner in the background takes over" in log.read_text()
+    (row,) = spotrun("status", "--json").json
+    assert row["attended"] or row["state"] == "completed"
+
+    (sandbox.folder / "slow").unlink()
+
+    # It is complete: no step was lost or done twice, and every verb that shows a run shows this one.
+    eventually(lambda: sandbox.state("first").terminal is not None)
+    eventually(lambda: not runners(sandbox))
+    assert sandbox.last_step() == EPOCHS * STEPS - 1
+    assert all(len(lines) == 1 for lines in sandbox.trace_by_step().values())
+    assert sandbox.left_running() == []
+    shown = _each_verb_right(spotrun)
+    assert "completed" in shown["status"]
+    assert "the cloud gave" in shown["why first"]
+    assert f"trained {EPOCHS * STEPS} steps" in shown["logs first"]
+    assert "SIGTERM" not in shown["report first"]
+    _each_verb_wrong(spotrun)
+    _narrow_and_plain()
+    _without_its_store(sandbox, spotrun)
+
+
+def _each_verb_right(spotrun: Spotrun) -> dict[str, str]:
+    verbs = (
+        "status",
+        "report first",
+        "report fir --html report.html",
+        "why first",
+        "events first",
+        "logs first",
+        "compare first first",
+        "checkpoints ls first",
+        "checkpoints verify first",
+        "plan job.yaml --work 1h --lifetimes 20",
+        "offers --cloud local",
+        "stop first",
+        "tick first",
+        "resume first",
+        "down first -y",
+        "reap -y",
+    )
+    said = {words: spotrun(*words.split()) for words in verbs}
+    assert {words: each.code for words, each in said.items()} == dict.fromkeys(verbs, 0)
+    assert Path("report.html").stat().st_size > 10_000
+    return {words: each.out for words, each in said.items()}
+
+
+def _each_verb_wrong(spotrun: Spotrun) -> None:
+    """A mistyped name: which run was probably meant."""
+    for verb in (
+        "report",
+        "why",
+        "events",
+        "logs",
+        "stop",
+        "tick",
+        "resume",
+        "down -y",
+        "ssh",
+        "chaos",
+        "checkpoints ls",
+    ):
+        said = spotrun(*verb.split(), "frist")
+        assert (said.code, said.out) == (3, ""), verb
+        assert said.err.startswith("error: no run 'frist' in "), verb
+        assert "try: did you mean first" in said.err, verb
+
+
+def _narrow_and_plain() -> None:
+    """60 columns; and a locale without a letter beyond ASCII."""
+    for more in ({"COLUMNS": "60"}, {"LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": "ascii"}):
+        for verb in ("status", "report", "why"):
+            words = [*SPOTRUN, verb, *(["first"] if verb != "status" else [])]
+            done = subprocess.run(words, env={**os.environ, **more}, stdin=subprocess.DEVNULL, capture_output=True)
+            assert (done.returncode, done.stderr) == (0, b""), (more, verb)
+
+
+def _without_its_store(sandbox: Sandbox, spotrun: Spotrun) -> None:
+    sandbox.store.rename(sandbox.folder / "moved")
+    said = spotrun("report", "first")
+    assert (said.code, f"there is no folder {sandbox.store}" in said.err) == (3, True)
+    said = spotrun("status", "--store", sandbox.store)
+    assert (said.code, "there is no folder" in said.err) == (5, True)
+    assert spotrun("report", "first", "--store", sandbox.folder / "moved").code == 0
