@@ -16,7 +16,7 @@ from spotrun.cli.background import say_that_it_attends
 from spotrun.cli.before_launch import earlier_run, first_look, no_choice, without_checkpoints
 from spotrun.cli.interrupts import Interrupts
 from spotrun.cli.notifying import notifying
-from spotrun.cli.runs import OpenRun, reference
+from spotrun.cli.runs import OpenRun
 from spotrun.cli.signals import Signalled
 from spotrun.clock import system_clock
 from spotrun.clouds.registry import cloud_of
@@ -178,7 +178,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
 
 def _show_results(run: OpenRun, state: RunState) -> None:
     files = sum(outputs.event.files for outputs in state.outputs[-1:])
-    weights, found_by = state.latest_commit() is not None, reference(run.id, run.uri)
+    weights, found_by = state.latest_commit() is not None, run.typed
     print()
     for line in how_to_get(run.created.name, found_by, weights=weights, files=files):
         print(line)
@@ -219,7 +219,7 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     assert terminal_state is not None
     if terminal_state.outcome == "completed":
         return
-    hint = f"see `spotrun logs {run.id}`; continue with `spotrun resume {run.id}`"
+    hint = f"see `spotrun logs {run.typed}`; continue with `spotrun resume {run.typed}`"
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
 
 

@@ -50,12 +50,12 @@ def leave_behind(run: OpenRun) -> None:
         try:
             answered = bool(select.select([answer], [], [], ATTENDS_WITHIN_S)[0])
         except (KeyboardInterrupt, Signalled):
-            say(f"the background runner of {run.id} was started, and goes on ({log}); `spotrun stop {run.id}` ends it")
+            say(f"a background runner of {run.id} was started, and goes on ({log}); `spotrun stop {run.typed}` ends it")
             raise
         if not answered or not answer.read(1):
             raise _unattended(run, log, before, answered)
     with contextlib.suppress(BrokenPipeError):
-        print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.id} -f`")
+        print(f"{run.id} is attended in the background ({log}); see `spotrun status` and `spotrun logs {run.typed} -f`")
 
 
 def say_that_it_attends() -> None:
@@ -74,7 +74,8 @@ def _unattended(run: OpenRun, log: Path, before: int, ended: bool) -> SpotrunErr
         last = written.read().decode(errors="replace").strip()
     said = f"; it said: {last}" if last else ""
     return SpotrunError(
-        f"the background runner of {run.id} {what}{said}", hint=f"see {log}, and attend with `spotrun resume {run.id}`"
+        f"the background runner of {run.id} {what}{said}",
+        hint=f"see {log}, and attend with `spotrun resume {run.typed}`",
     )
 
 

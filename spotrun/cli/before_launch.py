@@ -163,7 +163,7 @@ def going_on(spec: RunSpec) -> list[str]:
         runs = [run for run in _runs(spec, store)[:RUNS_MAX] if not read_final_status(run.store, run.created.uid)]
         found = [(run, run.ledger.refresh(), attended(run)) for run in runs]
         return [
-            attended_to(run.id, state) if looked_after else left_alone(run.id, state)
+            attended_to(run.typed, state) if looked_after else left_alone(run.typed, state)
             for run, state, looked_after in found
             if state.terminal is None and (looked_after or not all(each.settled for each in state.launches.values()))
         ]

@@ -71,7 +71,7 @@ class Interrupts:
         try:
             return self._detach()
         except SpotrunError as error:
-            self._note(f"{error.message}. {left_alone(self._run.id, self._run.ledger.state)}")
+            self._note(f"{error.message}. {left_alone(self._run.typed, self._run.ledger.state)}")
             raise
 
     def _detach(self) -> bool:
@@ -100,7 +100,7 @@ class Interrupts:
         return True
 
     def _leave(self, caught: Interrupt) -> NoReturn:
-        say(left_alone(self._run.id, self._run.ledger.state))
+        say(left_alone(self._run.typed, self._run.ledger.state))
         raise caught
 
     def _note(self, line: str) -> None:
@@ -116,7 +116,7 @@ def told(run: OpenRun) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Signalled):
-        say(left_alone(run.id, run.ledger.state))
+        say(left_alone(run.typed, run.ledger.state))
         raise
 
 

@@ -54,6 +54,11 @@ class OpenRun:
     def id(self) -> str:
         return f"{self.created.name}-{self.created.uid}"
 
+    @property
+    def typed(self) -> str:
+        """What other commands find it by."""
+        return reference(self.id, self.uri)
+
     @cached_property
     def spec(self) -> RunSpec:
         return RunSpec.from_dict(self.created.spec)

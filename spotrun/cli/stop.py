@@ -16,6 +16,6 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
 
     opened = open_run(run, store)
     if request_stop(opened):
-        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.id}` does at once")
+        print(f"{opened.id} was asked to stop; its runner ends it, or `spotrun down {opened.typed}` does at once")
     else:
         print(f"{opened.id} has ended already, or was asked before")

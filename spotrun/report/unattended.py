@@ -6,24 +6,24 @@ from spotrun.account.outcome import status_word
 from spotrun.run.state import Launch, RunState
 
 
-def attended_to(run_id: str, state: RunState) -> str:
-    """A run that has a runner, in one line."""
+def attended_to(run: str, state: RunState) -> str:
+    """A run that has a runner, in one line. `run` is what commands find it by."""
     return (
-        f"{run_id} goes on already ({status_word(state)}), and a runner attends to it. "
-        f"`spotrun logs {run_id} -f` shows it, `spotrun stop {run_id}` ends it"
+        f"{run} goes on already ({status_word(state)}), and a runner attends to it. "
+        f"`spotrun logs {run} -f` shows it, `spotrun stop {run}` ends it"
     )
 
 
-def left_alone(run_id: str, state: RunState) -> str:
+def left_alone(run: str, state: RunState) -> str:
     """What becomes of the run, what of it is running, and what to type; in one line."""
     if state.terminal is not None:
-        what, advice = f"{run_id} has ended ({state.terminal.outcome})", f"`spotrun down {run_id}` makes sure of it"
+        what, advice = f"{run} has ended ({state.terminal.outcome})", f"`spotrun down {run}` makes sure of it"
     elif state.stop_requested:
-        what = f"{run_id} was asked to stop, and no runner sees to it"
-        advice = f"`spotrun down {run_id}` ends it now"
+        what = f"{run} was asked to stop, and no runner sees to it"
+        advice = f"`spotrun down {run}` ends it now"
     else:
-        what = f"{run_id} has not ended, and no runner attends to it"
-        advice = f"`spotrun resume {run_id}` carries it on, `spotrun down {run_id}` ends it now"
+        what = f"{run} has not ended, and no runner attends to it"
+        advice = f"`spotrun resume {run}` carries it on, `spotrun down {run}` ends it now"
     return f"{what}. {_running(state)}. {advice}"
 
 
