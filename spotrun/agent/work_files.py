@@ -13,8 +13,8 @@ from spotrun.agent.node import Assignment
 from spotrun.folder.stored_files import is_path_inside
 from spotrun.folder.workdir import LEFT_OUT
 
-NEVER = LEFT_OUT | {".cache", ".ipynb_checkpoints"}
-"""Folders of caches, environments and version control: nobody fetches them, and they are large."""
+NEVER = LEFT_OUT | {".cache", ".ipynb_checkpoints", ".spotrun"}
+"""Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
 OUTSIDE = "it is a link that leads out of the work folder"
 UNNAMEABLE = "its name cannot be written down as text"
 
@@ -119,10 +119,11 @@ def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_r
         yield above.rstrip("/") or ".", f"it cannot be read: {error.strerror}"
         return
     for entry in entries:
+        if entry.name in NEVER:
+            continue
         try:
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in NEVER:
-                    yield from _files(entry.path, f"{above}{entry.name}/")
+                yield from _files(entry.path, f"{above}{entry.name}/")
             elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
                 yield above + entry.name, entry.stat(follow_symlinks=False)
         except FileNotFoundError:

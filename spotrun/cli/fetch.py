@@ -100,6 +100,12 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     for pattern in patterns:
         fits = chooser([pattern])
         if not any(fits(file.path) for file in listing.files):
+            for left in listing.left_out:
+                if fits(left.path):
+                    raise RunNotFound(
+                        f"{run_id} has not stored {plain(left.path)}: {plain(left.reason)}",
+                        hint="`outputs` of the job says which files are stored",
+                    )
             names = ", ".join(plain(file.path) for file in listing.files[:NAMED_MAX])
             more = f", and {len(listing.files) - NAMED_MAX:,} more (--list)" if len(listing.files) > NAMED_MAX else ""
             raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}", hint=f"it has {names}{more}")

@@ -24,7 +24,7 @@ from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
-from spotrun.run.events import CheckpointRetired, Entry
+from spotrun.run.events import CheckpointRetired, Entry, OutputsStored
 from spotrun.run.state import Launch, RunState
 from spotrun.runner import Tick
 from spotrun.spec.model import RunSpec
@@ -138,8 +138,8 @@ class LiveView(_Watching, Screen[Tick]):
 
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
-    """The entries without retired checkpoints, which are frequent; `spotrun events` shows them."""
-    return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired)]
+    """Without retired checkpoints and stored files, which are frequent; `spotrun events` shows them."""
+    return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
 
 
 def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:

@@ -15,7 +15,8 @@ from tests.support.doc_pages import blocks, prints
 from tests.support.repository import ROOT
 
 WITHIN_S = 400
-GUIDES = ("cost", "deadlines", "plan", "checkpoints", pytest.param("troubleshooting", marks=pytest.mark.first_hour))
+TROUBLE = pytest.param("troubleshooting", marks=pytest.mark.first_hour)
+GUIDES = ("cost", "deadlines", "plan", "checkpoints", "results", TROUBLE)
 """These use the run of the quickstart."""
 LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
 

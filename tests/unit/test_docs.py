@@ -32,7 +32,7 @@ NEEDED = {
 }
 """What a key needs beside it to make a job."""
 LISTS = ("notify", "local.script")
-EXECUTED = {"quickstart.md", "cost.md", "deadlines.md", "plan.md", "checkpoints.md", "troubleshooting.md"}
+EXECUTED = {"quickstart.md", "cost.md", "deadlines.md", "plan.md", "checkpoints.md", "results.md", "troubleshooting.md"}
 """The pages that tests/runs/test_docs.py does."""
 BLOCKS = [(page, block) for page in pages() for block in blocks(page)]
 
