@@ -29,6 +29,7 @@ from spotrun.notify.news import News, news_of
 from spotrun.notify.sinks import Refused, Sink, Undelivered
 from spotrun.report.tables import plain
 from spotrun.run.events import Entry
+from spotrun.run.reasons import shortened
 from spotrun.secrets.redaction import Redactor
 from spotrun.store.port import Store
 
@@ -38,7 +39,8 @@ PAUSE_S = 1.0
 TRIES_EVER = 12
 """After this many tries, of all runners together, a piece of news is given up."""
 FOLDER = "notified"
-SENTENCE_MAX = 1000
+SENTENCE_MAX = 1500
+"""The reason of a failure fits into it."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True):
@@ -158,6 +160,6 @@ def letter(news: News, redactor: Redactor) -> bytes:
         **news.facts,
     }
     clean = redactor.clean_all(body)
-    sentence = plain(" ".join(str(clean["sentence"]).split()), SENTENCE_MAX)
+    sentence = plain(shortened(" ".join(str(clean["sentence"]).split()), SENTENCE_MAX))
     text = f"{clean['run']}: {sentence}".replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return json.dumps({"text": text, **clean, "sentence": sentence}).encode() + b"\n"

@@ -375,13 +375,13 @@ def test_of_forty_canaries_none_is_in_what_leaves() -> None:
         history = History(name=f"run-{canaries[4]}")
         history.running()
         history.ended()
-        history.write(ev.RunFailed(cause=Cause.USER_ERROR, detail=log))
+        history.write(ev.RunStopped(reason=log))
         store = MemoryStore()
         job = spec(notify=[{"webhook": "$HOOK"}, {"command": "exit 1"}], envs=own)
         notifier = Notifier(job, store, environment, pause_s=0.001)
         with notifier:
             notifier.show(history.entries)
-        assert hook.events == ["started", "failed"]
+        assert hook.events == ["started", "stopped"]
         sent = [*(f"{posted.headers} {posted.body.decode()}" for posted in hook.posted), *notifier.failures]
         sent += [data.decode() for data in store.objects.values()]
         everything = "\n".join(sent)

@@ -520,6 +520,8 @@ def test_the_account_of_each_completed_epoch_ends_at_its_last_finish(history: Hi
 def test_the_sums_hold_although_the_writers_clocks_disagree(history: History):
     check_sums(summary_of(history))
     check_timeline(history.state, timeline(history.state, history.now), history.now)
+    ends = [START, *(at for _, at in completed_epochs(history.state))]
+    assert ends == sorted(ends)
 
 
 def check_sums(summary: RunSummary) -> None:
