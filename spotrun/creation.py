@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import secrets
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
@@ -53,7 +54,9 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     clock = clock_of(spec)
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
-    event = replace(event, code_sha256=workdir.code_sha256(Path(spec.workdir)))
+    if spec.train.script is not None:
+        script = Path(spec.workdir) / spec.train.script
+        event = replace(event, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest())
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
     Ledger(store, uid, writer, clock).create(event)

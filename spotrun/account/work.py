@@ -12,14 +12,14 @@ from spotrun.units import count_of
 @dataclass(frozen=True)
 class Work:
     """
-    `command` is the script, or the command line; `args` are the script's arguments. `code_sha256` is the digest of the
-    work folder's Python files, "" if an earlier spotrun created the run. `start_sha256` is that of the checkpoint which
-    training began from. `epochs` and `steps` are those that a checkpoint holds.
+    `command` is the script, or the command line; `args` are the script's arguments. `script_sha256` is the digest of
+    the script, "" if it is not known. `start_sha256` is that of the checkpoint which training began from. `epochs` and
+    `steps` are those that a checkpoint holds.
     """
 
     command: str
     args: tuple[str, ...]
-    code_sha256: str
+    script_sha256: str
     start_sha256: str | None
     epochs: int
     steps: int
@@ -29,10 +29,10 @@ class Work:
         found = []
         if self.command != other.command:
             found.append("another command")
-        elif self.args != other.args:
+        elif self.script_sha256 and other.script_sha256 and self.script_sha256 != other.script_sha256:
+            found.append("another version of the script")
+        if self.args != other.args:
             found.append("other arguments")
-        if self.code_sha256 and other.code_sha256 and self.code_sha256 != other.code_sha256:
-            found.append("other code")
         if self.start_sha256 != other.start_sha256:
             found.append("another checkpoint to begin from")
         if self.epochs != other.epochs:
@@ -50,7 +50,7 @@ def work_of(state: RunState, epochs: int) -> Work:
     return Work(
         command=str(train.get("script") or train.get("run") or ""),
         args=tuple(map(str, train.get("args") or ())),
-        code_sha256=created.code_sha256,
+        script_sha256=created.script_sha256,
         start_sha256=created.start_sha256,
         epochs=epochs,
         steps=max(commits, default=0),

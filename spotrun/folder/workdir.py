@@ -72,15 +72,6 @@ def upload(store: Store, folder: Path) -> str:
     return sha256
 
 
-def code_sha256(folder: Path) -> str:
-    """The digest of the folder's Python files: what a training leaves beside them does not change it."""
-    digest = hashlib.sha256()
-    for path in sorted(path for path in _files(folder) if path.suffix == ".py"):
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
-    return digest.hexdigest()
-
-
 def fetch(store: Store, sha256: str, folder: Path) -> None:
     """
     Unpack a stored work folder into `folder`.

@@ -71,8 +71,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     to begin anew. `storage` are the prices of the object store used in the account. `deadline_at` is the moment by
     which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
     figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
-    month. `epochs_end` is where the account of an epoch ends. `code_sha256` is the digest of the Python files in the
-    work folder, "" in a run of an earlier version.
+    month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone, by which
+    bills of the same work are known; "" for a command, and in a run of an earlier version.
     """
 
     uid: str
@@ -92,7 +92,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     deadline_at: AwareDatetime | None = None
     interruption_bands: dict[str, str] = {}
     epochs_end: EpochsEnd = EpochsEnd.DURABLE
-    code_sha256: str = ""
+    script_sha256: str = ""
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)

@@ -183,7 +183,7 @@ def test_two_bills_stand_side_by_side(width: int):
 def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
     def run(uid: str, code: str = "a", **train: object) -> RunSummary:
         spec = {"train": {"script": "t.py", "args": ["--lr", "1"]} | train}
-        return stormy(uid=uid * 10, spec=spec, code_sha256=code * 64)
+        return stormy(uid=uid * 10, spec=spec, script_sha256=code * 64)
 
     same, args, both, script, older = (
         run("1"),
@@ -198,7 +198,7 @@ def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
     said = printed(runs, 400).partition("Side by side")[0].split("\n\n")
     assert [line for line in said if line] == [
         "demo-2222222222, again are not the same work as demo-0000000000: other arguments.",
-        "demo-3333333333 is not the same work as demo-0000000000: other arguments, other code.",
+        "demo-3333333333 is not the same work as demo-0000000000: another version of the script, other arguments.",
         "demo-4444444444 is not the same work as demo-0000000000: another command.",
         "short is not the same work as demo-0000000000: 1 epoch instead of 3.",
     ]
