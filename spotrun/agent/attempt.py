@@ -52,6 +52,8 @@ from spotrun.run.state import RunState
 TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
 SAVES_FAILED_MAX = 5
+FILES_STOP_BEFORE_S = 3.0
+"""System time before a noticed attempt's last snapshot: what is being sent of the script's files gets there."""
 
 
 class AttemptLoop:
@@ -253,6 +255,8 @@ class AttemptLoop:
 
     def _follow_drain(self) -> None:
         stage = self._drain.stage(self._pace, plain=self._is_plain)
+        if stage is Stage.NOTICED and self._drain.until_next_s(self._pace) < FILES_STOP_BEFORE_S:
+            self._hold_files()
         if stage is Stage.DRAINING and self._drain.draining_s is None:
             self._begin_drain()
         if stage is Stage.TOO_LATE:
@@ -261,6 +265,11 @@ class AttemptLoop:
             if self._trainer.final is not None:  # only the script's end after fit() is missing
                 self._end_drained(self._trainer.final)
             self._ending.drained_short("the final snapshot was not durable in time")
+
+    def _hold_files(self) -> None:
+        """The line belongs to the last snapshot, if there will be one."""
+        if not self._is_plain:
+            self._outputs.hold()
 
     def _end_drained(self, final: int) -> NoReturn:
         commit = self._state.commit(final)
@@ -279,7 +288,7 @@ class AttemptLoop:
         asked to end, and has a while for that.
         """
         self._drain.begin(self._pace, uploading=self._saver.uploading, plain=self._is_plain)
-        self._outputs.hold()
+        self._hold_files()
         trainer = self._trainer
         trainer.go_on()
         if trainer.finished or trainer.exited:

@@ -54,7 +54,9 @@ APART_MIN_S = 5.0
 REST_S = 1.0
 """System time in which a file must not change; else it may be half written."""
 WAKE_S = 0.25
-SENDERS = 4
+AGAIN_AFTER_S = 2.0
+"""System time after a fault of the store that may pass."""
+SENDERS, SENDERS_AT_THE_END = 2, 8
 LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
 """In a list, and in the log of an attempt."""
 GIVE_UP_AFTER_S = 1800.0
@@ -93,7 +95,9 @@ class OutputKeeper:
         self._node = node
         self._chosen = chooser(node.spec.outputs.files)
         self._wake = threading.Event()
-        self._hurried = self._held = self._ending = self._abandoned = False
+        self._hurried = self._held = self._ending = False
+        self._closed = threading.Event()
+        self._failure = ""
         self._done = threading.Event()
         self._attempt = -1
         self._thread: threading.Thread | None = None
@@ -126,7 +130,7 @@ class OutputKeeper:
 
     def close(self) -> None:
         """Send nothing more, whatever is left."""
-        self._abandoned = True
+        self._closed.set()
         self._wake.set()
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -136,7 +140,7 @@ class OutputKeeper:
         try:
             storing = _Storing(self._node, self._attempt, self._chosen, self._go_on)
             due = _Due(self._node)
-            while not self._abandoned:
+            while not self._closed.is_set():
                 ending = self._wait(due)
                 if self._store(storing, due, ending=ending) and ending:
                     return
@@ -150,7 +154,7 @@ class OutputKeeper:
     def _wait(self, due: _Due) -> bool:
         """Until there is something to do. True if it is the last."""
         while not (self._ending or (self._hurried and not self._held) or due.now()):
-            if self._abandoned:
+            if self._closed.is_set():
                 raise Abandoned
             self._wake.wait(WAKE_S)
             self._wake.clear()
@@ -163,21 +167,27 @@ class OutputKeeper:
         try:
             storing.store(self._pause, ending=ending)
         except StoreError as error:
-            self._node.note(f"files of the script could not be stored: {error.message}")
-            return not isinstance(error, StoreUnavailable)
+            if error.message != self._failure:
+                self._node.note(f"files of the script could not be stored: {error.message}")
+            self._failure = error.message
+            if not isinstance(error, StoreUnavailable):
+                return True
+            self._closed.wait(AGAIN_AFTER_S)
+            return False
+        self._failure = ""
         return True
 
     def _pause(self) -> None:
         """Between two looks at a file that must not change."""
         until_s = time.monotonic() + REST_S
-        while time.monotonic() < until_s and not (self._ending or self._abandoned):
+        while time.monotonic() < until_s and not (self._ending or self._closed.is_set()):
             time.sleep(WAKE_S)
 
     def _go_on(self) -> None:
         """Called before each piece."""
-        while self._held and not self._abandoned:
+        while self._held and not self._closed.is_set():
             time.sleep(WAKE_S)
-        if self._abandoned:
+        if self._closed.is_set():
             raise Abandoned
 
 
@@ -243,7 +253,7 @@ class _Storing:
         if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
             pause()
             resting = work_files.survey(node.assignment.work, self._before, self._chosen)
-        found = self._found(seen, resting)
+        found = self._found(seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
         if found.listing != (self._newest() or Listing(files=())):
             self._write_down(found, looked_at, commit)
         self._sweep()
@@ -267,7 +277,7 @@ class _Storing:
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, seen: Survey, resting: Survey | None) -> _Found:
+    def _found(self, seen: Survey, resting: Survey | None, senders: int) -> _Found:
         """What an earlier attempt has stored and this one does not have is still there."""
         newest = self._newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
@@ -278,7 +288,7 @@ class _Storing:
         known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
         sending = _Sending(self._node, self._attempt, known, self._go_on)
         try:
-            with ThreadPoolExecutor(SENDERS, "outputs", initializer=_stand_behind) as pool:
+            with ThreadPoolExecutor(senders, "outputs", initializer=_stand_behind) as pool:
                 coming = {path: pool.submit(self._file, sending, path, each, resting) for path, each in taken.items()}
                 for path, future in coming.items():
                     try:

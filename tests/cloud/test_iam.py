@@ -75,6 +75,8 @@ ALLOWED = [
     ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66.json", CREATING)),
     ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66/7/000000", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/environments/5feceb66.json", TLS)),
+    ("node", Asked("s3:PutObject", f"{RUN}/outputs/7/5feceb66", TLS)),
+    ("node", Asked("s3:DeleteObject", f"{RUN}/outputs/7/5feceb66", TLS)),
     ("node", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
     *(
         ("node", Asked(f"ssmmessages:{verb}{kind}Channel"))

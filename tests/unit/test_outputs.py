@@ -18,16 +18,17 @@ from msgspec.structs import replace
 from spotrun.agent import outputs as agent_outputs
 from spotrun.agent import work_files
 from spotrun.agent.output_redaction import OutputRedaction
-from spotrun.agent.outputs import _Storing
+from spotrun.agent.outputs import OutputKeeper, _Storing
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
-from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.folder import stored_files
 from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
 from spotrun.run import events as ev
 from spotrun.run.state import Outputs
 from spotrun.spec.model import OutputsSpec
 from spotrun.spec.patterns import chooser
+from tests.support.eventually import eventually
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -44,6 +45,7 @@ class MortalStore(MemoryStore):
         super().__init__()
         self.left: float = float("inf")
         self.last_happens = False
+        self.before: Callable[[], None] = lambda: None
 
     def put(self, key: str, data: bytes | memoryview) -> bool:
         return self._change(lambda: super(MortalStore, self).put(key, data))
@@ -52,6 +54,7 @@ class MortalStore(MemoryStore):
         self._change(lambda: super(MortalStore, self).delete(key))
 
     def _change(self, act: Callable[[], Any]) -> Any:
+        self.before()
         self.left -= 1
         if self.left < 0 and not (self.last_happens and self.left == -1):
             raise Killed
@@ -326,6 +329,45 @@ def test_a_kill_at_any_moment_leaves_what_can_be_fetched_whole(tmp_path: Path, l
         }
         assert run.store.objects.keys() == named, "and nothing is left over"
     assert not killed, "the last of these was not killed any more"
+
+
+def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_outputs, "AGAIN_AFTER_S", 0.01)
+    monkeypatch.setattr(agent_outputs, "WAKE_S", 0.01)
+    monkeypatch.setattr(agent_outputs, "REST_S", 0.0)
+    one = run.instance()
+    keeper = OutputKeeper(one.node)
+    keeper.start(one.attempt)
+    one.write("a", "at a notice")
+    keeper.hurry()
+    eventually(lambda: run.history.state.outputs)
+    keeper.hold()
+    one.write("a", "after the hold")
+    keeper.hurry()
+    refusals = iter([WritesRefused("the disk is full")] * 3)
+    monkeypatch.setattr(run.store, "before", lambda: _raise(next(refusals, None)))
+    keeper.finish(60)
+    assert run.fetched() == {"a": "after the hold"}
+    assert next(refusals, None) is None
+    assert one.notes == ["files of the script could not be stored: the disk is full"], "said once"
+
+    two = run.instance()
+    two.write("b", "never")
+    monkeypatch.setattr(run.store, "before", lambda: _raise(WritesRefused("the disk is full")))
+    keeper = OutputKeeper(two.node)
+    keeper.start(two.attempt)
+    keeper.finish(0.1)
+    assert two.notes[-1] == "not all files of the script could be stored within 0 s"
+    assert run.fetched() == {"a": "after the hold"}
+    three = OutputKeeper(SimpleNamespace(**{**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}))
+    three.start(two.attempt)
+    three.finish(60)
+    assert three._thread is None, "the job keeps no files"
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 # -- a fetch -------------------------------------------------------------------------------------------------------
