@@ -266,7 +266,9 @@ def _origin(extra: str) -> list[str]:
     texts = (each.read_text("direct_url.json") for each in distributions(name="spotrun"))
     found = json.loads(next(filter(None, texts), "{}"))
     url, inside, vcs = found.get("url", ""), found.get("subdirectory", ""), found.get("vcs_info")
-    if vcs is None and url.startswith("file:"):
+    if url.startswith("file:") and vcs is not None:
+        return []  # pip takes no name with an extra before such an address
+    if url.startswith("file:"):
         path = Path(unquote(urlsplit(url).path), inside)
         flags = ["-e"] if found.get("dir_info", {}).get("editable") else []
         return [*flags, f"{path}[{extra}]"] if path.exists() else []

@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-import packaging.requirements  # noqa: F401  while it can be found
 import pytest
+from packaging.requirements import Requirement
 
 from spotrun.errors import SpotrunError, StoreError, command_for, needs_extra
 from tests.support.repository import ROOT
@@ -79,8 +79,11 @@ def test_a_repository_is_named_with_the_commit_that_is_installed(install: Instal
     vcs = {"vcs": "git", "requested_revision": "main", "commit_id": COMMIT}
     install.from_(url="https://example.org/spotrun.git", vcs_info=vcs)
     assert command_for("aws") == f"pip install 'spotrun[aws] @ git+https://example.org/spotrun.git@{COMMIT}'"
-    install.from_(url="file:///srv/spotrun.git", vcs_info=vcs, subdirectory="python")
-    assert command_for("aws").endswith(f"git+file:///srv/spotrun.git@{COMMIT}#subdirectory=python'")
+    Requirement(command_for("aws").split("'")[1])  # or pip would refuse it
+    install.from_(url="https://example.org/tools.git", vcs_info=vcs, subdirectory="python")
+    assert command_for("aws").endswith(f"git+https://example.org/tools.git@{COMMIT}#subdirectory=python'")
+    install.from_(url="file:///srv/spotrun.git", vcs_info=vcs)
+    assert command_for("aws") == "pip install 'boto3>=1.44'"
 
 
 @pytest.mark.parametrize("gone", [True, False])
