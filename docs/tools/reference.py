@@ -152,7 +152,8 @@ def cli() -> str:
         "RUN is the id of a run, its name (which means the newest run of that name), or the address of its folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
-        context = typer.Context(command, info_name=words, terminal_width=80, max_content_width=80)
+        settings = command.context_settings
+        context = typer.Context(command, info_name=words, terminal_width=80, max_content_width=80, **settings)
         text += f"## {words}\n\n```text\n{command.get_help(context)}\n```\n\n"
     return text + EXIT_CODES
 

@@ -17,7 +17,7 @@ import typer
 
 from spotrun import __version__
 from spotrun.cli.boundary import exit_code
-from spotrun.cli.plain_help import Listed, VerbGroup
+from spotrun.cli.plain_help import HELP, Listed, VerbGroup
 from spotrun.errors import NO_ROOM
 
 VERBS = {
@@ -63,13 +63,27 @@ VERBS = {
         "Check that a resumed training ends with the same bits as an undisturbed one.", "train.py -- --epochs 2"
     ),
     "checkpoints": Listed("List, verify, export, import and prune checkpoints."),
+    "rm": Listed("Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.", "resnet50 --dry-run"),
+    "prune": Listed("Delete the folders of runs that ended a while ago, as `rm` does.", "--older 30d"),
+    "version": Listed("Show the version."),
     "ps": Listed(same_as="status", arguments="--watch"),
 }
 """Each with the first line of its help, and the arguments of an example. A test compares the lines with the verbs."""
 
 
+HEADINGS = {
+    "Before a run": ("init", "validate", "doctor", "offers", "plan", "simulate", "verify-resume"),
+    "Train": ("launch", "stop", "down", "resume", "tick", "chaos"),
+    "Look": ("status", "logs", "events", "why", "ssh"),
+    "Results and bills": ("fetch", "checkpoints", "report", "compare", "bill"),
+    "Clean up": ("rm", "prune", "reap"),
+    "spotrun itself": ("version",),
+}
+
+
 class _Verbs(VerbGroup):
     verbs = VERBS
+    headings = HEADINGS
 
 
 app = typer.Typer(
@@ -77,7 +91,7 @@ app = typer.Typer(
     cls=_Verbs,
     help="Train on interruptible GPUs, exactly, and know what every epoch cost.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

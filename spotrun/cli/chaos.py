@@ -6,16 +6,17 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import RunArgument, StoreOption, read_flag
-from spotrun.errors import CloudError
+from spotrun.cli.options import RunArgument, StoreOption, only_one, read_flag
+from spotrun.errors import CloudError, RunEnded
 
 
 def chaos(
     run: RunArgument,
     store: StoreOption = None,
     notice: Annotated[
-        str, typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.")
-    ] = "120s",
+        str | None,
+        typer.Option("--notice", metavar="DURATION", help="How long before the loss to warn.", show_default="120s"),
+    ] = None,
     no_notice: Annotated[bool, typer.Option("--no-notice", help="Give no warning.")] = False,
 ) -> None:
     """
@@ -24,12 +25,17 @@ def chaos(
     Works on the local cloud only.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.units import parse_duration
+    from spotrun.units import format_duration, parse_duration
 
+    only_one(notice=notice is not None, no_notice=no_notice)
+    warning = None if no_notice else read_flag("--notice", parse_duration, notice or "120s", "--notice 120s")
     opened = open_run(run, store)
-    current = opened.ledger.refresh().current
+    state = opened.ledger.refresh()
+    if state.terminal is not None:
+        raise RunEnded(f"{opened.id} has ended ({state.terminal.outcome}): there is nothing to interrupt")
+    current = state.current
     if current is None:
         raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.id}`")
-    warning = None if no_notice else read_flag("--notice", parse_duration, notice, "--notice 120s")
     opened.cloud.interrupt(current.instance_id, warning)
-    print(f"{current.instance_id} will be interrupted " + ("now" if warning is None else f"with a notice of {notice}"))
+    told = "now" if warning is None else f"with a notice of {format_duration(warning)}"
+    print(f"{current.instance_id} will be interrupted {told}")

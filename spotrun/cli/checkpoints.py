@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spotrun.cli.options import JsonOption, LaunchStoreOption, RunArgument, SpecArgument, StoreOption, print_json
-from spotrun.cli.plain_help import Verbs, add_verbs
+from spotrun.cli.plain_help import HELP, Verbs, add_verbs
 from spotrun.errors import CheckpointDamaged, ObjectMissing, RunNotFound, SpecInvalid, needs_extra
 
 if TYPE_CHECKING:
@@ -38,22 +38,29 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         print(f"{where}  {gigabytes(event.size_bytes):>10}  {plain(event.why):10} {sent:15} {fate}".rstrip())
 
 
-def verify(run: RunArgument, store: StoreOption = None) -> None:
+def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Read every usable checkpoint back and compare its checksums."""
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.cli.runs import open_run
     from spotrun.report.tables import plain
 
     opened = open_run(run, store)
-    damaged = []
+    read: list[dict[str, Any]] = []
     for commit in opened.ledger.refresh().restore_candidates():
+        damage = None
         try:
             verify_commit(opened.store, commit)
         except (CheckpointDamaged, ObjectMissing) as error:
-            damaged.append(commit.number)
-            print(f"{commit.number:6}  step {commit.event.step:>8,}  DAMAGED: {plain(error.message)}")
-        else:
-            print(f"{commit.number:6}  step {commit.event.step:>8,}  whole")
+            damage = plain(error.message)
+        event = commit.event
+        read.append({"commit": commit.number, "step": event.step, "epoch": event.epoch + 1, "damage": damage})
+        if not as_json:
+            print(
+                f"{commit.number:6}  step {event.step:>8,}  {f'DAMAGED: {damage}' if damage else 'whole'}", flush=True
+            )
+    damaged = [each for each in read if each["damage"] is not None]
+    if as_json:
+        print_json({"ok": not damaged, "checkpoints": read})
     if damaged:
         raise CheckpointDamaged(
             f"{len(damaged)} of the usable checkpoints cannot be read back",
@@ -87,8 +94,9 @@ def export_checkpoint(
     opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
     image = fetch(opened.store, commit)
-    facts = export(map_image(image.fd, image.size_bytes), out)
-    print(f"wrote {out}: step {facts.step:,}, epoch {facts.epoch + 1}, of checkpoint {commit.number} of {opened.id}")
+    export(map_image(image.fd, image.size_bytes), out)
+    event = commit.event
+    print(f"wrote {out}: step {event.step:,}, epoch {event.epoch + 1}, of checkpoint {commit.number} of {opened.id}")
 
 
 def _commit_of(run_id: str, state: RunState, step: int | None) -> Commit:
@@ -184,6 +192,7 @@ def _ask_the_agent(opened: OpenRun, keep: int, *, dry_run: bool) -> None:
 
 
 app = typer.Typer(
+    context_settings=HELP,
     name="checkpoints",
     no_args_is_help=True,
     add_completion=False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, StoreOption, print_json, write_text
+from spotrun.cli.options import JsonOption, StoreOption, only_one, print_json, write_text
 from spotrun.errors import SpecInvalid
 
 
@@ -31,6 +31,7 @@ def compare(
     from spotrun.report import compare as comparison
     from spotrun.report.html.comparison import comparison_page
 
+    only_one(json=as_json, csv=csv, md=md)
     if last and len(runs) != 1:
         raise SpecInvalid(f"--last takes one name, and {len(runs)} were given", hint=f"--last {last} {runs[0]}")
     opened = last_runs(runs[0], last, store) if last else [open_run(run, store) for run in runs]

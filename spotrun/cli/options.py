@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from spotrun.cli.completion import job_files, run_names
 from spotrun.errors import SpecInvalid, SpotrunError
 
 RunArgument = Annotated[
@@ -16,6 +17,7 @@ RunArgument = Annotated[
     typer.Argument(
         metavar="RUN",
         help="Its id, its name (the newest run of that name), their first letters, or the address of its folder.",
+        autocompletion=run_names,
     ),
 ]
 
@@ -56,6 +58,7 @@ LaunchStoreOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Leave a runner in the background and return.")]
 PublishedAsOption = Annotated[
@@ -67,7 +70,12 @@ PublishedAsOption = Annotated[
     ),
 ]
 SpecArgument = Annotated[
-    Path, typer.Argument(metavar="JOB.yaml|SCRIPT.py", help="The job file, or a Lightning script by itself.")
+    Path,
+    typer.Argument(
+        metavar="JOB.yaml|SCRIPT.py",
+        help="The job file, or a Lightning script by itself.",
+        autocompletion=job_files,
+    ),
 ]
 ScriptArguments = Annotated[
     list[str] | None,
@@ -89,6 +97,16 @@ def read_flag(flag: str, read: Callable[[object], Value], text: str, hint: str |
         return read(text)
     except Unreadable as error:
         raise SpecInvalid(f"{flag}: {error.message}", hint=hint or error.suggestion) from error
+
+
+def only_one(**given: bool) -> None:
+    """
+    Raises:
+        SpecInvalid: several of these flags are given, and they exclude one another.
+    """
+    flags = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
+    if len(flags) > 1:
+        raise SpecInvalid(f"{' and '.join(flags)} exclude each other", hint="give one of them")
 
 
 def known_word(flag: str, word: str, words: Collection[str]) -> str:

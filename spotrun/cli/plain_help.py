@@ -12,8 +12,10 @@ from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
 import typer
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.core import CompletionItem, TyperArgument, TyperCommand, TyperGroup  # type: ignore[attr-defined]
 
+HELP = {"help_option_names": ["-h", "--help"]}
+"""The settings of each command."""
 Verbs = Mapping[str, tuple[Callable[..., None], str]]
 """Functions by the names of their commands, each with the arguments of an example."""
 
@@ -42,7 +44,7 @@ def add_verbs(app: typer.Typer, command: str, verbs: Verbs) -> None:
         assert function.__doc__ is not None
         short = function.__doc__.strip().splitlines()[0]
         example = f"Example: {command} {name} {arguments}".rstrip()
-        app.command(name, cls=Verb, short_help=short, epilog=example)(function)
+        app.command(name, cls=Verb, short_help=short, epilog=example, context_settings=HELP)(function)
 
 
 class Listed(NamedTuple):
@@ -67,6 +69,8 @@ class VerbGroup(TyperGroup):
     """
 
     verbs: ClassVar[Mapping[str, Listed]]
+    headings: ClassVar[Mapping[str, tuple[str, ...]]]
+    """The verbs by what they are for; together they are all that are listed."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -76,8 +80,15 @@ class VerbGroup(TyperGroup):
         return [*self.verbs]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.short) for name, verb in self.verbs.items() if not verb.same_as])
+        width = max(map(len, self.verbs))
+        for heading, names in self.headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{width}}", self.verbs[name].short) for name in names])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+        listed = [name for names in self.headings.values() for name in names if name.startswith(incomplete)]
+        verbs = [CompletionItem(name, help=self.verbs[name].short) for name in listed]
+        return verbs + TyperCommand.shell_complete(self, ctx, incomplete)
 
 
 class _ImportedWhenChosen(UserDict[str, Any]):

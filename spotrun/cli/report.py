@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json, write_text
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, only_one, print_json, write_text
 from spotrun.errors import SpecInvalid
 
 
@@ -34,6 +34,7 @@ def report(
     from spotrun.report import limits, machine_readable, terminal
     from spotrun.report.html.page import page
 
+    only_one(json=as_json, csv=csv)
     if metric is not None and html is None:
         raise SpecInvalid("--metric is drawn in the HTML report", hint=f"--html report.html --metric {metric}")
     limit = limits.parse(fail_if) if fail_if else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, PublishedAsOption, known_word, print_json, progress_bar, read_flag
-from spotrun.errors import needs_extra
+from spotrun.cli.options import JsonOption, PublishedAsOption, known_word, only_one, print_json, progress_bar, read_flag
+from spotrun.errors import SpecInvalid, needs_extra
 
 STRATEGIES_SHOWN = ["ours", "greedy", "uniform_progress", "on_demand_only", "spot_only"]
 
@@ -60,11 +61,21 @@ def simulate(
         from spotrun.simulation.traces import AVAILABLE
     from spotrun.report import study as shown
 
+    only_one(csv=as_csv, json=as_json)
+    require_finite("--on-demand", on_demand)
+    require_finite("--price-ratio", price_ratio)
+    works, deadlines, changeovers = (
+        seconds_of("--work", work),
+        seconds_of("--deadline", deadline),
+        seconds_of("--changeover", changeover),
+    )
+    if max(deadlines) < min(works) + min(changeovers):
+        raise SpecInvalid("no --deadline leaves time for the --work and a --changeover", hint="give a later --deadline")
     options = Options(
         strategies=tuple(known_word("--strategy", each, _strategies()) for each in strategy or STRATEGIES_SHOWN),
-        works_s=seconds_of("--work", work),
-        deadlines_s=seconds_of("--deadline", deadline),
-        changeovers_s=seconds_of("--changeover", changeover),
+        works_s=works,
+        deadlines_s=deadlines,
+        changeovers_s=changeovers,
         on_demand_usd_per_hour=on_demand,
         price_ratio=price_ratio,
         published_as=known_word("--published-as", published_as, AVAILABLE),
@@ -87,6 +98,15 @@ def _strategies() -> list[str]:
     from spotrun.simulation.study import OPTIMUM
 
     return [*COMPARED, OPTIMUM]
+
+
+def require_finite(flag: str, number: float) -> None:
+    """
+    Raises:
+        SpecInvalid: it is `nan` or `inf`, which Typer takes for numbers.
+    """
+    if not isfinite(number):
+        raise SpecInvalid(f"{flag}: {number} is not a number", hint=f"write it like {flag} 3.06")
 
 
 def seconds_of(flag: str, durations: list[str]) -> tuple[float, ...]:

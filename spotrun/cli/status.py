@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spotrun.cli.completion import run_names
 from spotrun.cli.options import JsonOption, StoreOption, print_json
-from spotrun.errors import LedgerDamaged, RunCopied, SpecInvalid, SpotrunError, StoreError, StoreUnavailable
+from spotrun.errors import (
+    LedgerDamaged,
+    RunCopied,
+    RunNotFound,
+    SpecInvalid,
+    SpotrunError,
+    StoreError,
+    StoreUnavailable,
+)
 
 if TYPE_CHECKING:
     from spotrun.account.spending import BudgetForecast
@@ -25,7 +34,15 @@ STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "c
 
 
 def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Only runs whose name or id begins so.", autocompletion=run_names),
+    ] = None,
     store: StoreOption = None,
+    still_open: Annotated[bool, typer.Option("--open", help="Only runs that have not ended.")] = False,
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="Only the N runs that were started last.")
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Keep the list up to date until all runs have ended.")
     ] = False,
@@ -38,16 +55,35 @@ def status(
     if watch and as_json:
         raise SpecInvalid("--watch and --json exclude each other", hint="leave out one of them")
     runs, unreadable = look_in(store or DEFAULT_STORE)
-    newest_first = sorted(runs, key=lambda run: run.created.clock_epoch, reverse=True)
-    damaged = [_unreadable_row(each) for each in unreadable]
+    named = _named(runs, name)
+    damaged = [_unreadable_row(each) for each in unreadable if each.name.startswith(name or "")]
+    if name is not None and not named and not damaged:
+        message = f"no run's name or id begins with {name!r} in {store or DEFAULT_STORE}"
+        raise RunNotFound(message, hint="see `spotrun status`, or name another store by --store")
+    newest_first = sorted(named, key=lambda run: run.created.clock_epoch, reverse=True)
+    if still_open:
+        newest_first = [run for run, row in zip(newest_first, _rows(newest_first), strict=True) if _is_open(row)]
+    newest_first = newest_first[:last]
     rows = _watch(newest_first, damaged) if watch else _rows(newest_first) + damaged
     if as_json:
         print_json(rows)
+    elif not rows and runs:
+        print(f"each run in {store or DEFAULT_STORE} has ended")
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch examples/resnet50.yaml`")
     elif not watch:
         _print_table(rows)
     _refuse_damage(rows)
+
+
+def _named(runs: list[OpenRun], name: str | None) -> list[OpenRun]:
+    """The runs of exactly that name or id; if there are none, those whose name or id begins so."""
+    exactly = [run for run in runs if name in (None, run.id, run.created.name, run.created.uid)]
+    return exactly or [run for run in runs if name and name in (run.id[: len(name)], run.created.uid[: len(name)])]
+
+
+def _is_open(row: dict[str, Any]) -> bool:
+    return row["state"] not in ENDED
 
 
 def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str, Any]]:

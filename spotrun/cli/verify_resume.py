@@ -6,14 +6,20 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, print_json, read_flag
+from spotrun.cli.options import JsonOption, ScriptArguments, SpecArgument, only_one, print_json, read_flag
 from spotrun.errors import NotIdentical, SpecInvalid
+
+KILLS = 4
+"""Unless the user says how many, or at which steps."""
 
 
 def verify_resume(
     job: SpecArgument,
     arguments: ScriptArguments = None,
-    kills: Annotated[int, typer.Option("--kills", metavar="N", min=0, help="How often to kill, at random steps.")] = 4,
+    kills: Annotated[
+        int | None,
+        typer.Option("--kills", metavar="N", min=1, help="How often to kill, at random steps.", show_default="4"),
+    ] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="STEP,...", help="Kill after exactly these steps.")] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which random steps.")] = 0,
     within: Annotated[
@@ -33,13 +39,13 @@ def verify_resume(
     from spotrun.cli.before_launch import require_framework
     from spotrun.report import verification as report
     from spotrun.spec.file import load_spec
-    from spotrun.units import parse_duration
+    from spotrun.spec.values import read_positive_duration
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import KillPlan, verify
 
-    plan = KillPlan(
-        kills=kills, at=_steps(at), seed=seed, within=read_flag("--within", parse_duration, within, "--within 30m")
-    )
+    only_one(kills=kills is not None, at=at is not None)
+    limit = read_flag("--within", read_positive_duration, within, "--within 30m")
+    plan = KillPlan(kills=kills or KILLS, at=_steps(at), seed=seed, within=limit)
     spec = load_spec(job, arguments=arguments or ())
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
@@ -55,7 +61,9 @@ def verify_resume(
 
 
 def _steps(text: str | None) -> tuple[int, ...]:
-    try:
-        return tuple(int(step) for step in text.split(",")) if text else ()
-    except ValueError:
-        raise SpecInvalid(f"--at {text} is no list of steps", hint="--at 12,40") from None
+    if text is None:
+        return ()
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and int(word) for word in words):
+        raise SpecInvalid(f"--at {text!r} is no list of steps, which count from 1", hint="--at 12,40")
+    return tuple(map(int, words))

@@ -78,9 +78,10 @@ class LocalStore:
         path = self._path(key)
         with _translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
-            # The folder goes with its last object, as on an object store; a crowded one stays.
+            # The folders above go with their last object, as on an object store; a crowded one stays.
             with contextlib.suppress(OSError):
-                path.parent.rmdir()
+                for above in path.relative_to(self._folder).parents[:-1]:
+                    (self._folder / above).rmdir()
 
     def inspect(self) -> StoreFacts:
         with _translated(""):

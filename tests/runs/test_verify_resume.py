@@ -94,8 +94,8 @@ def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tm
         f"workdir: {JOBS}\ntrain: {{script: quick.py, args: [--epochs, '1', --step-s, '0']}}\n"
         "resources: {accelerators: 'H100:8'}\nbudget: {max_usd: 0.01}\nlocal: {time_scale: 5}\n"
     )
-    told = verify(job, "--kills", 0, "--keep").stdout
-    assert told.startswith("bit-identical: 12 steps, killed 0 times")
+    told = verify(job, "--kills", 1, "--keep").stdout
+    assert told.startswith("bit-identical: 12 steps, killed 1 time,")
     (kept,) = (Path(line.removeprefix("kept: ")) for line in told.splitlines() if line.startswith("kept: "))
     assert TraceFile(kept / "straight.trace").read().steps == 12
     assert len(list((kept / "runs").iterdir())) == 2
@@ -114,7 +114,7 @@ def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> N
 
 
 def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
-    seen = verify_json(JOBS / "wayward.py", "--kills", 0, "--", "--how", "entropy", code=NOT_IDENTICAL)
+    seen = verify_json(JOBS / "wayward.py", "--kills", 1, "--", "--how", "entropy", code=NOT_IDENTICAL)
     found = seen["first_difference"]
     assert seen.keys() == JSON_KEYS
     assert found.keys() == DIFFERENCE_KEYS
@@ -126,7 +126,7 @@ def test_a_loss_from_an_unseeded_source_is_found_and_named() -> None:
 
 
 def test_an_order_from_the_clock_is_found_and_named_for_people() -> None:
-    done = verify(JOBS / "wayward.py", "--kills", 0, "--", "--how", "order", code=NOT_IDENTICAL)
+    done = verify(JOBS / "wayward.py", "--kills", 1, "--", "--how", "order", code=NOT_IDENTICAL)
     assert done.stdout.startswith("not identical: the first difference is in the sample ids at epoch 1, batch 1")
     assert "likely cause: the data order is not a function of seed and epoch" in done.stdout
     assert "error: the two trainings are not the same" in done.stderr

@@ -1,0 +1,51 @@
+"""`spotrun prune`"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.completion import run_names
+from spotrun.cli.options import DryRunOption, StoreOption, YesOption, read_flag
+from spotrun.errors import RunNotFound, SpotrunError
+
+
+def prune(
+    older: Annotated[
+        str, typer.Option("--older", metavar="DURATION", help="Only runs that ended longer ago than this, like 30d.")
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only runs of this name.", autocompletion=run_names)
+    ] = None,
+    store: StoreOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """
+    Delete the folders of runs that ended a while ago, as `rm` does.
+
+    `spotrun checkpoints prune RUN` keeps a run, and deletes only checkpoints.
+    """
+    from spotrun.address import DEFAULT_STORE
+    from spotrun.cli.removing import removable, remove_all
+    from spotrun.cli.runs import look_in
+    from spotrun.spec.values import read_positive_duration
+
+    before = datetime.now(UTC) - read_flag("--older", read_positive_duration, older)
+    runs, unreadable = look_in(store or DEFAULT_STORE)
+    named = [run for run in runs if name in (None, run.created.name, run.id)]
+    if name is not None and not named:
+        raise RunNotFound(f"no run is called {name} in {store or DEFAULT_STORE}", hint="see `spotrun status`")
+    kept = [f"{each.name}: {each.error.message}" for each in unreadable if name is None]
+    found = []
+    for run in sorted(named, key=lambda run: run.created.clock_epoch):
+        try:
+            if run.created.clock_epoch < before and (each := removable(run)).ended_at < before:
+                found.append(each)
+        except SpotrunError as error:
+            kept.append(f"{run.id}: {error.message}")
+    for reason in kept:
+        print(f"kept {reason}")
+    remove_all(found, yes=yes, dry_run=dry_run)

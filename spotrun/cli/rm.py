@@ -1,0 +1,31 @@
+"""`spotrun rm`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from spotrun.cli.completion import run_names
+from spotrun.cli.options import DryRunOption, StoreOption, YesOption
+
+
+def rm(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Runs that have ended, by id or name.", autocompletion=run_names),
+    ],
+    store: StoreOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+) -> None:
+    """
+    Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
+
+    A run that goes on, or may still have an instance, is never deleted. What stays in its cloud is named.
+    """
+    from spotrun.cli.removing import removable, remove_all
+    from spotrun.cli.runs import open_run
+
+    opened = {run.id: run for run in (open_run(name, store) for name in runs)}
+    remove_all([removable(run) for run in opened.values()], yes=yes, dry_run=dry_run)

@@ -1,0 +1,36 @@
+"""Deletes the folder of a run, for good."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from spotrun.store.port import Store, StoredObject
+from spotrun.store.retrying import persist
+
+WORKERS = 8
+"""How many objects are deleted at the same time: each waits for the store."""
+
+
+def objects_of(store: Store, folder: str) -> Sequence[StoredObject]:
+    """All objects of a run's folder, by the store that the folder is in."""
+    return persist(lambda: store.list(f"{folder}/"))
+
+
+def remove(store: Store, folder: str) -> None:
+    """
+    Delete all objects of a run's folder.
+
+    The ledger goes last, its first entry before the others. So as long as something else is left the run is there, and
+    can be removed again; and once a part of the ledger is gone, nobody takes the rest for a run.
+
+    Raises:
+        StoreError: an object could not be deleted.
+    """
+    keys = [stored.key for stored in objects_of(store, folder)]
+    ledger = sorted(key for key in keys if key.startswith(f"{folder}/ledger/"))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for _ in pool.map(lambda key: persist(lambda: store.delete(key)), sorted(set(keys) - set(ledger))):
+            pass
+    for key in ledger:
+        persist(lambda key=key: store.delete(key))  # type: ignore[misc]

@@ -1,0 +1,204 @@
+"""What verbs take and refuse on the command line, and how runs that have ended are cleared away."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spotrun import __version__
+from spotrun.cli.app import HEADINGS, VERBS, app
+from spotrun.cli.completion import job_files
+from tests.support.called_spotrun import Spotrun
+from tests.support.decisions import spec
+from tests.support.histories import History
+from tests.support.stored_runs import new_run, store_run
+
+LEAST = "should be greater than or equal to 1"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store that is there and empty."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """Calls a command in this process."""
+    return Spotrun(monkeypatch, capsys)
+
+
+def ended(runs: Path, name: str, uid: str) -> Path:
+    """A run that completed, with a few objects beside its ledger."""
+    history = History(name=name, uid=uid, spec=spec().to_dict())
+    history.running()
+    history.completed(history.commit())
+    history.gone(1)
+    folder = store_run(runs, history)
+    for key in ("checkpoints/2-0-1/manifest.json", "logs/1/000000"):
+        path = folder / key
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * 100)
+    return folder
+
+
+# -- help --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_verb_has_its_place_in_the_help(spotrun: Spotrun) -> None:
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert sorted(listed) == sorted(name for name, verb in VERBS.items() if not verb.same_as)
+    for words in (["-h"], ["launch", "-h"], ["checkpoints", "-h"], ["checkpoints", "ls", "-h"]):
+        assert spotrun(*words).out == spotrun(*words[:-1], "--help").out
+    assert spotrun("version").out == spotrun("--version").out == f"spotrun {__version__}\n"
+
+
+# -- flags that make no sense ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("report x --json --csv", "--json and --csv exclude each other"),
+        ("compare x y --csv --json", "--json and --csv exclude each other"),
+        ("compare x y --md --json", "--json and --md exclude each other"),
+        ("simulate --traces . --csv --json", "--csv and --json exclude each other"),
+        ("status --watch --json", "exclude each other"),
+        ("chaos x --notice 30s --no-notice", "--notice and --no-notice exclude each other"),
+        ("chaos x --notice 30", "needs a unit"),
+        ("verify-resume x.py --kills 0", LEAST),
+        ("verify-resume x.py --kills 2 --at 5", "--kills and --at exclude each other"),
+        ("verify-resume x.py --at 0", "steps, which count from 1"),
+        ("verify-resume x.py --at 5,-1", "steps, which count from 1"),
+        ("verify-resume x.py --at ''", "steps, which count from 1"),
+        ("verify-resume x.py --within 0s", "longer than 0s"),
+        ("simulate --traces . --work 8h --deadline 4h", "no --deadline leaves time"),
+        ("simulate --traces . --on-demand inf", "is not a number"),
+        ("simulate --traces . --price-ratio inf", "is not a number"),
+        ("simulate --traces . --nodes 0", LEAST),
+        ("plan x.yaml --lifetimes 0", LEAST),
+        ("compare x --last 0", LEAST),
+        ("status --last 0", LEAST),
+        ("checkpoints prune x --keep 0", LEAST),
+        ("prune --older 30", "write 30h, 30m or 30s"),
+        ("prune --older 0d", "longer than 0s"),
+        ("prune --older -1d", "must not be negative"),
+    ],
+)
+def test_counts_times_and_pairs_that_make_no_sense_are_refused(
+    runs: Path, spotrun: Spotrun, words: str, says: str
+) -> None:
+    said = spotrun(*[word.strip("'") for word in words.split()])
+    assert said.code == 2
+    assert says in said.err + said.out
+    assert "Traceback" not in said.err
+
+
+# -- status ------------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_some_runs(runs: Path, spotrun: Spotrun) -> None:
+    ended(runs, "resnet", "1" * 10)
+    new_run(runs, "resnet50", "2" * 10)
+    new_run(runs, "bert", "3" * 10)
+
+    def shown(*words: str) -> set[str]:
+        return {row["run"].partition("-")[0] for row in spotrun("status", *words, "--json").json}
+
+    assert shown() == {"resnet", "resnet50", "bert"}
+    assert shown("--open") == {"resnet50", "bert"}
+    assert shown("resnet") == {"resnet"}
+    assert shown("res") == {"resnet", "resnet50"}
+    assert shown("33") == {"bert"}
+    assert shown("res", "--open") == {"resnet50"}
+    assert len(spotrun("status", "--last", "1", "--json").json) == 1
+    assert "no run's name or id begins with 'ghost'" in spotrun("status", "ghost").err
+    assert "has ended" in spotrun("status", "resnet", "--open").out
+
+
+def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
+    ended(runs, "done", "1" * 10)
+    said = spotrun("chaos", "done")
+    assert (said.code, said.err) == (4, "error: done-1111111111 has ended (completed): there is nothing to interrupt\n")
+
+
+# -- clearing away -----------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun: Spotrun) -> None:
+    folder = ended(runs, "old", "1" * 10)
+    said = spotrun("rm", "old", "--dry-run")
+    assert "old-1111111111  completed 2026-" in said.out
+    assert "1 run, 0.0 MB would be deleted" in said.out
+    assert "there is no terminal" in spotrun("rm", "old").err
+    assert folder.exists()
+    assert "1 run, 0.0 MB deleted" in spotrun("rm", "old", "-y").out
+    assert not folder.exists()
+    assert spotrun("status", "--json").json == []
+
+
+def test_what_lives_or_may_live_is_not_deleted(runs: Path, spotrun: Spotrun) -> None:
+    new = new_run(runs, "new", "1" * 10)
+    history = History(name="lost", uid="2" * 10, spec=spec().to_dict())
+    history.running()
+    history.completed(history.commit())
+    lost = store_run(runs, history)
+    assert "has not ended" in spotrun("rm", "new", "-y").err
+    assert "an instance of launch 1 may be left" in spotrun("rm", "lost", "-y").err
+    done = ended(runs, "done", "3" * 10)
+    assert spotrun("rm", "done", "new", "-y").code == 1
+    assert all(folder.exists() for folder in (new, lost, done)), "one that may not go keeps the others"
+
+
+def test_prune_takes_what_ended_long_ago_and_says_what_it_keeps(runs: Path, spotrun: Spotrun) -> None:
+    old, young = ended(runs, "old", "1" * 10), new_run(runs, "new", "2" * 10)
+    (runs / "note.txt").write_text("not a run")
+    assert "0 runs, 0.0 MB would be deleted" in spotrun("prune", "--older", "3650d", "-y").out
+    assert "no run is called ghost" in spotrun("prune", "ghost", "--older", "1h", "-y").err
+    said = spotrun("prune", "--older", "1s", "-y")
+    assert "kept new-2222222222: new-2222222222 has not ended" in said.out
+    assert "1 run, 0.0 MB deleted" in said.out
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+def completed(line: str) -> set[str]:
+    words = {"_SPOTRUN_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    return set(CliRunner().invoke(app, [], env=words, prog_name="spotrun").output.split())
+
+
+def test_a_shell_completes_verbs_runs_and_job_files(runs: Path) -> None:
+    ended(runs, "resnet50", "1" * 10)
+    (runs.parent / "train.yaml").write_text("")
+    (runs.parent / "train.txt").write_text("")
+    (runs.parent / "jobs").mkdir()
+    (runs.parent / "jobs" / "bert.yml").write_text("")
+    assert {"report", "resume", "reap", "rm"} == completed("spotrun r")
+    assert completed("spotrun report res") == {"resnet50", "resnet50-1111111111"}
+    assert completed("spotrun checkpoints verify resnet50-") == {"resnet50-1111111111"}
+    assert completed("spotrun launch tr") == {"train.yaml"}
+    assert "--metric" in completed("spotrun report resnet50 --me")
+    assert job_files("jobs/") == ["jobs/bert.yml"]
+    assert job_files("j") == ["jobs/"]
+    assert job_files(f"{runs.parent}/tr") == [f"{runs.parent}/train.yaml"]
+    assert job_files("nowhere/x") == []
+    assert completed("spotrun report res --store /nowhere") == set()
+    assert not (runs.parent / "nowhere").exists()
+
+
+def test_a_checkpoint_s_verification_is_told_to_programs_too(runs: Path, spotrun: Spotrun) -> None:
+    ended(runs, "done", "1" * 10)
+    said = spotrun("checkpoints", "verify", "done", "--json")
+    (row,) = json.loads(said.out)["checkpoints"]
+    assert said.code == 6
+    assert set(row) == {"commit", "step", "epoch", "damage"}
+    assert row["damage"]
