@@ -36,7 +36,7 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
-from spotrun.policy.patience import tick_s
+from spotrun.policy.patience import look_s, tick_s
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
@@ -116,7 +116,18 @@ class Runner:
                 watch(tick)
                 if tick.done:
                     return tick
-            self._clock.sleep(tick_s(self._clock.scale))
+            self._pause()
+
+    def _pause(self) -> None:
+        """Until the next tick is due, or an agent or another runner has written to the ledger."""
+        due_s, read = self._clock.monotonic() + tick_s(self._clock.scale), self._ledger.state.next_number
+        while (left_s := due_s - self._clock.monotonic()) > 0:
+            self._clock.sleep(min(look_s(self._clock.scale), left_s))
+            try:
+                if self._ledger.refresh().next_number > read:
+                    return
+            except StoreUnavailable:
+                return  # the tick that follows says so
 
     def ticks(self) -> Iterator[Tick]:
         """

@@ -15,6 +15,11 @@ TICK_S = 2.0
 TICK_SYSTEM_MIN_S = 0.1
 """System time: however fast run time passes, looking costs something."""
 
+LOOK_S = 0.5
+"""Run time between two looks at the ledger, between two ticks: a notice is not to wait for the next tick."""
+LOOK_SYSTEM_MIN_S = 0.05
+"""System time."""
+
 
 def tick(state: RunState) -> timedelta:
     """The run time between two decisions."""
@@ -24,6 +29,11 @@ def tick(state: RunState) -> timedelta:
 def tick_s(time_scale: float) -> float:
     """The same in seconds, for a clock of that scale."""
     return max(TICK_S, TICK_SYSTEM_MIN_S * time_scale)
+
+
+def look_s(time_scale: float) -> float:
+    """The run time between two looks at the ledger, for a clock of that scale."""
+    return max(LOOK_S, LOOK_SYSTEM_MIN_S * time_scale)
 
 
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:

@@ -43,6 +43,26 @@ def test_a_launch_is_intended_executed_and_recorded_in_that_order(played: Played
     assert played.kinds() == ["RunCreated", "LaunchIntended", "LaunchRecorded"]
 
 
+def test_what_others_write_is_acted_on_before_the_next_tick_is_due(played: PlayedRun) -> None:
+    """Somebody asks for a stop 0.7 s after the runner's third look, of which each is 2 s after the one before."""
+    ticks: list[tuple[float, Tick]] = []
+    asks = played.ledger("somebody")
+
+    def time_passes(name: str) -> None:
+        now_s = played.clock.monotonic()
+        if ticks and now_s > 4.7 and not asks.refresh().stop_requested:
+            asks.append(lambda _: ev.StopRequested(by="somebody"))
+
+    def watch(tick: Tick) -> None:
+        ticks.append((played.clock.monotonic(), tick))
+        if tick.state.terminal is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        played.runner(before=time_passes).run(watch)
+    assert sorted({at_s for at_s, _ in ticks}) == [0.0, 2.0, 4.0, 5.0]
+
+
 def test_a_crash_between_intent_and_launch_is_made_good_by_any_other_runner(played: PlayedRun) -> None:
     played.runner().tick()
     assert played.cloud.alive == []

@@ -16,7 +16,7 @@ from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.instance import InstanceState
 from spotrun.policy import decide
-from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S
+from spotrun.policy.patience import TICK_S, TICK_SYSTEM_MIN_S, look_s
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
@@ -41,10 +41,11 @@ class SimulatedWorld:
     """
     One run of `training` under `spec`, in `market`.
 
-    The runner ticks every `tick_s`, and again at once while it writes, as a real one does; policy is told when it ticks
-    more seldom than that. A tick that would find nothing changed but the time, after one that did nothing, is left out
-    for up to `idle_s`. This makes long quiet stretches cheap. It delays by at most `idle_s` what the runner does for
-    the time alone: ask again a pool that rested, go back to spot, leave for the deadline.
+    The runner ticks every `tick_s`, soon after an agent has written, and again at once while it writes, as a real one
+    does; policy is told when it ticks more seldom than that. A tick that would find nothing changed but the time, after
+    one that did nothing, is left out for up to `idle_s`. This makes long quiet stretches cheap. It delays by at most
+    `idle_s` what the runner does for the time alone: ask again a pool that rested, go back to spot, leave for the
+    deadline.
 
     `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else `timings` do.
     The bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
@@ -73,6 +74,7 @@ class SimulatedWorld:
         )
         self.spec, self._faults, self._rng = spec, faults, rng
         self._tick_s, self._idle_s = tick_s, idle_s
+        self._time_scale = 1.0 if tick_s <= TICK_S else tick_s / TICK_SYSTEM_MIN_S
         self._lines = BadLines(faults, rng, self.clock)
         self.uid = f"{seed % 16**10:010x}"
         self._ledger = Ledger(self.store, self.uid, "world", self.clock, retry_for_s=0, readers=1)
@@ -100,8 +102,7 @@ class SimulatedWorld:
         self._changes_seen = -1
 
     def _create(self, bucket_region: str) -> None:
-        time_scale = 1.0 if self._tick_s <= TICK_S else self._tick_s / TICK_SYSTEM_MIN_S
-        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), time_scale), bucket_region)
+        created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), self._time_scale), bucket_region)
         self._first = self._ledger.create(created)
 
     def _new_runner(self) -> Runner:
@@ -172,18 +173,20 @@ class SimulatedWorld:
     # -- the runner ----------------------------------------------------------------------------------------------------
 
     def _tick_due_s(self) -> float:
-        """The next tick on its grid, or a later one if the next would see nothing new."""
+        """The next tick on its grid, or a later one if the next would see nothing new; the next look after an entry."""
         if self._last is None:
             return self._free_s
-        next_s = self._ticked_s + self._tick_s
-        if not self._news(self._last):
-            return max(next_s, self._ticked_s + self._idle_s)
-        late = ceil((self.clock.monotonic() - next_s) / self._tick_s - ROUNDING_S)
-        return next_s + max(0, late) * self._tick_s
+        if key_of(self._last.state.next_number) in self.store.objects:
+            return self._on_grid(min(self._tick_s, look_s(self._time_scale)))
+        return self._on_grid(self._tick_s) if self._news() else self._ticked_s + max(self._tick_s, self._idle_s)
 
-    def _news(self, last: Tick) -> bool:
-        written = key_of(last.state.next_number) in self.store.objects
-        return self._idle_s <= self._tick_s or self._acted or written or self.cloud.changes != self._changes_seen
+    def _on_grid(self, every_s: float) -> float:
+        """The first moment from now on that is a multiple of `every_s` after the last tick."""
+        passed_s = self.clock.monotonic() - self._ticked_s
+        return self._ticked_s + max(1, ceil(passed_s / every_s - ROUNDING_S)) * every_s
+
+    def _news(self) -> bool:
+        return self._idle_s <= self._tick_s or self._acted or self.cloud.changes != self._changes_seen
 
     def _tick(self) -> None:
         self._beat(self._awake())
