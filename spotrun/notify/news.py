@@ -12,6 +12,7 @@ from spotrun.account.summary import RunSummary, summarise
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
+from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import describe
 from spotrun.report.machine_readable import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
@@ -83,6 +84,8 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
             return _interruption_notice(before, entry, event)
         case ev.InstanceGone(ended_by=EndedBy.CLOUD):
             return _unannounced_loss(before, event)
+        case ev.InstanceGone() | ev.LaunchClosed():
+            return _failing_standbys(before, after)
         case ev.DeadlineOutOfReach():
             late = to_the_second(event.expected_at - event.deadline_at)
             return "late", f"the deadline cannot be met: even on demand the run would be {late} late"
@@ -118,6 +121,12 @@ def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -
     where = offering_text(before.launch_of(attempt).intent.offering)
     lead = event.deadline_at - entry.at if event.deadline_at is not None else timedelta()
     return "interrupted", f"the cloud takes {where} in {to_the_second(max(timedelta(), lead))}"
+
+
+def _failing_standbys(before: RunState, after: RunState) -> tuple[str, str] | None:
+    """News when so many have failed in a row that the next one has to wait; not again for each that follows."""
+    found = failing_standbys(after)
+    return None if found is None or failing_standbys(before) is not None else ("standby", found.sentence)
 
 
 def _unannounced_loss(before: RunState, event: ev.InstanceGone) -> tuple[str, str] | None:

@@ -13,7 +13,8 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
-from spotrun.policy.money import HANDOVER_BEFORE_END, LAST_MINUTES, intend, life_left, nearly_over, pays_for_all
+from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
+from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.pools import name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time

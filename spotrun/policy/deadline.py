@@ -14,7 +14,8 @@ from spotrun.errors import SpecInvalid
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.actions import Action, Wait
 from spotrun.policy.facts import Facts
-from spotrun.policy.money import intend, nearly_over
+from spotrun.policy.lives import nearly_over
+from spotrun.policy.money import intend
 from spotrun.policy.pools import just_lost, name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now
 from spotrun.policy.situation import choice_of, situation

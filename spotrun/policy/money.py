@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 
 from spotrun.account.cross_region import spent_usd
@@ -16,38 +16,36 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.facts import Facts
 from spotrun.policy.images import with_good_image
+from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, nearly_over
 from spotrun.policy.patience import age
+from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO, to_nano
-from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.run.state import Attempt, RunState
 
 WARN_AT = Decimal("0.8")
 """The share of a budget at which to warn, if the specification names none."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
-BLIND_FOR = timedelta(hours=24)
-"""A runner may see nothing for this long, with expired credentials or a machine that is off, and no instance ends."""
-HANDOVER_BEFORE_END = timedelta(minutes=15)
-"""A standby is launched this long before an instance's time-to-live ends, at the latest."""
-REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
-TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
 """A shorter life does not pay for its boot."""
 NEEDED_ASSUMED = timedelta(hours=8)
 """How long an instance is needed, as long as nobody knows how much work there is."""
 STORAGE_SHARE = Decimal("0.01")
 """This share of a budget stays reserved for storage and requests, or more once they are known to take more."""
-LAST_MINUTES = timedelta(minutes=3)
-"""With this little left of its time-to-live an instance commits and goes, even if no standby is there."""
 
 ONE_AT_A_TIME = "on demand from here on, and the budget pays for one instance at a time"
 OUT_OF_BUDGET = "the rest of the budget does not pay for another instance"
 
 
 def intend(facts: Facts, offering: Offering, reason: str) -> Iterator[Action]:
-    """Ask for an instance of `offering` if the budget allows it; else what there is to do without."""
+    """Ask for an instance of `offering`, unless the budget or standbys that have failed speak against it."""
+    failed = failed_standbys(facts.state, offering.capacity_type)
+    if failed is not None and facts.now < failed.again_at:
+        yield Wait(reason=failed.sentence)
+        return
     life = life_of(facts, offering)
     if life is None:
         yield from _for_want_of_money(facts, offering)
@@ -172,28 +170,6 @@ def _money_comes_back(state: RunState, offering: Offering) -> bool:
     if spot and current is not None and not current.leaving and _on_demand(state, current):
         return False
     return any(launch.gone is None and launch.attempt is not None for launch in state.launches.values())
-
-
-def lives_until(state: RunState, attempt: Attempt) -> datetime:
-    """When its time-to-live ends the instance of an attempt."""
-    launch = state.launch_of(attempt)
-    began = attempt.booted_at if launch.recorded is None else min(attempt.booted_at, launch.recorded.billed_from)
-    return began + timedelta(seconds=launch.intent.time_to_live_s)
-
-
-def life_left(facts: Facts, current: Attempt) -> timedelta:
-    return lives_until(facts.state, current) - facts.now
-
-
-def nearly_over(facts: Facts, current: Attempt) -> bool:
-    """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
-    return life_left(facts, current) < kept_for_handover(facts.state.launch_of(current))
-
-
-def kept_for_handover(launch: Launch) -> timedelta:
-    """The part of a time-to-live that stays unused, in case no runner is there: a day, if it has that much."""
-    life = timedelta(seconds=launch.intent.time_to_live_s)
-    return max(min(HANDOVER_BEFORE_END, life / 4), life - REPLACED_AFTER)
 
 
 def _on_demand(state: RunState, attempt: Attempt) -> bool:

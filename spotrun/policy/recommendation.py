@@ -27,7 +27,8 @@ from spotrun.offering import CapacityType, Offering
 from spotrun.policy import assumptions
 from spotrun.policy.cross_region import transfer, usd_per_hour
 from spotrun.policy.facts import Facts
-from spotrun.policy.money import life_left, life_of
+from spotrun.policy.lives import life_left
+from spotrun.policy.money import life_of
 from spotrun.policy.pools import at_risk, just_lost
 from spotrun.policy.ranking import expected_lives, horizon_s, spot_now
 from spotrun.policy.situation import on_demand_usd_per_hour

@@ -8,8 +8,9 @@ from decimal import Decimal
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
-from spotrun.policy.money import kept_for_handover, lives_until
+from spotrun.policy.lives import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
+from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import span
 from spotrun.report.tables import dollars
 from spotrun.report.why import offering_text
@@ -28,11 +29,15 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
         return _once_it_is_there(pending, current)
     if current is None:
         return _without_an_instance(state, spec)
+    failing = failing_standbys(state)
+    if failing is not None and now < failing.again_at:
+        return failing.sentence
     if current.leaving:
         return "hands over: the instance is leaving, and spotrun asks for another"
     if spec.resources.spot_policy == "auto" and _on_demand(state.launch_of(current)) and spec.policy.return_to_spot:
         return _back_to_spot(state, spec, current)
-    until = lives_until(state, current) - kept_for_handover(state.launch_of(current))
+    life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
+    until = lives_until(state, current) - kept_for_handover(state, life)
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
     return f"stays {kind}, and asks for another instance at {until:%a %H:%M} UTC, before the time-to-live ends"
 

@@ -16,6 +16,7 @@ from typing import Any
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
 from spotrun.policy.ranking import POOL_REST
+from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import SENTENCE_MAX, describe
 from spotrun.report.tables import plain
 from spotrun.run import events as ev
@@ -109,9 +110,10 @@ class _Narrator:
         self._wanted_since: datetime | None = None
         self._idle_since: datetime | None = None
         self._newest: ev.Event | None = None
+        self._after = end
 
     def tell(self, before: RunState, entry: Entry, after: RunState) -> Narrated | None:
-        event = entry.event
+        event, self._after = entry.event, after
         narrated = _NARRATED[type(event)](self, before, entry, event) if type(event) in _NARRATED else None
         if _wants_an_instance(after) and not _wants_an_instance(before):
             self._wanted_since = entry.at
@@ -165,7 +167,7 @@ class _Narrator:
         offering = before.launches[event.launch].intent.offering
         detail = f": {in_one_line(event.detail)}" if event.detail else ""
         kind = REFUSED if event.refused else "give-up"
-        return kind, f"gave up asking for {offering_text(offering)} ({event.cause}){detail}"
+        return kind, f"gave up asking for {offering_text(offering)} ({event.cause}){detail}{self._pause(before)}"
 
     def _notice(self, before: RunState, entry: Entry, event: ev.NoticeSeen) -> Narrated:
         attempt = self._end.attempts[event.attempt]
@@ -178,14 +180,30 @@ class _Narrator:
 
     def _gone(self, before: RunState, entry: Entry, event: ev.InstanceGone) -> Narrated | None:
         current = before.current
-        if current is None or current.launch != event.launch:
+        if current is None:
             return None
+        if current.launch != event.launch:
+            return self._standby_gone(before, event)
         attempt = self._end.attempts[current.number]
         where = offering_text(before.launches[event.launch].intent.offering)
         if attempt.notice is not None and attempt.notice_at is not None and attempt.notice_at <= entry.at:
             return None  # part of the notice's sentence
         how = "was taken without a notice" if attempt.end and attempt.end.cause is Cause.INTERRUPTED else "ended"
         return "loss", f"{where} {how} ({event.evidence}){_what_followed(self._end, attempt)}"
+
+    def _standby_gone(self, before: RunState, event: ev.InstanceGone) -> Narrated | None:
+        launch = before.launches[event.launch]
+        if not launch.pending:
+            return None
+        where = offering_text(launch.intent.offering)
+        return "give-up", f"the standby, {where}, ended before it took over ({event.evidence}){self._pause(before)}"
+
+    def _pause(self, before: RunState) -> str:
+        """What follows from one more standby that has failed."""
+        failing = failing_standbys(self._after)
+        if failing is None or failing == failing_standbys(before):
+            return ""
+        return f"; {failing.count} have failed in a row, so the next one is asked for at {failing.when}"
 
     def _resumed(self, before: RunState, entry: Entry, event: ev.ResumedFrom) -> Narrated | None:
         if event.commit is None:

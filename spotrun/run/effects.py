@@ -80,7 +80,8 @@ def _guard_armed(state: RunState, entry: Entry, event: ev.GuardArmed) -> RunStat
 
 
 def _launch_closed(state: RunState, entry: Entry, event: ev.LaunchClosed) -> RunState:
-    state = _no_longer_pending(_with_launch(state, event.launch, closed=event), event.launch)
+    closed = _with_launch(state, event.launch, closed=event, closed_at=entry.at)
+    state = _no_longer_pending(closed, event.launch)
     return _settle(state, event.launch) if state.launches[event.launch].settled else state
 
 

@@ -24,6 +24,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     intended_at: datetime
     recorded: ev.LaunchRecorded | None = None
     closed: ev.LaunchClosed | None = None
+    closed_at: datetime | None = None
     condemned: ev.InstanceCondemned | None = None
     gone: ev.InstanceGone | None = None
     attempt: int | None = None

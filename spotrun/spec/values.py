@@ -49,7 +49,7 @@ STRATEGY_NAMES = ("ours", "on_demand_only", "spot_only")
 
 
 NEWS_KINDS = (
-    *("started", "interrupted", "fallback", "returned", "late"),
+    *("started", "interrupted", "fallback", "returned", "standby", "late"),
     *("budget", "stopped", "failed", "done", "night"),
 )
 """The kinds of `spotrun.notify.news`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 from msgspec.structs import replace
 
-from spotrun.instance import EndedBy, InstanceState
+from spotrun.instance import EndedBy, Instance, InstanceState
 from spotrun.market.world import World
 from spotrun.policy import Execute, Terminate, Wait, finished
-from spotrun.policy.money import TIME_TO_LIVE
+from spotrun.policy.lives import HANDOVER_BEFORE_END, TIME_TO_LIVE, lives_until
+from spotrun.policy.standbys import FIRST_PAUSE
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE
 from spotrun.run.events import Cause
@@ -155,12 +157,14 @@ def test_an_instance_is_replaced_a_day_before_the_end_of_a_life_that_has_so_much
 # -- money and time -----------------------------------------------------------
 
 
-def test_the_reservation_never_exceeds_the_budget_and_the_last_life_is_short() -> None:
-    history = History(budget_usd=Decimal("3"))
-    (intent,) = events_of(decided(history, spec(budget={"max_usd": "3"})))
+@pytest.mark.parametrize(("usd", "minutes"), [("0.3", 18), ("3", 90), ("20", 600)])
+def test_an_instance_gets_half_of_the_budget_and_all_of_it_where_half_is_too_short_a_life(
+    usd: str, minutes: int
+) -> None:
+    (intent,) = events_of(decided(History(budget_usd=Decimal(usd)), spec(budget={"max_usd": usd})))
     assert isinstance(intent, ev.LaunchIntended)
-    whole = timedelta(hours=3)  # less what storage and requests may take
-    assert whole * 0.97 < timedelta(seconds=intent.time_to_live_s) < whole
+    share = timedelta(minutes=minutes)  # less what storage and requests may take
+    assert share * 0.97 < timedelta(seconds=intent.time_to_live_s) < share
 
 
 def test_disk_and_address_are_reserved_too_and_make_a_life_shorter() -> None:
@@ -175,14 +179,6 @@ def test_disk_and_address_are_reserved_too_and_make_a_life_shorter() -> None:
     assert lives[1] < lives[0]
 
 
-def test_a_budget_for_more_than_a_long_life_is_kept_for_a_standby_by_half() -> None:
-    history = History(budget_usd=Decimal("20"))
-    (intent,) = events_of(decided(history, spec(budget={"max_usd": "20"})))
-    assert isinstance(intent, ev.LaunchIntended)
-    half = timedelta(hours=10)
-    assert half * 0.97 < timedelta(seconds=intent.time_to_live_s) < half
-
-
 def test_a_budget_that_pays_for_no_instance_stops_the_run_once_nothing_is_reserved() -> None:
     history = History(budget_usd=Decimal("0.1"))
     (event,) = events_of(decided(history))
@@ -190,7 +186,7 @@ def test_a_budget_that_pays_for_no_instance_stops_the_run_once_nothing_is_reserv
 
 
 def test_a_reservation_that_is_still_held_is_waited_for() -> None:
-    history = History(budget_usd=Decimal("0.9"))
+    history = History(budget_usd=Decimal("0.3"))
     (intent,) = events_of(decided(history))
     launch = history.write(intent)
     history.record(launch)
@@ -203,7 +199,7 @@ def test_a_reservation_that_is_still_held_is_waited_for() -> None:
 
 
 def test_what_was_closed_unanswered_is_reserved_until_the_cloud_has_shown_nothing_for_long() -> None:
-    history = History(budget_usd=Decimal("0.9"))
+    history = History(budget_usd=Decimal("0.3"))
     (intent,) = events_of(decided(history))
     launch = history.write(intent)
     history.close(launch, answered=False)
@@ -283,6 +279,98 @@ def test_standbys_that_were_not_needed_do_not_count_as_failures() -> None:
         history.after(60).gone(launch, EndedBy.ITSELF)
     history.ended(Cause.INTERRUPTED)
     assert asked(decided(history)) is not None
+
+
+def _boots_in_vain(history: History, launch: int) -> None:
+    history.after(10).record(launch)
+    history.after(150).gone(launch, EndedBy.ITSELF)
+
+
+def _never_speaks(history: History, launch: int) -> None:
+    history.after(10).record(launch)
+    history.after(1800).close(launch, Cause.EXTERNAL)
+    history.gone(launch, EndedBy.USER)
+
+
+def _is_rejected(history: History, launch: int) -> None:
+    history.write(ev.LaunchClosed(launch=launch, cause=Cause.EXTERNAL, detail="no such image", refused=True))
+
+
+STANDBYS_FAIL = {
+    "its boot fails": _boots_in_vain,
+    "its agent never speaks": _never_speaks,
+    "the request is rejected": _is_rejected,
+    "the account may not": lambda history, launch: history.close(launch, Cause.ACCESS),
+}
+
+
+def long_lived(history: History) -> Instance:
+    """What trains is in the last day of a life of two, so that a standby is wanted for a day."""
+    (intent,) = events_of(decided(history))
+    launch = history.write(replace(intent, time_to_live_s=TIME_TO_LIVE.total_seconds()))
+    history.record(launch)
+    history.start(launch)
+    history.resume()
+    history.training()
+    history.after(24 * 3600 - 899)
+    return instance(history, launch)
+
+
+@pytest.mark.parametrize("fails", STANDBYS_FAIL.values(), ids=STANDBYS_FAIL)
+def test_after_three_standbys_that_fail_each_pause_is_twice_as_long_and_training_goes_on(
+    fails: Callable[[History, int], None],
+) -> None:
+    history = History()
+    here, asked_at, failed_at = long_lived(history), [], []
+    last_call = lives_until(history.state, history.state.current) - HANDOVER_BEFORE_END
+    while history.now < last_call - timedelta(minutes=1):
+        actions = decided(history, instances=[here])
+        assert all(isinstance(event, ev.LaunchIntended) for event in events_of(actions))
+        if not events_of(actions):
+            (wait,) = actions
+            assert isinstance(wait, Wait)
+            assert f"{len(asked_at)} standbys in a row failed" in wait.reason
+            history.after(60)
+            continue
+        asked_at.append(history.now)
+        fails(history, history.write(events_of(actions)[0]))
+        failed_at.append(history.now)
+    pauses = [asked - failed for asked, failed in zip(asked_at[1:], failed_at, strict=False)]
+    assert pauses[:2] == [timedelta(0)] * 2
+    assert all(timedelta() <= pause - 2**n * FIRST_PAUSE <= timedelta(minutes=1) for n, pause in enumerate(pauses[2:]))
+    assert 7 <= len(asked_at) <= 10
+    history.now = max(history.now, last_call)
+    assert (asked(decided(history, instances=[here])) is not None) is (failed_at[-1] < last_call), "the last call"
+    history.gone(here.launch)
+    assert not isinstance(decided(history)[0], Wait), "nothing trains, so nothing is put off"
+
+
+def test_a_notice_and_the_other_capacity_type_do_not_wait_for_what_has_failed() -> None:
+    history = History()
+    here = long_lived(history)
+    for _ in range(3):
+        (intent,) = events_of(decided(history, instances=[here]))
+        _boots_in_vain(history, history.write(intent))
+    assert events_of(decided(history, instances=[here])) == []
+    on_demand = tuple(found for found in MARKET if found.capacity_type is ON_DEMAND)
+    assert asked(decided(history, spec(resources={"spot_policy": "on-demand"}), [here], on_demand)) is not None
+    history.notice()
+    assert asked(decided(history, instances=[here])) is not None
+
+
+def test_what_the_market_refuses_or_takes_puts_no_standby_off() -> None:
+    history = History()
+    here = long_lived(history)
+    for cause in (Cause.CAPACITY, Cause.QUOTA, Cause.CAPACITY, None, None):
+        (intent,) = events_of(decided(history, instances=[here]))
+        launch = history.write(intent)
+        if cause is None:
+            history.record(launch)
+            history.gone(launch, EndedBy.CLOUD)
+        else:
+            history.close(launch, cause)
+        history.after(130)
+    assert asked(decided(history, instances=[here])) is not None
 
 
 def test_attempts_that_end_for_no_market_reason_without_a_checkpoint_do_not_go_on_for_ever() -> None:

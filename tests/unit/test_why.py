@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.outcome import status_word
+from spotrun.instance import EndedBy
 from spotrun.report.next_decision import next_decision
 from spotrun.report.overview import notes, watching
 from spotrun.report.why import Decision, briefly, decisions
@@ -188,6 +189,24 @@ def test_what_comes_next_is_told_with_its_reason() -> None:
     assert coming().startswith("hands over")
     history.write(ev.StopRequested(by="me"))
     assert coming() == "ends once the last checkpoint is durable"
+
+
+def test_standbys_that_fail_are_told_with_what_follows_for_the_next_one() -> None:
+    history = History()
+    history.running()
+    for _ in range(3):
+        launch = history.after(60).launch()
+        history.record(launch)
+        history.after(60).gone(launch, EndedBy.ITSELF)
+    first, second, third = (each.sentence for each in told(history) if each.kind == "give-up")
+    assert first == second == "the standby, spot in local-a (sim-gpu), ended before it took over (the cloud's record)"
+    again = f"{history.now + timedelta(minutes=10):%a %H:%M:%S} UTC"
+    assert third == f"{first}; 3 have failed in a row, so the next one is asked for at {again}"
+    assert next_decision(history.state, spec(), history.now) == (
+        f"3 standbys in a row failed (the newest: instance i-{launch}, the cloud's record; `spotrun logs` has what "
+        f"they said): training goes on, and the next one is asked for at {again}"
+    )
+    assert next_decision(history.state, spec(), history.after(600).now).startswith("stays on spot")
 
 
 @pytest.mark.parametrize("seconds", [0, 599])

@@ -1,0 +1,44 @@
+"""How long instances live, and when one is replaced because its life ends."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from spotrun.policy.changeovers import changeover
+from spotrun.policy.facts import Facts
+from spotrun.run.state import Attempt, RunState
+
+BLIND_FOR = timedelta(hours=24)
+"""A runner may see nothing for this long, with expired credentials or a machine that is off, and no instance ends."""
+HANDOVER_BEFORE_END = timedelta(minutes=15)
+"""A standby is launched this long before an instance's time-to-live ends, at the latest."""
+REPLACED_AFTER = timedelta(hours=24) - HANDOVER_BEFORE_END
+TIME_TO_LIVE = REPLACED_AFTER + HANDOVER_BEFORE_END + BLIND_FOR
+LAST_MINUTES = timedelta(minutes=3)
+"""With this little left of its time-to-live an instance commits and goes, even if no standby is there."""
+
+
+def lives_until(state: RunState, attempt: Attempt) -> datetime:
+    """When its time-to-live ends the instance of an attempt."""
+    launch = state.launch_of(attempt)
+    began = attempt.booted_at if launch.recorded is None else min(attempt.booted_at, launch.recorded.billed_from)
+    return began + timedelta(seconds=launch.intent.time_to_live_s)
+
+
+def life_left(facts: Facts, current: Attempt) -> timedelta:
+    return lives_until(facts.state, current) - facts.now
+
+
+def nearly_over(facts: Facts, current: Attempt) -> bool:
+    """Whether it is time for a standby, because the time-to-live of what trains will soon end."""
+    launch = facts.state.launch_of(current)
+    return life_left(facts, current) < kept_for_handover(facts.state, timedelta(seconds=launch.intent.time_to_live_s))
+
+
+def kept_for_handover(state: RunState, life: timedelta) -> timedelta:
+    """
+    The part of a time-to-live in which a standby takes over: what its start takes at least, or half of a short life.
+    It is a day, if there is that much, in case no runner is there.
+    """
+    start = timedelta(seconds=changeover(state)) + LAST_MINUTES
+    return max(min(HANDOVER_BEFORE_END, life / 4), min(start, life / 2), life - REPLACED_AFTER)

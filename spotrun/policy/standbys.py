@@ -1,0 +1,93 @@
+"""
+Standbys that fail one after another, beside a training that goes on.
+
+What is wrong may be wrong for long (an image, a set-up that no longer installs), and each try costs a boot. So after
+three in a row the next one is asked for after a pause, and each pause is twice as long as the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import takewhile
+
+import msgspec
+
+from spotrun.offering import CapacityType
+from spotrun.policy.ending import STILLBORN_MAX, stillborn
+from spotrun.policy.lives import HANDOVER_BEFORE_END, lives_until
+from spotrun.run.events import Cause
+from spotrun.run.reasons import in_one_line
+from spotrun.run.state import Attempt, Launch, RunState
+
+FIRST_PAUSE = timedelta(minutes=10)
+"""After the third failure in a row."""
+
+
+class FailedStandbys(msgspec.Struct, frozen=True):
+    """How many standbys of what trains have failed in a row, `why` the newest did, and when the next is asked for."""
+
+    count: int
+    why: str
+    again_at: datetime
+
+    @property
+    def when(self) -> str:
+        return f"{self.again_at:%a %H:%M:%S} UTC"
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.count} standbys in a row failed (the newest: {self.why}; `spotrun logs` has what they said): "
+            f"training goes on, and the next one is asked for at {self.when}"
+        )
+
+
+def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStandbys | None:
+    """
+    The standbys of one capacity type that have failed beside the attempt that trains; None for less than three.
+
+    What the market has refused or taken is left out: it says nothing about the next boot. A notice opens a new count.
+    Then a standby is worth a try in any case, because without one training stands still once the instance is lost.
+    """
+    current = state.current
+    if current is None:
+        return None
+    since = current.notice_at or current.started_at
+    standbys = takewhile(lambda launch: launch.number > current.launch, reversed(state.launches.values()))
+    failed = [
+        launch
+        for launch in standbys
+        if launch.intent.offering.capacity_type is capacity_type and launch.intended_at >= since and _failed(launch)
+    ]
+    if len(failed) < STILLBORN_MAX:
+        return None
+    return FailedStandbys(len(failed), _why(failed[0]), _again_at(state, current, failed))
+
+
+def failing_standbys(state: RunState) -> FailedStandbys | None:
+    """Those of the capacity type that has to wait longer; None if none has to."""
+    found = (failed_standbys(state, capacity_type) for capacity_type in CapacityType)
+    return max((each for each in found if each is not None), key=lambda each: each.again_at, default=None)
+
+
+def _failed(launch: Launch) -> bool:
+    """It ended before it took over, and another would too: neither the market nor a quota was the reason."""
+    denied = launch.closed is not None and launch.closed.cause is Cause.ACCESS
+    return denied or stillborn(launch)
+
+
+def _why(launch: Launch) -> str:
+    if launch.closed is not None:
+        return in_one_line(launch.closed.detail) or str(launch.closed.cause)
+    assert launch.gone is not None
+    return f"instance {launch.gone.instance_id}, {launch.gone.evidence}"
+
+
+def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> datetime:
+    """When the pause is over. It leaves time for one more try before the time-to-live of what trains ends."""
+    newest = failed[0]
+    failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)
+    after_pause = failed_at + FIRST_PAUSE * 2 ** (len(failed) - STILLBORN_MAX)
+    last_call = lives_until(state, current) - HANDOVER_BEFORE_END
+    return min(after_pause, last_call) if failed_at < last_call else after_pause
