@@ -16,23 +16,29 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import transfer_limit
 from spotrun.policy.facts import Facts
 from spotrun.policy.images import with_good_image
-from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, nearly_over
+from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, TIME_TO_LIVE, kept_for_handover, nearly_over
 from spotrun.policy.patience import age
 from spotrun.policy.standbys import failed_standbys
 from spotrun.policy.storage_cost import requests_usd, requests_usd_per_hour, storage_reserve
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
 from spotrun.run.billing import SECONDS_PER_HOUR, ZERO, to_nano
-from spotrun.run.state import Attempt, RunState
+from spotrun.run.state import Attempt, Launch, RunState
 
 WARN_AT = Decimal("0.8")
 """The share of a budget at which to warn, if the specification names none."""
 INTENT_LIFETIME = timedelta(minutes=10)
 """How long any runner may execute a LaunchIntended; later it may only be looked up (protocol 8)."""
 TIME_TO_LIVE_MIN = timedelta(minutes=10)
-"""A shorter life does not pay for its boot."""
-NEEDED_ASSUMED = timedelta(hours=8)
-"""How long an instance is needed, as long as nobody knows how much work there is."""
+"""A shorter life does not pay for its boot, unless this run has measured that it starts faster than most."""
+STARTS_IN_A_LIFE = 2
+"""How many times as long as a start the shortest life has to be."""
+AMPLE = 1.5
+"""A budget is ample as long as it has this many times what the rest of the run is expected to cost."""
+LIVES_IN_A_BUDGET = 3
+"""An instance that gets half of the money beside the one that it replaces gets a third of all that is not spent."""
+NEEDED_TIMES = 2
+"""A budget gives an instance at most this many times as long as the rest of the work may take."""
 STORAGE_SHARE = Decimal("0.01")
 """This share of a budget stays reserved for storage and requests, or more once they are known to take more."""
 
@@ -89,26 +95,65 @@ def price_ceiling(offering: Offering, on_demand: Decimal, max_price: Decimal | N
 
 
 def life_of(facts: Facts, offering: Offering) -> timedelta | None:
-    """
-    How long a new instance may live; None if the budget allows too little to be worth a boot.
-
-    Half of the rest of a budget is kept for the instance's standby, if the other half is enough for the work that is
-    left; on demand always, so that there is money to return to spot with. Else the instance gets everything, because
-    each change of instances costs money that the work may need. If not even that pays for all the work, the instance is
-    asked for only when the one before it is gone, and its reservation with it: standing still costs nothing.
-    """
+    """How long a new instance may live; None if the budget allows too little to be worth a boot."""
     state, spec = facts.state, facts.spec
-    life, least, ceiling = TIME_TO_LIVE, TIME_TO_LIVE_MIN, _ceiling(facts, offering)
+    life, least, ceiling = TIME_TO_LIVE, _shortest(facts), _ceiling(facts, offering)
     if spec.max_duration is not None:
         life = min(life, spec.max_duration - age(facts) + HANDOVER_BEFORE_END)
     if state.created.budget_usd is not None and ceiling > 0:
-        whole, needed = affordable_life(facts, ceiling, offering.region), life_needed(facts)
-        if needed is not None and whole < needed and _money_comes_back(state, offering):
-            return None
-        half_is_enough = whole / 2 >= (_useful(facts, offering) or needed or NEEDED_ASSUMED)
-        life = min(life, whole / 2 if half_is_enough else whole)
-        least = least if needed is None else min(least, needed)
+        needed = life_needed(facts)
+        if needed is not None:
+            life, least = min(life, NEEDED_TIMES * needed), min(least, needed)
+        life = min(life, _share(facts, offering, ceiling, least))
     return life if life >= least else None
+
+
+def _share(facts: Facts, offering: Offering, ceiling: Decimal, least: timedelta) -> timedelta:
+    """
+    How long an instance may live by the budget; nothing if it has to wait for money that will come back.
+
+    As long as the budget is ample, an instance gets half of what is neither spent nor reserved. The other half is for
+    its standby, which may be needed at any moment, and gets half of that. Where an instance's life ends before its work
+    is done, it is replaced; an ample budget pays for that.
+
+    Each change of instances costs money. So if the budget is not ample, the half has to be enough for all the work that
+    is left, or for a useful time on demand until spot is back; else the instance gets everything. If not even that pays
+    for the work, the instance is asked for only when the one before it is gone, and its reservation with it: standing
+    still costs nothing.
+    """
+    whole, enough = affordable_life(facts, ceiling, offering.region), least
+    needed = life_needed(facts)
+    if needed is not None and not _ample(facts, offering, ceiling):
+        if whole < needed and _money_comes_back(facts.state, offering):
+            return timedelta()
+        enough = _useful(facts, offering) or needed
+    return whole / 2 if whole / 2 >= enough else whole
+
+
+def _shortest(facts: Facts) -> timedelta:
+    """The shortest life that is worth a boot, and of which some is left for training."""
+    start = timedelta(seconds=changeover(facts.state))
+    return min(TIME_TO_LIVE_MIN, max(STARTS_IN_A_LIFE * start, 2 * LAST_MINUTES))
+
+
+def _ample(facts: Facts, offering: Offering, ceiling: Decimal) -> bool:
+    """Whether what is not spent pays for the rest of the work by halves, and half as much again, at today's price."""
+    work, price, state = workload(facts), offering.price_usd_per_hour, facts.state
+    if work is None or price <= 0:
+        return True
+    held_usd = sum((_unspent_usd(facts, state.launches[number]) for number in state.unsettled), ZERO)
+    life = affordable_life(facts, ceiling, offering.region, held_usd) / LIVES_IN_A_BUDGET
+    if not life:
+        return False
+    starts = 1 + work.left_s / (life - kept_for_handover(state, life)).total_seconds()
+    expected = timedelta(seconds=work.left_s + starts * changeover(state))
+    return affordable_life(facts, price, offering.region, held_usd) >= AMPLE * expected
+
+
+def _unspent_usd(facts: Facts, launch: Launch) -> Decimal:
+    """The part of its reservation that a launch has not cost yet."""
+    rule = facts.state.created.billing
+    return launch.reserved_usd(rule) - launch.meter(rule).cost_until(facts.now)
 
 
 def _egress_reserve(facts: Facts, offering: Offering, life: timedelta) -> Decimal:
@@ -190,10 +235,9 @@ def _makes_way(facts: Facts, current: Attempt, offering: Offering) -> bool:
     hurried = state.created.deadline_at is not None and offering.capacity_type is CapacityType.ON_DEMAND
     if not hurried or current.leaving or nearly_over(facts, current) or _on_demand(state, current):
         return False
-    launch, rule, needed = state.launch_of(current), state.created.billing, life_needed(facts)
+    needed, freed_usd = life_needed(facts), _unspent_usd(facts, state.launch_of(current))
     if needed is None:
         return False
-    freed_usd = launch.reserved_usd(rule) - launch.meter(rule).cost_until(facts.now)
     return affordable_life(facts, offering.price_usd_per_hour, offering.region, freed_usd) >= needed
 
 

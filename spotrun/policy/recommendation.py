@@ -28,7 +28,7 @@ from spotrun.policy import assumptions
 from spotrun.policy.cross_region import transfer, usd_per_hour
 from spotrun.policy.facts import Facts
 from spotrun.policy.lives import life_left
-from spotrun.policy.money import life_of
+from spotrun.policy.money import life_needed, life_of
 from spotrun.policy.pools import at_risk, just_lost
 from spotrun.policy.ranking import expected_lives, horizon_s, spot_now
 from spotrun.policy.situation import on_demand_usd_per_hour
@@ -111,7 +111,10 @@ def _affordable(facts: Facts, found: Offering) -> bool:
     """If the budget is tight, the run keeps what it has: a move reserves a second life beside the first."""
     current, life = facts.state.current, life_of(facts, found)
     assert current is not None
-    return life is not None and (facts.state.created.budget_usd is None or life >= life_left(facts, current))
+    if life is None or facts.state.created.budget_usd is None:
+        return life is not None
+    left, needed = life_left(facts, current), life_needed(facts)
+    return life >= (left / 2 if needed is None else min(left, needed))
 
 
 # -- what it is worth --------------------------------------------------------------------------------------------------

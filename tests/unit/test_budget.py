@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from spotrun.account.spending import BudgetForecast, forecast_spending
@@ -21,12 +23,13 @@ from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
+from spotrun.run.fold import replay
 from spotrun.simulation.generator import generate
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
 from tests.support.decisions import ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
-from tests.support.histories import START, History, refused
+from tests.support.histories import START, History, offering, refused
 from tests.support.manual_clock import ManualClock
 from tests.support.played_run import PlayedRun
 from tests.support.short_runs import BUDGET, trained
@@ -154,11 +157,14 @@ def test_a_quarter_more_than_the_work_costs_pays_for_all_of_it(seed: int, policy
     assert not result.missed
 
 
-def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:
-    """An hour of two is done; of $10 all but `ceiling_hours` of an on-demand hour at $1 is reserved for what trains."""
-    budget = Decimal(10) + Decimal(ceiling_hours)
+def under_notice(reserved_hours: int, free_usd: str) -> tuple[History, RunSpec]:
+    """
+    An hour of two is done, for $0.30. What trains is told to go; it has reserved so many hours at the $1 of on-demand,
+    and `free_usd` is left beside that.
+    """
+    budget = reserved_hours + Decimal(free_usd)
     history = History(budget_usd=budget)
-    launch = history.write(replace(_intent(history, budget), time_to_live_s=36_000.0))
+    launch = history.write(replace(_intent(history, budget), time_to_live_s=3600.0 * reserved_hours))
     history.record(launch)
     history.start(launch)
     history.resume()
@@ -166,6 +172,7 @@ def short_of_money(ceiling_hours: str) -> tuple[History, RunSpec]:
     for _ in range(6):
         history.step += 100
         history.after(600).commit(size_bytes=1)
+    history.notice()
     return history, _two_hours(budget)
 
 
@@ -179,27 +186,30 @@ def _intent(history: History, budget: Decimal) -> ev.LaunchIntended:
     return intent
 
 
+ALL_DEAR = (offering(SPOT, "0.95"), offering(ON_DEMAND, "1.00"))
+
+
 def test_a_replacement_waits_for_the_money_of_what_is_leaving_where_the_rest_would_not_do() -> None:
-    history, wanted = short_of_money("0.5")
-    history.notice()
+    """$1.30 is not spent, and the hour that is left costs $0.95: there is no money for handovers on the way."""
+    history, wanted = under_notice(1, "0.60")
     old = history.state.current
     assert old is not None
     here = seen(history, old.launch)
-    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    assert [type(action) for action in decided(history, wanted, [here], ALL_DEAR)] == [Wait]
     history.drained(history.commit(size_bytes=1, final=True))
-    assert [type(action) for action in decided(history, wanted, [here])] == [Wait]
+    assert [type(action) for action in decided(history, wanted, [here], ALL_DEAR)] == [Wait]
     history.gone(old.launch, EndedBy.ITSELF)
-    (intent,) = events_of(decided(history, wanted))
+    (intent,) = events_of(decided(history, wanted, market=ALL_DEAR))
     assert isinstance(intent, ev.LaunchIntended)
-    assert intent.time_to_live_s > 4 * 3600
+    assert intent.time_to_live_s > 3600
 
 
 def test_spot_makes_way_for_on_demand_where_the_deadline_wants_it_and_the_money_is_enough_for_one_of_them() -> None:
     """Half an hour of work and 40 minutes: what is reserved for spot pays for it on demand, beside spot it does not."""
-    budget = Decimal(10)
-    wanted = spec(budget={"max_usd": "10"}, policy={"expected_work": "30m", "deadline": "40m"})
+    budget = Decimal("0.73")
+    wanted = spec(budget={"max_usd": "0.73"}, policy={"expected_work": "30m", "deadline": "40m"})
     history = History(budget_usd=budget, deadline_at=START + timedelta(minutes=40))
-    launch = history.write(replace(_intent(History(budget_usd=budget), budget), time_to_live_s=35_000.0))
+    launch = history.write(replace(_intent(History(budget_usd=budget), budget), time_to_live_s=2450.0))
     history.record(launch)
     history.start(launch)
     history.resume()
@@ -210,13 +220,64 @@ def test_spot_makes_way_for_on_demand_where_the_deadline_wants_it_and_the_money_
     assert drain.reason == ONE_AT_A_TIME
 
 
-def test_a_replacement_is_ready_at_the_notice_where_the_rest_will_do() -> None:
-    history, wanted = short_of_money("2")
-    history.notice()
+@pytest.mark.parametrize(("free_usd", "hours"), [("0.5", 0.2), ("2", 0.95), ("30", 3.1)])
+def test_a_replacement_is_ready_at_the_notice_with_half_of_the_rest_or_twice_what_the_work_may_take(
+    free_usd: str, hours: float
+) -> None:
+    """An hour is left, for $0.30 on spot; what is free would not last for it at the price of on-demand."""
+    history, wanted = under_notice(10, free_usd)
     (intent,) = events_of(decided(history, wanted))
     assert isinstance(intent, ev.LaunchIntended)
     assert intent.standby_for == history.attempt
-    assert 3600 < intent.time_to_live_s <= 2 * 3600
+    assert intent.time_to_live_s / 3600 == pytest.approx(hours, rel=0.02)
+
+
+def thrice(price: float, hours: float, times: float, pace_s: float, seed: int) -> tuple[SimulatedWorld, Decimal]:
+    """
+    A run of so many `hours` in six zones where spot costs `price`, and on demand $3, with `times` the money that it is
+    expected to cost. In one minute of ten a zone without spot is drawn, so that instances are lost, after notice.
+    """
+    rng, zones = Random(seed), {zone: offer(zone, SPOT, f"{price:.2f}") for zone in "abcdef"}
+    empty = [rng.choice([*zones, *[""] * 54]) for _ in range(1440)]
+    ticks = [{zone: price for zone in zones if zone != lost} for lost in empty]
+    budget = Decimal(f"{times * price * (hours + 0.1) + 0.005:.2f}")
+    wanted = {"name": "demo", "workdir": "/tmp", "train": {"run": "true"}, "checkpoint": {"every": "5m"}}
+    world = SimulatedWorld(
+        RunSpec.model_validate(wanted | {"budget": {"max_usd": str(budget)}}),
+        Training(steps=round(hours * 3600 / pace_s), step_s=pace_s),
+        TickMarket(ticks, 60.0, zones, [offer("a", ON_DEMAND, "3.00")]),
+        timings=Timings(unannounced=0.0),
+        seed=seed,
+        idle_s=30.0,
+    )
+    return world, budget
+
+
+@pytest.mark.exhaustive
+@settings(max_examples=12, deadline=None)
+@given(
+    price=st.sampled_from([0.6, 0.9, 1.5]),
+    hours=st.sampled_from([1.0, 2.5, 7.0]),
+    times=st.sampled_from([3.0, 4.0, 10.0, 50.0]),
+    pace_s=st.sampled_from([0.2, 1.0, 60.0]),
+    seed=st.integers(0, 99),
+)
+def test_with_three_times_what_a_run_costs_each_notice_has_its_standby_within_a_second(
+    price: float, hours: float, times: float, pace_s: float, seed: int
+) -> None:
+    world, budget = thrice(price, hours, times, pace_s, seed)
+    result, noticed_at = world.run(1e6), None
+    for before, entry, after in replay(world.entries):
+        event = entry.event
+        assert after.reserved_usd() <= budget
+        if isinstance(event, ev.NoticeSeen) and before.pending_launch is None:
+            noticed_at = entry.at
+        elif isinstance(event, ev.LaunchIntended) and noticed_at is not None:
+            assert entry.at - noticed_at <= timedelta(seconds=1)
+            noticed_at = None
+    assert noticed_at is None, "a notice without a standby"
+    assert result.outcome == "completed", world.state.terminal
+    assert result.cost_usd <= budget
 
 
 def test_on_demand_that_would_eat_up_the_budget_before_the_work_is_done_is_not_taken_while_there_may_be_spot() -> None:

@@ -182,7 +182,7 @@ def test_each_decision_is_dated_and_in_the_index() -> None:
         ("as protocol 30 says", []),
         ("as protocol 29 to 31 say", ["1: 31"]),
         ("(protocol 24 and 77)", ["1: 77"]),
-        ("protocol.md 17, promise I19", ["1: I19"]),
+        ("protocol.md 17, promise I29", ["1: I29"]),
         ("promises I13, I15 and I44", ["1: I44"]),
         ("failures.md P27, R99", ["1: R99"]),
         ("one\ntwo (P15), (P28, P29)", ["2: P29"]),
