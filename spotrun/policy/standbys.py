@@ -22,6 +22,8 @@ from spotrun.run.state import Attempt, Launch, RunState
 
 FIRST_PAUSE = timedelta(minutes=10)
 """After the third failure in a row."""
+DOUBLINGS_MAX = 8
+"""The pause is as long as a life then. The ledger of an earlier version may hold hundreds of failures."""
 
 
 class FailedStandbys(msgspec.Struct, frozen=True):
@@ -88,6 +90,6 @@ def _again_at(state: RunState, current: Attempt, failed: Sequence[Launch]) -> da
     """When the pause is over. It leaves time for one more try before the time-to-live of what trains ends."""
     newest = failed[0]
     failed_at = newest.closed_at or (newest.intended_at if newest.gone is None else newest.gone.ended_at)
-    after_pause = failed_at + FIRST_PAUSE * 2 ** (len(failed) - STILLBORN_MAX)
+    after_pause = failed_at + FIRST_PAUSE * (1 << min(len(failed) - STILLBORN_MAX, DOUBLINGS_MAX))
     last_call = lives_until(state, current) - HANDOVER_BEFORE_END
     return min(after_pause, last_call) if failed_at < last_call else after_pause

@@ -345,6 +345,16 @@ def test_after_three_standbys_that_fail_each_pause_is_twice_as_long_and_training
     assert not isinstance(decided(history)[0], Wait), "nothing trains, so nothing is put off"
 
 
+def test_hundreds_of_failures_that_an_earlier_version_left_make_no_pause_without_end() -> None:
+    history = History()
+    here = long_lived(history)
+    for _ in range(200):
+        _is_rejected(history, history.launch())
+    assert events_of(decided(history, instances=[here])) == []
+    history.now = lives_until(history.state, history.state.current) - HANDOVER_BEFORE_END
+    assert asked(decided(history, instances=[here])) is not None
+
+
 def test_a_notice_and_the_other_capacity_type_do_not_wait_for_what_has_failed() -> None:
     history = History()
     here = long_lived(history)
