@@ -30,6 +30,8 @@ TERMINATED_WITHIN_S = 30.0
 Run time between SIGTERM and SIGKILL for a command without checkpoints of ours, as on Kubernetes and Slurm. Some such
 commands save by themselves then; before that moment each of them may still come to its end.
 """
+FILES_S = 10.0
+"""Run time between SIGKILL and the deadline, to store what it has written; a sixth of a short notice."""
 TERMINATED_WITHIN_MIN_S = 5.0
 """The same in system time, where there is no deadline."""
 
@@ -107,12 +109,24 @@ class Drain:
     def _drain_s(self, pace: Pace, plain: bool) -> float:
         assert self.deadline_s is not None
         if plain:
-            return self._give_up_s() - min(TERMINATED_WITHIN_S, (self.deadline_s - self.noticed_s) / 2)
+            return self._kill_s() - min(TERMINATED_WITHIN_S, self._window_s / 2)
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
         margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale
-        return drain_moment(self.deadline_s, self.deadline_s - self.noticed_s, commit_s, pace.step_s or 0.0, margin_s)
+        return drain_moment(self.deadline_s, self._window_s, commit_s, pace.step_s or 0.0, margin_s)
+
+    @property
+    def _window_s(self) -> float:
+        assert self.deadline_s is not None
+        return self.deadline_s - self.noticed_s
+
+    def _kill_s(self) -> float:
+        """When a command is ended that has not ended by itself."""
+        assert self.deadline_s is not None
+        return self.deadline_s - max(min(FILES_S, self._window_s / 6), LAST_WORD_MIN_S * self.clock.scale)
 
     def _give_up_s(self) -> float:
+        if self.deadline_s is not None and self._plain:
+            return self._kill_s()
         if self.deadline_s is not None:
             return self.deadline_s - max(LAST_WORD_S, LAST_WORD_MIN_S * self.clock.scale)
         assert self.draining_s is not None
