@@ -1,4 +1,4 @@
-# make demo    train examples/resnet50.yaml through interruptions on the local cloud (simulated prices, nothing is rented)
+# make demo    train examples/resnet50.yaml, fitted to this machine, through interruptions on the local cloud (nothing is rented)
 # make quick   what needs no server, no training and no kill: run it after each edit (a minute at most, on 2 cores)
 # make test    everything that has to hold, on 2 cores: run it before each push
 # make torture what the tests do to object stores, at full length
@@ -31,7 +31,7 @@ MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.
 	install dev lint types clean moved
 
 demo: .venv/.installed
-	.venv/bin/spotrun launch examples/resnet50.yaml -y
+	.venv/bin/python examples/demo.py
 
 # Each pytest worker computes on one core: two of them with two threads each would mostly wait for one another.
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.

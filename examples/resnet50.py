@@ -58,24 +58,26 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Maps x_BCHW, three channels of at least 32×32 pixels, to logits_BK."""
+    """
+    Maps x_BCHW, three channels of at least 32×32 pixels, to logits_BK. Layers have `width` times the paper's channels.
+    """
 
     stages = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))  # blocks, width, stride of the first block
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, width: float = 1.0) -> None:
         super().__init__()
+        channels = int(64 * width)
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
-            nn.BatchNorm2d(64),
+            nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(channels),
             nn.ReLU(),
             nn.MaxPool2d(3, stride=2, padding=1),
         )
         blocks: list[nn.Module] = []
-        channels = 64
-        for depth, width, stride in self.stages:
+        for depth, full, stride in self.stages:
             for place in range(depth):
-                blocks.append(Bottleneck(channels, width, stride if place == 0 else 1))
-                channels = width * Bottleneck.expansion
+                blocks.append(Bottleneck(channels, int(full * width), stride if place == 0 else 1))
+                channels = int(full * width) * Bottleneck.expansion
         self.blocks = nn.Sequential(*blocks)
         self.classify = nn.Linear(channels, classes)
         for module in self.modules():
@@ -152,10 +154,10 @@ def make_loaders(image_size: int, batch_size: int, workers: int) -> tuple[DataLo
 
 
 class DigitClassifier(pl.LightningModule):
-    def __init__(self, lr: float) -> None:
+    def __init__(self, lr: float, width: float = 1.0) -> None:
         super().__init__()
         self.lr = lr
-        self.network = ResNet50(classes=10)
+        self.network = ResNet50(classes=10, width=width)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x_BCHW, label_B = batch
@@ -183,6 +185,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--image-size", type=int, default=32, help="pixels; 32 to 48 are sensible (default: 32)")
     parser.add_argument("--lr", type=float, default=0.05, help="the highest learning rate of the schedule")
+    parser.add_argument("--width", type=float, default=1.0, help="times the channels of the paper, at least 1/64")
     parser.add_argument("--precision", default="32-true", help="as Lightning names it: 32-true, bf16-mixed, 16-mixed")
     parser.add_argument("--workers", type=int, default=0, help="processes that load images beside the trainer")
     parser.add_argument("--seed", type=int, default=1)
@@ -196,7 +199,7 @@ def main() -> None:
     pl.seed_everything(args.seed, workers=True)
 
     train_loader, val_loader = make_loaders(args.image_size, args.batch_size, args.workers)
-    model = DigitClassifier(lr=args.lr)
+    model = DigitClassifier(lr=args.lr, width=args.width)
     print(f"ResNet-50 with {sum(p.numel() for p in model.parameters()):,} parameters")
 
     trainer = pl.Trainer(

@@ -14,19 +14,29 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from spotrun.spec.file import load_spec
 from tests.support.repository import EXAMPLES
 
 SCRIPT = EXAMPLES / "resnet50.py"
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("resnet50_example", SCRIPT)
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_example", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    return loaded(SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModuleType:
+    return loaded(EXAMPLES / "demo.py")
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +53,38 @@ def test_the_network_is_resnet_50_in_full(example: ModuleType):
     assert sum(isinstance(module, nn.Conv2d | nn.Linear) for module in on_the_main_path) == 50
     assert sum(p.numel() for p in network.parameters()) == 23_528_522
     assert sum(p.numel() for p in example.ResNet50(classes=1000).parameters()) == 25_557_032
+
+
+def test_a_narrower_network_is_as_deep(example: ModuleType):
+    network = example.ResNet50(classes=10, width=0.125)
+    assert sum(p.numel() for p in network.parameters()) == 376722
+    assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+IDLE = {1.0: (0.33, 0.5), 0.5: (0.12, 0.2)}
+BUSY = {1.0: (2.0, 7.0), 0.5: (0.95, 2.0), 0.25: (0.25, 0.55), 0.125: (0.15, 0.3)}
+
+
+@pytest.mark.parametrize(
+    ("takes", "start_s", "width", "scale"), [(IDLE, 3.0, 1.0, 20), (BUSY, 11.0, 0.25, 10), (BUSY, 6.0, 0.25, 20)]
+)
+def test_the_demo_is_as_wide_and_as_fast_as_the_machine_allows(
+    demo: ModuleType, takes: dict[float, tuple[float, float]], start_s: float, width: float, scale: int
+):
+    fit = demo.choose(demo.Fit(width, 1, step_s, save_s, start_s) for width, (step_s, save_s) in takes.items())
+    assert (fit.width, fit.time_scale) == (width, scale)
+    assert fit.lasts_s <= demo.ENDS_WITHIN_S
+    assert fit.time_scale * (1.5 * fit.save_s + fit.step_s) < 0.4 * demo.NOTICE_S
+    assert ("of an idle machine" in demo.said(fit)) == (takes is BUSY), "it says so where figures follow the machine"
+
+
+def test_the_demos_job_is_the_example_with_what_was_chosen(demo: ModuleType, tmp_path: Path):
+    path = tmp_path / "demo.yaml"
+    path.write_text(demo.fitted(demo.JOB.read_text(), demo.Fit(0.25, 1, 0.25, 3.5, 11.0)))
+    job, whole = load_spec(path), load_spec(demo.JOB)
+    assert (job.train.script, list(job.train.args)) == ("resnet50.py", ["--epochs", "6", "--width", "0.25"])
+    assert (job.envs, job.local.time_scale, Path(job.workdir)) == ({"OMP_NUM_THREADS": "1"}, 7.0, EXAMPLES)
+    assert (job.name, job.local.script, job.policy) == (whole.name, whole.local.script, whole.policy)
 
 
 @pytest.mark.parametrize("size", [32, 48])
@@ -91,6 +133,16 @@ def test_the_script_explains_itself_and_leaves_nothing_behind(tmp_path: Path):
     shown = subprocess.run(
         [sys.executable, SCRIPT, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     ).stdout
-    for flag in ("--epochs", "--batch-size", "--image-size", "--lr", "--precision", "--workers", "--seed", "--save"):
+    for flag in (
+        "--epochs",
+        "--batch-size",
+        "--image-size",
+        "--lr",
+        "--precision",
+        "--width",
+        "--workers",
+        "--seed",
+        "--save",
+    ):
         assert flag in shown
     assert not list(tmp_path.iterdir())
