@@ -126,10 +126,12 @@ def import_checkpoint(
     from spotrun.cli.before_launch import with_baseline_price
     from spotrun.cli.runs import default_store, open_run, who
     from spotrun.creation import create_run
-    from spotrun.spec.file import load_spec
+    from spotrun.spec.file import load_spec, placed
 
     uri = None if store is None else address.absolute(store)
-    spec = with_baseline_price(load_spec(spec_path, {"name": name, "checkpoint.uri": uri}, default_store()))
+    overrides = {"name": name, "checkpoint.uri": uri}
+    with placed(spec_path, overrides):
+        spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
     attend.show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.id}` trains it")

@@ -12,6 +12,7 @@ from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.run import events as ev
 from spotrun.run.events import Entry
 from spotrun.run.reasons import in_one_line
+from spotrun.units import count_of
 
 _UNPRINTABLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 SENTENCE_MAX = 3000
@@ -104,10 +105,9 @@ def _committed(event: ev.CheckpointCommitted) -> str:
 
 
 def _outputs(event: ev.OutputsStored) -> str:
-    files = "1 file" if event.files == 1 else f"{event.files:,} files"
     left = f"; {event.left_out:,} left out" if event.left_out else ""
     sent = f"{size(event.size_bytes)} ({size(event.sent_bytes)} sent)"
-    return f"files of the script stored: {files}, {sent}{left}"
+    return f"files of the script stored: {count_of(event.files, 'file')}, {sent}{left}"
 
 
 def _epoch(event: ev.EpochCompleted) -> str:

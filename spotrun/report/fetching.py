@@ -12,6 +12,7 @@ from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
 from spotrun.report.tables import plain
 from spotrun.run.state import Outputs, RunState
+from spotrun.units import count_of
 
 SHOWN_MAX = 50
 
@@ -29,10 +30,6 @@ class Bytes:
         with self._lock:
             self._done += more
             self._tell(self._done, self._total)
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def show(listing: Listing, chosen: Sequence[OutputFile]) -> None:
@@ -57,7 +54,7 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
         lines.append(f"{'':>10}  and {len(fetched) - SHOWN_MAX:,} more")
     lines += [f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed]
     where = plain(str(folder))
-    here = f"; {_files(len(same))} already there" if same else ""
+    here = f"; {count_of(len(same), 'file')} already there" if same else ""
     told = f"fetched {_amount(fetched)} into {where}{here}"
     if not fetched:
         told = f"nothing new: {_amount(same)} in {where} already"
@@ -67,7 +64,7 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
 
 
 def _amount(files: Sequence[OutputFile]) -> str:
-    return f"{_files(len(files))}, {size(sum(file.size_bytes for file in files))},"
+    return f"{count_of(len(files), 'file')}, {size(sum(file.size_bytes for file in files))},"
 
 
 def _left_out(listing: Listing) -> list[str]:

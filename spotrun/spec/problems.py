@@ -59,8 +59,8 @@ _MOUNTS = "nothing is mounted", "read data from a bucket in the script, or put i
 _ALONE = "a run has its instances for itself", "remove it"
 OWN_WORDS: Mapping[str, tuple[str, str]] = {
     "infra": (
-        "one key for cloud, region and zone is SkyPilot's",
-        "write resources: {cloud: aws, region: us-east-1, zone: us-east-1a}, the last two if you want only them",
+        "cloud, region and zone are keys of their own, not one as in SkyPilot",
+        "write resources: {cloud: aws, region: us-east-1, zone: us-east-1a}; without the last two, any will do",
     ),
     **dict.fromkeys(("job_recovery", "spot_recovery", "recovery_strategy"), _ALWAYS),
     "ports": ("an instance has no open port", "remove it; `spotrun ssh RUN` opens a shell"),

@@ -309,8 +309,9 @@ def _no_deadline(text: str, because: Unreadable) -> Unreadable:
     """What to write instead of something that is neither a duration, nor a time of day, nor a moment."""
     if re.fullmatch(r"\d{1,2}:\d{2}", text, re.ASCII):
         return Unreadable(f"{shown(text)!r} is not a time of day", "write it like 07:00, or a duration like 8h")
-    if re.fullmatch(r"\d{4}-\d\d?-\d\d?", text, re.ASCII):
-        return Unreadable(f"{text} is a day, and a deadline is a moment", f"write it like {text}T07:00")
+    if day := re.fullmatch(r"(20\d\d)(-?)(\d\d?)\2(\d\d?)", text, re.ASCII):
+        advice = f"write it like {day[1]}-{day[3]:0>2}-{day[4]:0>2}T07:00"
+        return Unreadable(f"{text} is a day, and a deadline is a moment", advice)
     if half := re.fullmatch(r"(\d{1,2})(?::(\d\d))?\s*([ap])\.?m\.?", text.lower(), re.ASCII):
         hour = int(half[1]) % 12 + (12 if half[3] == "p" else 0)
         return Unreadable(f"{shown(text)!r} is not a time of day", f"write {hour:02d}:{half[2] or '00'}")

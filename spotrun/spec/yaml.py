@@ -277,7 +277,9 @@ class _Constructor:
 def _surprise(text: str) -> tuple[str, str]:
     """Why this number is refused, and what to write instead."""
     if ":" in text:
-        return f"YAML reads {shown(text)} as a number to base 60", f'write "{shown(text)}" for the text, or 1h30m'
+        length = "".join(f"{part}{unit}" for part, unit in zip(text.lstrip("+-").split(":"), "hms", strict=False))
+        advice = f'write "{shown(text)}" in quotes for that time or text, or {shown(length)} for a duration'
+        return f"YAML reads {shown(text)} as a number to base 60", advice
     if text.lower().lstrip("+-").startswith((".n", ".i")):
         return f"{shown(text)} is not a finite number", "write a number"
     if "_" in text:
