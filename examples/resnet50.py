@@ -4,6 +4,8 @@ ResNet-50 on handwritten digits: an ordinary Lightning script, which does not kn
     python examples/resnet50.py                     # alone, on this machine
     spotrun launch examples/resnet50.yaml           # the same script, unchanged, through interruptions
 
+`make demo` installs what it needs: spotrun's extra `examples`, which is PyTorch, Lightning and scikit-learn.
+
 The network is that of He et al. 2015 (https://arxiv.org/abs/1512.03385) in full: 50 layers with weights, 23.5 million
 parameters. The images are the 1,797 digits that scikit-learn ships, scanned from the forms of 43 writers and enlarged,
 so nothing is downloaded.

@@ -61,7 +61,7 @@ def test_what_is_missing_is_one_line_that_can_be_typed(without_extras: Any) -> N
 
 def test_a_script_that_needs_torch_is_refused_before_anything_starts(without_extras: Any) -> None:
     said = {" ".join(words): (code, said) for words, code, said in without_extras["calls"]}
-    for call in ("launch train.yaml -y", "verify-resume train.py", "verify-resume train.yaml"):
+    for call in ("launch script.yaml -y", "launch train.py -y", "verify-resume train.py", "verify-resume script.yaml"):
         code, words = said[call]
         assert words.startswith("error: train.py imports torch, which is not installed for")
         assert code == 2

@@ -50,7 +50,7 @@ def furnish(folder: Path) -> None:
 
     SmallRun(LocalStore(folder / "runs" / "demo-0123456789"))
     (folder / "train.py").write_text("import torch\nfrom pytorch_lightning import Trainer\n")
-    (folder / "train.yaml").write_text("name: train\ntrain: {script: train.py}\n")
+    (folder / "script.yaml").write_text("name: train\ntrain: {script: train.py}\n")
     (folder / "plain.yaml").write_text("name: plain\nrun: 'true'\npolicy: {expected_work: 1h}\n")
     (folder / "secret.yaml").write_text("run: 'true'\nsecrets: {TOKEN: 'ssm:/spotrun/TOKEN'}\n")
     (folder / "bill.parquet").write_bytes(b"PAR1")
@@ -59,14 +59,13 @@ def furnish(folder: Path) -> None:
 
 VALUES = {
     "RUN": "demo",
+    "SCRIPT": "train.py",
     "JOB.yaml": "plain.yaml",
-    "SCRIPT|JOB.yaml": "train.py",
     "FILE.ckpt": "weights.ckpt",
     "OUT.ckpt": "out.ckpt",
     "PATH": "traces",
-    "[aws] [JOB.yaml]": "plain.yaml",
 }
-"""What a verb is given where its help has this word; anything else is an x."""
+"""What a verb is given for an argument in whose name this is."""
 MORE = (
     "doctor",
     "doctor aws",
@@ -77,9 +76,11 @@ MORE = (
     "launch plain.yaml --cloud aws -y",
     "launch plain.yaml --cloud aws --store s3://bucket/runs -y",
     "launch secret.yaml --cloud aws --store s3://bucket/runs --dry-run",
-    "launch train.yaml -y",
+    "launch script.yaml -y",
+    "launch train.py -y",
+    "verify-resume train.py",
     "launch plain.yaml --from weights.ckpt -y",
-    "verify-resume train.yaml",
+    "verify-resume script.yaml",
     "launch plain.yaml --store s3://bucket/runs -y",
     "bill demo --cur bill.parquet",
     "report demo --html report.html",
@@ -132,11 +133,11 @@ def _calls() -> Iterator[list[str]]:
 
 def _arguments(command: Any) -> Iterator[str]:
     for param in command.params:
-        value = VALUES.get(param.metavar, "x")
-        if param.param_type_name == "argument" and (param.required or param.metavar in VALUES):
-            yield value
+        value = next((text for word, text in VALUES.items() if word in (param.metavar or "")), "")
+        if param.param_type_name == "argument" and (param.required or value):
+            yield value or "x"
         elif param.required:
-            yield from (param.opts[0], value)
+            yield from (param.opts[0], value or "x")
 
 
 def _call(words: list[str]) -> Call:
