@@ -78,7 +78,7 @@ def _outputs_of(run: OpenRun, step: int | None) -> Outputs:
 
     state = run.ledger.refresh()
     if not state.outputs:
-        raise RunNotFound(f"{run.id} has no stored files", hint=why_nothing(state, run.id))
+        raise RunNotFound(f"{run.id} has no stored files", hint=why_nothing(state, run.typed))
     if step is None:
         return state.outputs[-1]
     held = [each for each in state.commits if each.retired_at is None]

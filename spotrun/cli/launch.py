@@ -50,6 +50,8 @@ def launch(
     store: LaunchStoreOption = None,
 ) -> None:
     """Train a job, or a script by itself, to its end, on spot capacity where possible."""
+    from shlex import quote
+
     from spotrun import address
     from spotrun.cli import attend, nights
     from spotrun.cli.asking import confirm, say
@@ -82,6 +84,9 @@ def launch(
     with placed(spec_path, overrides):
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store(), arguments or ()))
     others = [] if nightly else going_on(spec)
+
+    if spec_path.suffix == ".py" and (beside := spec_path.with_suffix(".yaml")).is_file():
+        print(f"{beside} is not read: `spotrun launch {quote(str(beside))}` trains by it.")
 
     def create() -> OpenRun:
         try:

@@ -106,8 +106,8 @@ def as_json(
     }
 
 
-def why_nothing(state: RunState, run_id: str) -> str:
+def why_nothing(state: RunState, typed: str) -> str:
     """What to do where a run has no stored files."""
     if state.terminal is None:
-        return f"try later: the first are stored minutes after the script has written them (`spotrun logs {run_id}`)"
+        return f"try later: the first are stored minutes after the script has written them (`spotrun logs {typed}`)"
     return "write files into the folder that the script begins in: of these, those stay that `outputs` of the job names"

@@ -19,14 +19,16 @@ from spotrun.agent import outputs as agent_outputs
 from spotrun.agent import work_files
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.agent.outputs import OutputKeeper, _Storing
+from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.folder import stored_files
+from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
 from spotrun.run import events as ev
 from spotrun.run.state import Outputs
-from spotrun.spec.model import OutputsSpec
+from spotrun.spec.model import CheckpointSpec, OutputsSpec
 from spotrun.spec.patterns import chooser
 from tests.support.eventually import eventually
 from tests.support.histories import START, History
@@ -231,6 +233,8 @@ def test_the_files_of_a_kept_checkpoint_stay_and_go_with_it(run: Run) -> None:
     assert garbage(state, run.store, keys) == []
     gone = garbage(state, run.store, keys, {commits[1]})
     assert {run.store.objects[key] for key in gone if "list-" not in key} == {b"second"}
+    planned = {stored.key for stored in pruning.plan(state, run.store, CheckpointSpec(keep_last=1)).objects}
+    assert planned == set(gone)
     run.store.objects[kept(state)[0].event.key] = b"damaged"
     assert garbage(state, run.store, keys, {commits[1]}) == [], "nobody knows what that list needs"
 
@@ -252,6 +256,34 @@ def test_what_an_earlier_attempt_wrote_is_still_there_until_it_is_written_again(
     two.start()
     two.store_files()
     assert run.fetched() == {"old.csv": "kept", "both.csv": "from two"}
+
+
+def test_an_agent_that_slept_through_its_replacement_damages_nothing(run: Run) -> None:
+    one = run.instance()
+    for text in ("first", "second"):
+        one.commit()
+        one.write("a", text)
+        one.store_files()
+    asleep = run.history.state
+    two = run.instance()
+    for text in ("second", "first"):
+        two.write("a", text)
+        two.write("b", text)
+        two.store_files()
+    before = run.fetched()
+
+    def refuse(_: object) -> None:
+        raise EntryRefused("the run goes on elsewhere")
+
+    one.node.recorder = SimpleNamespace(state=asleep, append=refuse)
+    one._storing._sweep()
+    one.write("a", "third")
+    with pytest.raises(EntryRefused):
+        one.store_files()
+    assert run.fetched() == before == {"a": "first", "b": "first"}
+    two.write("a", "fourth")
+    two.store_files()
+    assert run.fetched() == {"a": "fourth", "b": "first"}
 
 
 def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(run: Run) -> None:
