@@ -1,0 +1,253 @@
+"""Signals to a runner: what becomes of its run, and what is said. The signals are real, and come to this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from spotrun.cli import interrupts
+from spotrun.cli.asking import confirm
+from spotrun.cli.interrupts import Interrupts, told
+from spotrun.cli.runs import OpenRun, open_run
+from spotrun.cli.signals import Signalled, heeding, undisturbed
+from spotrun.errors import SpecInvalid, SpotrunError, StoreUnavailable
+from tests.support.decisions import spec
+from tests.support.histories import History
+from tests.support.stored_runs import store_run
+
+pytestmark = pytest.mark.timeout(60, method="thread")  # the other method takes the timer of this process
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    with heeding():
+        yield
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
+    """A run that trains on instance i-1."""
+    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
+    history = History(spec=spec().to_dict())
+    history.running()
+    store_run(tmp_path / "runs", history)
+    run = open_run("demo", str(tmp_path / "runs"))
+    run.ledger.refresh()
+    return run
+
+
+@pytest.fixture
+def left_behind(monkeypatch: pytest.MonkeyPatch) -> list[OpenRun]:
+    """The runs that a background runner would have taken over."""
+    found: list[OpenRun] = []
+    monkeypatch.setattr(interrupts, "leave_behind", found.append)
+    return found
+
+
+def receive(number: signal.Signals) -> Signalled | KeyboardInterrupt:
+    try:
+        os.kill(os.getpid(), number)
+        signal.pause()
+    except (Signalled, KeyboardInterrupt) as caught:
+        return caught
+    raise AssertionError
+
+
+def type_at_the_prompt(monkeypatch: pytest.MonkeyPatch, *answers: str | BaseException) -> None:
+    """A person at a terminal, who gives these answers or does something else."""
+    left = iter(answers)
+
+    def answer(_: str) -> str:
+        given = next(left)
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    monkeypatch.setattr("builtins.input", answer)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+
+
+def stopped(run: OpenRun) -> bool:
+    return run.ledger.refresh().stop_requested
+
+
+def test_sigterm_stops_the_run_and_a_second_signal_says_what_goes_on(
+    run: OpenRun, left_behind: list[OpenRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = Interrupts(run, background=False)
+    assert answers.answer(receive(signal.SIGTERM))
+    assert stopped(run)
+    assert f"SIGTERM: stopping {run.id}" in capsys.readouterr().err
+    assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= interrupts.STOP_WITHIN_S
+    for second in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        with pytest.raises(Signalled) as left:
+            answers.answer(receive(second))
+        assert left.value.code == 128 + signal.SIGTERM
+        said = capsys.readouterr().err
+        assert f"{run.id} was asked to stop, and no runner sees to it" in said
+        assert "i-1 (" in said
+        assert f"`spotrun down {run.id}` ends it now" in said
+    answers.done()
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert left_behind == []
+
+
+def test_sighup_leaves_the_run_to_a_background_runner_and_writes_it_down(
+    run: OpenRun, left_behind: list[OpenRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not Interrupts(run, background=False).answer(receive(signal.SIGHUP))
+    assert left_behind == [run]
+    assert not stopped(run)
+    line = "SIGHUP: the terminal is gone; a runner in the background takes over"
+    assert line in capsys.readouterr().err
+    assert line in Path(run.uri, "runner.log").read_text()
+
+
+def test_a_background_runner_that_cannot_begin_leaves_word_of_what_goes_on(
+    run: OpenRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: OpenRun) -> None:
+        raise SpotrunError("the background runner ended at once")
+
+    monkeypatch.setattr(interrupts, "leave_behind", fail)
+    with pytest.raises(SpotrunError):
+        Interrupts(run, background=False).answer(receive(signal.SIGHUP))
+    log = Path(run.uri, "runner.log").read_text()
+    assert f"ended at once. {run.id} has not ended, and no runner attends to it. Still running" in log
+    assert f"`spotrun resume {run.id}` carries it on" in log
+
+
+def test_a_background_runner_goes_on_after_sighup_and_stops_at_sigterm(
+    run: OpenRun, left_behind: list[OpenRun]
+) -> None:
+    answers = Interrupts(run, background=True)
+    assert answers.answer(receive(signal.SIGHUP))
+    assert not stopped(run)
+    assert answers.answer(receive(signal.SIGTERM))
+    assert stopped(run)
+    answers.done()
+    assert left_behind == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "detached"),
+    [
+        (["", "x", "stop it", "d"], True),
+        (["Detach"], True),
+        (["S"], False),
+        (["?", "stop"], False),
+        ([KeyboardInterrupt()], False),
+        ([Signalled(signal.SIGTERM)], False),
+        ([Signalled(signal.SIGHUP)], True),
+        ([EOFError()], True),
+    ],
+)
+def test_ctrl_c_asks_until_it_has_an_answer(
+    run: OpenRun,
+    left_behind: list[OpenRun],
+    monkeypatch: pytest.MonkeyPatch,
+    typed: list[str | BaseException],
+    detached: bool,
+) -> None:
+    type_at_the_prompt(monkeypatch, *typed)
+    answers = Interrupts(run, background=False)
+    assert answers.answer(receive(signal.SIGINT)) is not detached
+    answers.done()
+    assert stopped(run) is not detached
+    assert (left_behind == [run]) is detached
+
+
+def test_without_a_terminal_ctrl_c_stops_the_run(run: OpenRun, left_behind: list[OpenRun]) -> None:
+    assert Interrupts(run, background=False).answer(receive(signal.SIGINT))
+    assert stopped(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_that_the_store_does_not_take_is_told_as_such(
+    run: OpenRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    def refuse(_: OpenRun) -> None:
+        raise StoreUnavailable("the disk is gone")
+
+    monkeypatch.setattr(interrupts, "request_stop", refuse)
+    answers = Interrupts(run, background=False)
+    if number is signal.SIGINT:
+        assert answers.answer(receive(number))
+        assert "try Ctrl-C again" in capsys.readouterr().err
+    else:
+        with pytest.raises(Signalled):
+            answers.answer(receive(number))
+        said = capsys.readouterr().err
+        assert "the stop could not be written (the disk is gone)" in said
+        assert "no runner attends to it. Still running" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_verb_that_looks_once_says_what_is_left(
+    run: OpenRun, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    with pytest.raises((Signalled, KeyboardInterrupt)), told(run):
+        raise receive(number)
+    assert f"{run.id} has not ended, and no runner attends to it. Still running" in capsys.readouterr().err
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored_and_others_are_dropped_where_they_would_disturb() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with heeding(), undisturbed():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert receive(signal.SIGTERM).args == (128 + signal.SIGTERM,)
+
+
+# -- yes or no -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "default", "agreed"),
+    [
+        ([""], True, True),
+        ([""], False, False),
+        (["Y"], False, True),
+        (["n"], True, False),
+        (["huh", "yes"], False, True),
+        (["yesterday", "no"], True, False),
+    ],
+)
+def test_enter_means_the_default_and_a_typo_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, typed: list[str | BaseException], default: bool, agreed: bool
+) -> None:
+    type_at_the_prompt(monkeypatch, *typed)
+    if agreed:
+        confirm(False, "Launch?", default=default, declined="nothing was launched")
+    else:
+        with pytest.raises(typer.Exit) as ended:
+            confirm(False, "Launch?", default=default, declined="nothing was launched")
+        assert ended.value.exit_code == 1
+
+
+def test_no_answer_is_an_error_that_says_which_flag_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SpecInvalid) as without:
+        confirm(False, "Launch?", default=True, declined="")
+    type_at_the_prompt(monkeypatch, EOFError())
+    with pytest.raises(SpecInvalid) as ended:
+        confirm(False, "Launch?", default=True, declined="nothing was launched")
+    assert without.value.hint == ended.value.hint == "add -y"
+    assert "nothing was launched" in ended.value.message
+    type_at_the_prompt(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        confirm(False, "Launch?", default=True, declined="nothing was launched")
+    assert "nothing was launched" in capsys.readouterr().err
