@@ -48,6 +48,7 @@ def step_slowly_at_first(schedule, *args):
 
 CosineAnnealingLR.step = step_slowly_at_first
 sys.path.insert(0, str(Path({script!r}).parent))
+Path("metrics.csv").write_text("loss")
 runpy.run_path({script!r}, run_name="__main__")
 """
 EPOCHS, STEPS = 12, 12
@@ -99,6 +100,8 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
     assert "did you mean accelerators?" in said.err
     assert "correct the file, then run `spotrun validate wrong.yaml`" in said.err
     assert spotrun("validate", "job.yaml").out == "job.yaml is valid: first\n"
+    assert spotrun("init", "train.py").code == 0
+    assert spotrun("validate", "train.yaml").out == "train.yaml is valid: train\n"
     assert "try: add -y" in spotrun("launch", "job.yaml").err
     assert "start one with `spotrun launch" in spotrun("status").out
     with Terminal([*SPOTRUN, "launch", "job.yaml"], columns=60) as terminal:
@@ -174,6 +177,8 @@ def test_from_the_first_typo_to_the_first_report(sandbox: Sandbox, project: Path
     assert "the cloud gave" in shown["why first"]
     assert f"trained {EPOCHS * STEPS} steps" in shown["logs first"]
     assert "SIGTERM" not in shown["report first"]
+    assert spotrun("fetch", "first", "--to", "files").code == 0
+    assert Path("files/metrics.csv").read_text() == "loss"
     _each_verb_wrong(spotrun)
     _narrow_and_plain()
     _without_its_store(sandbox, spotrun)
@@ -211,6 +216,7 @@ def _each_verb_wrong(spotrun: Spotrun) -> None:
         "why",
         "events",
         "logs",
+        "fetch",
         "stop",
         "tick",
         "resume",
