@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NO_ROOM = {
-    errno.ENOSPC: "make room on its disk (`df -h`, `df -i`)",
-    errno.EDQUOT: "delete something of yours there, or have your quota raised (`quota -s`)",
-    errno.EROFS: "make its file system writable again (`mount -o remount,rw`)",
+    errno.ENOSPC: "make room on its disk",
+    errno.EDQUOT: "delete something there, or have your quota raised",
+    errno.EROFS: "make its file system writable again",
 }
 """What a file system says that takes no writes, and what somebody has to do about it."""
 

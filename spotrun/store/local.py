@@ -55,28 +55,28 @@ class LocalStore:
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         path = self._path(key)
-        with _translated(key), self._files.open(str(path), "rb", block_size=None) as file:
+        with self._translated(key), self._files.open(str(path), "rb", block_size=None) as file:
             file.seek(start)
             data: bytes = file.read(-1 if size is None else size)
             return data
 
     def list(self, prefix: str, after: str = "") -> list[StoredObject]:
         top = self._folder / prefix.rpartition("/")[0]
-        with _translated(prefix):
+        with self._translated(prefix):
             found = [self._stored(path) for path in _files_below(top)]
         chosen = [stored for stored in found if stored and stored.key.startswith(prefix) and stored.key > after]
         return sorted(chosen, key=lambda stored: stored.key)
 
     def folders(self) -> tuple[str, ...]:
         try:
-            with _translated(""), os.scandir(self._folder) as found:
+            with self._translated(""), os.scandir(self._folder) as found:
                 return tuple(sorted(item.name for item in found if item.is_dir(follow_symlinks=False)))
         except ObjectMissing:
             return ()
 
     def delete(self, key: str) -> None:
         path = self._path(key)
-        with _translated(key), contextlib.suppress(FileNotFoundError):
+        with self._translated(key), contextlib.suppress(FileNotFoundError):
             path.unlink()
             # The folders above go with their last object, as on an object store; a crowded one stays.
             with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ class LocalStore:
                     (self._folder / above).rmdir()
 
     def inspect(self) -> StoreFacts:
-        with _translated(""):
+        with self._translated(""):
             self._folder.mkdir(parents=True, exist_ok=True)
             free_bytes = shutil.disk_usage(self._folder).free
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
@@ -102,11 +102,31 @@ class LocalStore:
         return StoredObject(key=key, size_bytes=status.st_size, modified_at=modified_at)
 
     @contextlib.contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"there is no {key}") from error
+        except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
+            raise StoreError(
+                f"{error.filename or key}: {error.strerror}", hint="check who may write the folder in checkpoint.uri"
+            ) from error
+        except OSError as error:
+            if (fix := NO_ROOM.get(error.errno or 0)) is not None:
+                raise WritesRefused(
+                    f"{self._folder} takes no writes: {error.strerror}",
+                    hint=f"{fix}; runs in it then go on by themselves",
+                ) from error
+            raise StoreUnavailable(
+                f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri"
+            ) from error
+
+    @contextlib.contextmanager
     def _publishing(self, key: str, data: bytes | memoryview, *, durable: bool) -> Iterator[tuple[Path, Path]]:
         """A whole temporary file with `data` beside its target; what is left of it afterwards is removed."""
         target = self._path(key)
         temporary = target.parent / f"{_TEMPORARY}{secrets.token_hex(8)}"
-        with _translated(key):
+        with self._translated(key):
             self._write(temporary, data, durable=durable)
             try:
                 yield temporary, target
@@ -141,25 +161,6 @@ def _files_below(top: Path) -> Iterator[Path]:
                 yield from _files_below(Path(item.path))
             elif not item.name.startswith(_TEMPORARY):
                 yield Path(item.path)
-
-
-@contextlib.contextmanager
-def _translated(key: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ObjectMissing(f"there is no {key}") from error
-    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        raise StoreError(
-            f"{error.filename or key}: {error.strerror}", hint="check who may write the folder in checkpoint.uri"
-        ) from error
-    except OSError as error:
-        if (fix := NO_ROOM.get(error.errno or 0)) is not None:
-            raise WritesRefused(
-                f"{error.filename or key} cannot be written: {error.strerror}",
-                hint=f"{fix}; runs in it then go on by themselves",
-            ) from error
-        raise StoreUnavailable(f"{key}: {error.strerror or error}", hint="check the disk of checkpoint.uri") from error
 
 
 def _sync_folder(folder: Path) -> None:
