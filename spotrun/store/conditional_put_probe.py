@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.errors import StoreError, StoreUnavailable, WritesRefused
 from spotrun.store.port import Store
 from spotrun.store.retrying import persist
 
@@ -22,7 +22,7 @@ def race(store: Store, key: str, racers: int = RACERS) -> None:
     Let writers race for `key`, and leave it there.
 
     Raises:
-        StoreUnavailable: nobody was answered.
+        StoreUnavailable: nobody was answered, or the store takes no writes.
         StoreError: two were told that they created it, or the winner's bytes are not what is there.
     """
     answers = _answers(store, key, racers)
@@ -50,6 +50,8 @@ def _answers(store: Store, key: str, racers: int) -> list[bool | StoreUnavailabl
         start.wait()
         try:
             return store.put_if_absent(key, b"%d" % number)
+        except WritesRefused:
+            raise  # it takes nothing from anybody
         except StoreUnavailable as error:
             return error
 
