@@ -25,8 +25,10 @@ JOB = HERE / "resnet50.yaml"
 FITTED = HERE.parent / "build" / "demo.yaml"
 
 WIDTHS = (1.0, 0.5, 0.25, 0.125)
-SCALE_MAX = 20
+SCALE = 20
 """That of JOB."""
+WORK_S = 1700.0
+"""Run time that the training should last: two notices, and the 7 minutes without spot, pass while it trains."""
 NOTICE_S = 120.0
 SAVES_WITHIN = 0.4
 """The share of a notice that a final checkpoint may need, by what was measured: a machine becomes busier, too."""
@@ -55,12 +57,13 @@ class Fit:
     @property
     def time_scale(self) -> int:
         """
-        The highest at which a final checkpoint needs no more than its share of a notice, and another instance can have
-        started when the notice ends. The agent leaves itself 1.5 times what a checkpoint takes, a step, and 0.6 s for
-        what a busy machine loses to scheduling.
+        As in the job, or as fast as it takes for all its interruptions to meet the training; but not so fast that a
+        final checkpoint would need more than its share of a notice. The agent leaves itself 1.5 times what a checkpoint
+        takes, a step, and 0.6 s for what a busy machine loses to scheduling.
         """
+        wanted = max(SCALE, WORK_S / (STEPS * self.step_s))
         needed_s = 1.5 * self.save_s + self.step_s + 0.6
-        return max(1, min(SCALE_MAX, int(SAVES_WITHIN * NOTICE_S / needed_s), int(NOTICE_S / self.start_s)))
+        return max(1, int(min(wanted, SAVES_WITHIN * NOTICE_S / needed_s)))
 
     @property
     def lasts_s(self) -> float:
@@ -154,7 +157,7 @@ def fitted(job: str, fit: Fit) -> str:
         ("workdir: .", f"workdir: {json.dumps(str(HERE))}"),
         ('args: [--epochs, "6"]', f'args: [--epochs, "6", --width, "{fit.width:g}"]'),
         ("\nresources:", f'\nenvs: {{OMP_NUM_THREADS: "{fit.threads}"}}\n\nresources:'),
-        (f"time_scale: {SCALE_MAX}", f"time_scale: {fit.time_scale}"),
+        (f"time_scale: {SCALE}", f"time_scale: {fit.time_scale}"),
     ):
         assert job.count(old) == 1, old
         job = job.replace(old, new)
@@ -169,7 +172,7 @@ def said(fit: Fit) -> str:
         f"a checkpoint {fit.save_s:.1f} s, a start {fit.start_s:.1f} s.\n"
         f"So the demo trains {network}, and time passes {fit.time_scale} times as fast."
     )
-    if (fit.width, fit.time_scale) != (1.0, SCALE_MAX):
+    if (fit.width, fit.time_scale) != (1.0, SCALE):
         text += "\nTimes, sizes and dollars below follow from that: those of the README are of an idle machine."
     return text
 
