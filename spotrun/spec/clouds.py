@@ -117,7 +117,9 @@ def _read(value: object, info: ValidationInfo) -> str:
         return str(value)
     known = known_clouds()
     if isinstance(value, str) and value not in (*known, *PLANNED) and not get_close_matches(value.lower(), known, 1):
-        raise Unreadable(f"{shown(value)} is not supported", f"spotrun rents on {' and '.join(known)}")
+        raise Unreadable(
+            f"{shown(value)} is not supported", f"spotrun rents on {', '.join(known[:-1])} and {known[-1]}"
+        )
     name: str = one_of(*known, unbuilt=PLANNED)(value)
     try:
         find_cloud(name)
