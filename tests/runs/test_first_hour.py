@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from spotrun.clouds.registry import cloud_named
 from spotrun.folder.status_objects import RUNNER_KEY
 from tests.support.called_spotrun import Spotrun
 from tests.support.eventually import eventually
@@ -247,3 +248,25 @@ def _without_its_store(sandbox: Sandbox, spotrun: Spotrun) -> None:
     said = spotrun("status", "--store", sandbox.store)
     assert (said.code, "there is no folder" in said.err) == (5, True)
     assert spotrun("report", "first", "--store", sandbox.folder / "moved").code == 0
+
+
+FULL_DISK = 'mount -t tmpfs -o size=40m none "$1" && head -c 39500000 /dev/zero >"$1/other" && shift && exec "$@"'
+
+
+def test_a_full_disk_is_told_at_once_and_the_training_goes_on_when_there_is_room(sandbox: Sandbox) -> None:
+    """A checkpoint of 5 MB does not fit; the entries of the ledger do."""
+    job = sandbox.job("full", args="--epochs, '2', --step-s, '0.1'")
+    sandbox.store.mkdir()
+    own_disk = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", FULL_DISK, "bash", str(sandbox.store)]
+    cloud = cloud_named("local").account(()).driver
+    try:
+        with Terminal([*own_disk, *SPOTRUN, "launch", str(job), "-y"]) as terminal:
+            terminal.until("No space left on device;")
+            terminal.until("make room on its disk")
+            assert sandbox.last_step() < 12, "it did not train on without a checkpoint"
+            Path(f"/proc/{terminal.process.pid}/root{sandbox.store}/other").unlink()
+            terminal.until("training completed at step 24")
+            terminal.ended(0)
+    finally:
+        for instance in cloud.instances():
+            cloud.terminate(instance.instance_id)

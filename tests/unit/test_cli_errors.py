@@ -117,6 +117,14 @@ def test_a_bad_job_gives_each_problem_with_its_place(runs: Path, spotrun: Spotru
     ]
 
 
+def test_what_the_market_does_not_have_is_told_with_its_line(runs: Path, spotrun: Spotrun) -> None:
+    Path("job.yaml").write_text("name: ok\ntrain: {run: 'true'}\nresources:\n  accelerators: V101:1\n")
+    (problem,) = spotrun("plan", "job.yaml", "--work", "1h", "--json").json["problems"]
+    assert (problem["file"], problem["line"], problem["key"]) == ("job.yaml", 4, "resources.accelerators")
+    assert "job.yaml" not in problem["problem"]
+    assert "V100" in problem["fix"]
+
+
 def test_an_error_after_the_answer_leaves_the_answer_alone(runs: Path, spotrun: Spotrun) -> None:
     store_run(runs, bare())
     said = spotrun("report", "demo", "--json", "--fail-if", "cost_usd >= 0")
