@@ -56,7 +56,7 @@ def prints(expected: str, output: str) -> bool:
 
 
 def _plain(text: str) -> str:
-    text = re.sub(r"\b(i|first|continued|on-demand)-[0-9a-f]{10,17}\b", r"\1-#", text)
+    text = re.sub(r"\b(i|first|continued|on-demand|measure)-[0-9a-f]{10,17}\b", r"\1-#", text)
     text = _NUMBER.sub("#", text).replace("─", "")
     text = re.sub(r"(?<!\S)-(?!\S)", "#", text)
     return " ".join(text.split())
