@@ -31,6 +31,7 @@ from spotrun.policy.cross_region import reservable
 from spotrun.policy.deadline import unreachable
 from spotrun.policy.facts import Facts
 from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
+from spotrun.policy.least_budget import least_budget_usd
 from spotrun.report import limits, terminal
 from spotrun.report.live import view_for
 from spotrun.report.offers import offerings_table
@@ -133,7 +134,9 @@ def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:
             return action.event.offering
         if isinstance(action, Append) and isinstance(action.event, RunStopped):
             reason = f"nothing could be launched: {action.event.reason}"
-            raise SpecInvalid(reason, hint="raise budget.max_usd", key=("budget", "max_usd"))
+            least = least_budget_usd(unborn, spec, world)
+            needed = "" if least is None else f": the first instance needs ${least}"
+            raise SpecInvalid(reason, hint=f"raise budget.max_usd{needed}", key=("budget", "max_usd"))
     _refuse_a_far_bucket(Facts.at_birth(unborn, spec, world))
     raise no_choice(spec, world.offerings)
 

@@ -17,7 +17,9 @@ from spotrun.account.summary import summarise
 from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.instance import EndedBy
-from spotrun.policy import Wait
+from spotrun.market.world import World
+from spotrun.policy import Append, Wait, decide
+from spotrun.policy.least_budget import least_budget_usd
 from spotrun.policy.money import ONE_AT_A_TIME
 from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
@@ -27,7 +29,7 @@ from spotrun.run.fold import replay
 from spotrun.simulation.generator import generate
 from spotrun.spec.model import RunSpec
 from spotrun.store.local import LocalStore
-from tests.support.decisions import ask, decided, events_of, spec
+from tests.support.decisions import MARKET, ask, decided, events_of, spec
 from tests.support.decisions import instance as seen
 from tests.support.histories import START, History, offering, refused
 from tests.support.manual_clock import ManualClock
@@ -290,6 +292,17 @@ def test_on_demand_that_would_eat_up_the_budget_before_the_work_is_done_is_not_t
         taken = [choice[1] for choice in [ask(history, wanted) for _ in range(6)] if choice is not None]
         assert (ON_DEMAND in taken) is pays
         assert SPOT in taken
+
+
+def test_the_least_budget_is_the_smallest_with_which_a_run_begins() -> None:
+    there = World(offerings=MARKET, instances=())
+    least = least_budget_usd(History(budget_usd=Decimal("0.01")).state, spec(), there)
+    assert least is not None
+    for budget, begins in ((least, True), (least - Decimal("0.01"), False)):
+        history = History(budget_usd=budget)
+        events = [each.event for each in decide(history.state, spec(), there, START) if isinstance(each, Append)]
+        assert [isinstance(event, ev.LaunchIntended) for event in events] == [begins]
+    assert least_budget_usd(History().state, spec(), World(offerings=(), instances=())) is None
 
 
 # -- the forecast ----------------------------------------------------------------------------------------------------
