@@ -25,8 +25,7 @@ def least_budget_usd(unborn: RunState, spec: RunSpec, world: World) -> Decimal |
         actions = decide(state, spec, world, unborn.created_at)
         return any(isinstance(each, Append) and isinstance(each.event, LaunchIntended) for each in actions)
 
-    doubled = (CENT * 2**power for power in range(DOUBLINGS_MAX))
-    enough = next(filter(begins, doubled), None)
+    enough: Decimal | None = next(filter(begins, (CENT * (1 << power) for power in range(DOUBLINGS_MAX))), None)
     if enough is None:
         return None
     little = enough / 2
