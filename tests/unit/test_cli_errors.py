@@ -15,23 +15,6 @@ from tests.support.called_spotrun import Said, Spotrun
 from tests.support.short_runs import bare
 from tests.support.stored_runs import new_run, store_run
 
-
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store that is there and empty; the folder of the test is the current one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
-    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
-    """Calls a command in this process."""
-    return Spotrun(monkeypatch, capsys)
-
-
 # -- errors under --json ---------------------------------------------------------------------------------------------
 
 

@@ -19,22 +19,6 @@ from tests.support.stored_runs import new_run, store_run
 LEAST = "should be greater than or equal to 1"
 
 
-@pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A store that is there and empty."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(tmp_path / "cloud"))
-    monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
-@pytest.fixture
-def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
-    """Calls a command in this process."""
-    return Spotrun(monkeypatch, capsys)
-
-
 def ended(runs: Path, name: str, uid: str) -> Path:
     """A run that completed, with a few objects beside its ledger."""
     history = History(name=name, uid=uid, spec=spec().to_dict())
