@@ -7,16 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from rich.table import Table
 
 from benchmarks.fidelity.lifetimes import ByRunner
 from benchmarks.fidelity.twins import Fidelity
 from spotrun.report.forecast import lasting, usd
 from spotrun.report.study import case_title
-from spotrun.report.tables import add_row, figures_table, print_figures, short_duration
+from spotrun.report.tables import FiguresTable, add_row, figures_table, print_figures, short_duration
 
 
-def fidelity_table(found: Fidelity) -> Table:
+def fidelity_table(found: Fidelity) -> FiguresTable:
     """A line by the ticks, and one by the runner."""
     table = figures_table("", f"{found.strategy}, {jobs_of(found)}", ["cost", "late", "losses"])
     for name, share, late, losses in (

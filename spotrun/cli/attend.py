@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.cli.background import say_that_it_attends
@@ -32,9 +30,9 @@ from spotrun.policy.deadline import unreachable
 from spotrun.policy.facts import Facts
 from spotrun.policy.feasibility import earlier, hopeless_on_spot, median_life
 from spotrun.policy.least_budget import least_budget_usd
-from spotrun.report import limits, terminal
+from spotrun.report import limits, offers, terminal
+from spotrun.report.folding import say
 from spotrun.report.live import view_for
-from spotrun.report.offers import offerings_table
 from spotrun.report.results import how_to_get
 from spotrun.report.view import View
 from spotrun.run.events import LaunchIntended, RunStopped
@@ -55,13 +53,12 @@ def show_plan(spec: RunSpec) -> None:
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)
     chosen = _first_choice(spec, unborn, world)
-    console = Console()
-    console.print(offerings_table(world.offerings, chosen))
+    offers.show(world.offerings, chosen)
     if chosen.simulated:
         scale = f", time passes {spec.local.time_scale:g} times as fast" if spec.local.time_scale != 1 else ""
-        console.print(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
+        say(f"The local cloud: processes on this machine, simulated prices{scale}. {_who_bills(spec)}")
     if (warning := without_checkpoints(spec)) is not None:
-        console.print(warning)
+        say(warning)
     show_deadline(spec)
 
 
@@ -110,7 +107,7 @@ def show_deadline(spec: RunSpec) -> None:
         else "; on demand until its work is measured, because expected_work is not given"
     )
     clock = " of run time" if clock_of(spec).scale != 1 else ""
-    print(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
+    say(f"To be done by {at.astimezone():%Y-%m-%d %H:%M}{clock}, strategy {spec.policy.strategy}{known}.")
 
 
 def show_start(path: Path) -> None:
@@ -124,7 +121,7 @@ def show_start(path: Path) -> None:
         from spotrun.lightning.checkpoint_file import read_facts
     facts = read_facts(path)
     rest = "" if facts.has_optimizer else "; it has no optimizer state, so Lightning will refuse it"
-    print(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
+    say(f"begins from step {facts.step:,} of {path} (Lightning {facts.lightning}){rest}")
 
 
 def _first_choice(spec: RunSpec, unborn: RunState, world: World) -> Offering:

@@ -22,7 +22,7 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
 
     from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
-    from spotrun.report.tables import plain
+    from spotrun.report.tables import NOTHING, FiguresTable, print_table
 
     commits = list(reversed(open_run(run, store).ledger.refresh().commits))
     if as_json:
@@ -30,12 +30,15 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
             [{"commit": commit.number, "usable": commit.usable, **to_builtins(commit.event)} for commit in commits]
         )
         return
+    heads = ("checkpoint", "step", "epoch", "size", "sent", "why", "state")
+    table = FiguresTable("", heads, texts=(5, 6), gap=2)
     for commit in commits:
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
-        sent = f"{gigabytes(event.stored_bytes)} sent" if event.borrows else ""
-        where = f"{commit.number:6}  step {event.step:>8,}  epoch {event.epoch + 1:>4}"
-        print(f"{where}  {gigabytes(event.size_bytes):>10}  {plain(event.why):10} {sent:15} {fate}".rstrip())
+        sent = gigabytes(event.stored_bytes) if event.borrows else NOTHING
+        size, epoch = gigabytes(event.size_bytes), str(event.epoch + 1)
+        table.add_row([str(commit.number), f"{event.step:,}", epoch, size, sent, event.why, fate])
+    print_table(table)
 
 
 def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:

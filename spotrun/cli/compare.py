@@ -29,6 +29,7 @@ def compare(
     from spotrun.account.summary import summarise
     from spotrun.cli.runs import last_runs, open_run
     from spotrun.report import compare as comparison
+    from spotrun.report.folding import say
     from spotrun.report.html.comparison import comparison_page
 
     only_one(json=as_json, csv=csv, md=md)
@@ -49,4 +50,4 @@ def compare(
     else:
         comparison.show(summaries)
         if last:
-            print(f"\n{comparison.trend(summaries)}")
+            say(f"\n{comparison.trend(summaries)}", indent=4)

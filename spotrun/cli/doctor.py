@@ -62,9 +62,10 @@ def doctor(
 
 def _show(finding: Finding) -> None:
     from spotrun.doctor.finding import Verdict
+    from spotrun.report.folding import say
     from spotrun.report.tables import plain
 
     word = finding.verdict.upper() if finding.verdict is Verdict.FAILED else finding.verdict
-    print(f"{word:8}{finding.name}: {plain(finding.detail)}", flush=True)
+    say(f"{word:8}{finding.name}: {plain(finding.detail)}", indent=8)
     if finding.hint:
-        print(f"{'':8}  try: {plain(finding.hint)}", flush=True)
+        say(f"{'':8}  try: {plain(finding.hint)}", indent=10)

@@ -12,7 +12,8 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     Times are UTC. Entries without effect are marked VOID.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.report.live import event_line
+    from spotrun.report.describe import EVENT_INDENT, event_line
+    from spotrun.report.folding import say
     from spotrun.report.tables import plain
     from spotrun.run.events import entry_json
 
@@ -21,8 +22,11 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     voids, ordinals = {void.number: void.reason for void in state.voids}, state.ordinals()
     for entry in opened.ledger.entries:
         mark = f"   VOID: {plain(voids[entry.number])}" if entry.number in voids else ""
-        print(entry_json(entry).decode() if as_json else event_line(entry, ordinals) + mark)
+        if as_json:
+            print(entry_json(entry).decode())
+        else:
+            say(event_line(entry, ordinals) + mark, EVENT_INDENT)
     readable = {entry.number for entry in opened.ledger.entries}
     for number in sorted(voids.keys() - readable):
         if not as_json:
-            print(f"                {number:4}  VOID: {plain(voids[number])}")
+            say(f"                {number:4}  VOID: {plain(voids[number])}", EVENT_INDENT)

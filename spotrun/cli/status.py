@@ -88,7 +88,7 @@ def _is_open(row: dict[str, Any]) -> bool:
 
 def _watch(runs: list[OpenRun], damaged: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Show the runs until all have ended, and return the last rows. Ctrl-C ends only the watching."""
-    from spotrun.report.overview import watching
+    from spotrun.report.watching import watching
 
     with watching() as view:
         while True:
@@ -241,13 +241,13 @@ def _attended(run: OpenRun) -> bool | None:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-
+    from spotrun.report.folding import say
     from spotrun.report.overview import notes, table
+    from spotrun.report.tables import print_table
 
-    Console().print(table(rows))
+    print_table(table(rows))
     for note in notes(rows):
-        print(note)
+        say(note, indent=2)
     if len(rows) == 1 and rows[0]["state"] in ENDED:
         _print_results(rows[0])
 

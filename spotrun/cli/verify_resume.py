@@ -38,6 +38,7 @@ def verify_resume(
 
     from spotrun.cli.before_launch import require_framework
     from spotrun.report import verification as report
+    from spotrun.report.folding import say
     from spotrun.spec.file import load_spec
     from spotrun.spec.values import read_positive_duration
     from spotrun.verify.sandbox import Sandbox
@@ -55,7 +56,7 @@ def verify_resume(
     if as_json:
         print_json(to_builtins(seen))
     else:
-        print(report.text(seen))
+        say(report.text(seen), indent=2)
     if seen.first_difference is not None:
         raise NotIdentical("the two trainings are not the same", hint="fix the likely cause, then verify again")
 

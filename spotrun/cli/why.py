@@ -12,7 +12,8 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     Times are UTC.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.report.describe import timestamp
+    from spotrun.report.describe import EVENT_INDENT, timestamp
+    from spotrun.report.folding import say
     from spotrun.report.next_decision import next_decision
     from spotrun.report.why import briefly, decisions
 
@@ -24,6 +25,6 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
         print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
         return
     for each in briefly(made):
-        print(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}")
+        say(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}", EVENT_INDENT)
     if coming:
-        print(f"next                  {coming}")
+        say(f"next                  {coming}", EVENT_INDENT)

@@ -2,13 +2,15 @@
 What `spotrun status` shows of a run that has ended, in one small object, so that nobody folds its ledger for it.
 
 A runner writes it once nothing of the run is left running. It is a status object: the ledger is the truth, and one
-that does not fit the ledger is ignored. It names the number of entries and the digest of the last one.
+that does not fit the ledger is ignored. It has the digest of the last entry, and one of what a listing says of all:
+their names, sizes and times. So an entry that was replaced or cut is noticed without reading it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 
@@ -23,7 +25,7 @@ from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import FOLDER
 from spotrun.run.events import seal, unsealed
 from spotrun.run.state import RunState
-from spotrun.store.port import Store
+from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
 VERSION = 2
@@ -53,11 +55,11 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`entries` is how many the ledger has; `sha256` is that of the last one's object."""
+    """`sha256` is that of the last entry's object, `listed_sha256` that of the ledger's listing."""
 
     version: int
     run: str
-    entries: int
+    listed_sha256: str
     sha256: str
     status: RunStatus
 
@@ -90,16 +92,19 @@ def write_final_status(store: Store, ledger: Ledger) -> None:
     status, sha256 = final_status(ledger.state), ledger.newest_sha256
     if status is None or sha256 is None:
         return
-    uid, entries = ledger.state.created.uid, ledger.state.next_number
-    stored = _Stored(version=VERSION, run=uid, entries=entries, sha256=sha256, status=status)
     with contextlib.suppress(StoreError):
+        listed = store.list(LEDGER)
+        if len(listed) != ledger.state.next_number or not _is_whole(listed):
+            return
+        uid, listed_sha256 = ledger.state.created.uid, _digest(listed)
+        stored = _Stored(version=VERSION, run=uid, listed_sha256=listed_sha256, sha256=sha256, status=status)
         store.put_status(KEY, seal(msgspec.json.encode(stored)))
 
 
 def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
     """
-    None if there is none that fits the ledger: each of its entries is there, none follows, and the last is the same.
-    One that cannot be read is no loss either.
+    None if there is none that fits the ledger: each entry is there as it was listed then, none follows, and the last is
+    the same. One that cannot be read is no loss either.
 
     Raises:
         StoreUnavailable: the store does not answer now.
@@ -108,12 +113,22 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
         stored = msgspec.json.decode(unsealed(store.get(KEY)) or b"", type=_Stored)
         if (stored.version, stored.run) != (VERSION, run_uid):
             return None
-        keys = [found.key for found in store.list(LEDGER)]
-        if not keys or len(keys) != stored.entries or keys != [key_of(number) for number in range(len(keys))]:
+        listed = store.list(LEDGER)
+        if not _is_whole(listed) or _digest(listed) != stored.listed_sha256:
             return None
-        last = store.get(keys[-1])
+        last = store.get(listed[-1].key)
     except StoreUnavailable:
         raise
     except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return stored.status if hashlib.sha256(last).hexdigest() == stored.sha256 else None
+
+
+def _is_whole(listed: Sequence[StoredObject]) -> bool:
+    """Whether these are entries from 0 on, without a gap."""
+    return bool(listed) and [found.key for found in listed] == [key_of(number) for number in range(len(listed))]
+
+
+def _digest(listed: Iterable[StoredObject]) -> str:
+    lines = (f"{found.key} {found.size_bytes} {found.modified_at.timestamp():.6f}\n" for found in listed)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -6,13 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from spotrun.bill.charge import Charge, Statement
 from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
 from spotrun.report.machine_readable import usd_text
-from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
+from spotrun.report.tables import NOTHING, FiguresTable, add_row, figures_table, plain, print_figures
 
 SCOPE = (
     "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
@@ -20,7 +19,7 @@ SCOPE = (
 
 
 def show(found: Reconciliation, run: str, *, simulated: bool, console: Console | None = None) -> None:
-    """Print the comparison; it fits 80 columns, and needs no terminal."""
+    """Print the comparison; it needs no terminal."""
     print_figures(bill(found, run, simulated=simulated), console)
 
 
@@ -58,10 +57,10 @@ def _files(statement: Statement) -> str:
     return plain(first) + (f" with {len(others)} more" if others else "")
 
 
-def _table(found: Reconciliation) -> Table:
+def _table(found: Reconciliation) -> FiguresTable:
     table = figures_table("Instance by instance", "instance", ["ours", "theirs", "differ", "explained", "left"])
     for line in found.lines:
-        add_row(table, [plain(line.resource, 24), *_cells(line)], style="bold" if line.unexplained_usd else "")
+        add_row(table, [line.resource, *_cells(line)], style="bold" if line.unexplained_usd else "")
     table.add_section()
     explained = sum((part.usd for part in found.parts), Decimal(0))
     difference = found.theirs_usd - found.ours_usd

@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from spotrun.account.summary import RunSummary
@@ -17,6 +16,7 @@ from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.machine_readable import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
+    FiguresTable,
     add_row,
     count,
     dollars,
@@ -160,7 +160,7 @@ def side_by_side(summaries: Sequence[RunSummary]) -> RenderableType:
     return Group(*above, compare_table(runs), Text(), Text(f"Assumptions: {assumptions(summaries)}", style="dim"))
 
 
-def compare_table(runs: Sequence[Compared]) -> Table:
+def compare_table(runs: Sequence[Compared]) -> FiguresTable:
     title = "Side by side"
     if any(run.summary.simulated for run in runs):
         title += " (simulated prices)"

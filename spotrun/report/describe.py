@@ -37,6 +37,14 @@ def timestamp(at: datetime) -> str:
     return f"{at:%m-%d %H:%M:%S}"
 
 
+EVENT_INDENT = 22
+"""Where the sentence of `event_line` begins."""
+
+
+def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:
+    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry, ordinals)}"
+
+
 def gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**9 else f"{size_bytes / 1e6:.1f} MB"
 

@@ -8,16 +8,27 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.table import Table
+from rich.cells import cell_len
 
-from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, print_figures, short_duration
+from spotrun.report.folding import fold, say, terminal_width
+from spotrun.report.tables import (
+    NOTHING,
+    FiguresTable,
+    add_row,
+    dollars,
+    figures_table,
+    percent,
+    plain,
+    print_figures,
+    short_duration,
+)
 from spotrun.units import format_duration
 
 if TYPE_CHECKING:
     from spotrun.simulation.forecast import Forecast
     from spotrun.simulation.plan import Plan
 
-PICTURE_WIDTH = 44
+PICTURE_WIDTH, PICTURE_WIDTH_MIN = 44, 24
 
 
 COSTS = ("mean", "P50", "P95", "over", "epochs/$")
@@ -49,16 +60,17 @@ def time_cells(plan: Plan, row: Forecast) -> list[str]:
     return [*map(lasting, ends), *late, f"{row.interruptions:.1f}", *map(lasting, stood)]
 
 
-def cost_table(plan: Plan) -> Table:
-    table = figures_table(f"{heading(plan)}: what it costs", "strategy", ["markets", *COSTS])
+def cost_table(plan: Plan) -> FiguresTable:
+    table = figures_table(f"{heading(plan)}: what it costs", "strategy", ["markets", *COSTS], texts=(0, 1), repeated=2)
     for row in plan.forecasts:
         add_row(table, [row.strategy, row.market, *cost_cells(plan, row)])
     return table
 
 
-def time_table(plan: Plan) -> Table:
+def time_table(plan: Plan) -> FiguresTable:
     columns = ["markets", *time_columns(plan)]
-    table = figures_table("When it is done, and why it stands still", "strategy", columns)
+    title = "When it is done, and why it stands still"
+    table = figures_table(title, "strategy", columns, texts=(0, 1), repeated=2)
     for row in plan.forecasts:
         add_row(table, [row.strategy, row.market, *time_cells(plan, row)])
     return table
@@ -77,18 +89,28 @@ def chance(share: float | None) -> str:
     return "<1%" if share is not None and 0 < share < 0.005 else percent(share)
 
 
-def cost_picture(plan: Plan) -> str:
-    """A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero."""
+def cost_picture(plan: Plan, width: int | None = None) -> str:
+    """
+    A line for each row from P5 to P95 of the cost, with P50 marked, all on one scale from zero; none wider than
+    `width`. If a name leaves too little room beside it, the line is below its name.
+    """
     most = max(row.cost_p95_usd for row in plan.forecasts) or 1.0
-    label = max(len(f"{row.strategy}, {row.market}") for row in plan.forecasts)
-    lines = [f"{f'{row.strategy}, {row.market}':{label}} |{_bar(row, most)}" for row in plan.forecasts]
-    scale = f"{'':{label}} $0{usd(most):>{PICTURE_WIDTH - 1}}"
-    return "\n".join(["Cost, P5 to P95, P50 as o:", *lines, scale])
+    names = [plain(f"{row.strategy}, {row.market}") for row in plan.forecasts]
+    label = max(map(cell_len, names))
+    beside = width is None or width - label - 2 >= PICTURE_WIDTH_MIN
+    across = min(PICTURE_WIDTH, PICTURE_WIDTH if width is None else width - (label if beside else 0) - 2)
+    lines = ["Cost, P5 to P95, P50 as o:"]
+    for name, row in zip(names, plan.forecasts, strict=True):
+        lines += [] if beside else fold(name, width)
+        before = name + " " * (label - cell_len(name)) if beside else ""
+        lines.append(f"{before} |{_bar(row, most, across)}".rstrip())
+    before = " " * label if beside else ""
+    return "\n".join([*lines, f"{before} $0{usd(most):>{across - 1}}"])
 
 
-def _bar(row: Forecast, most: float) -> str:
+def _bar(row: Forecast, most: float, width: int) -> str:
     low, middle, high = (
-        round(cost / most * (PICTURE_WIDTH - 1)) for cost in (row.cost_p5_usd, row.cost_p50_usd, row.cost_p95_usd)
+        round(cost / most * (width - 1)) for cost in (row.cost_p5_usd, row.cost_p50_usd, row.cost_p95_usd)
     )
     bar = [" "] * low + ["="] * (high - low + 1)
     bar[middle] = "o"
@@ -121,11 +143,11 @@ def show(plan: Plan, *, known: bool) -> None:
     print()
     print_figures(time_table(plan))
     print()
-    print(cost_picture(plan))
+    print(cost_picture(plan, terminal_width()))
     print()
     for each in plan.offerings:
-        print(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}")
-    print(plan.assumed)
+        say(f"{each.offering} at ${each.offering.price_usd_per_hour}/h: {each.why}", indent=2)
+    say(plan.assumed)
     if not known and plan.time_left is not None:
         advice = f"policy.expected_work: {format_duration(timedelta(seconds=round(plan.work.total_seconds())))}"
-        print(f"A job that does not say how long it takes begins on demand; write {advice}")
+        say(f"A job that does not say how long it takes begins on demand; write {advice}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +18,8 @@ from spotrun.clock import Clock
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
-from spotrun.report.describe import describe, span, timestamp
+from spotrun.report.describe import EVENT_INDENT, event_line, span, timestamp
+from spotrun.report.folding import fold
 from spotrun.report.next_decision import next_decision
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import plain
@@ -31,6 +31,8 @@ from spotrun.spec.model import RunSpec
 from spotrun.units import count_of
 
 EVENTS_SHOWN = 10
+"""Lines of the live screen."""
+BAR_WIDTH, BAR_WIDTH_MIN = 40, 10
 PLAIN_EVERY_S = 10.0
 """System time between two progress lines if nothing else happens."""
 NEWS_EVERY_S = 1.0
@@ -101,9 +103,12 @@ class LiveView(_Watching, Screen[Tick]):
         )
 
     def _bar(self, status: AgentStatus | None) -> RenderableType:
+        done, position = 0.0 if status is None else _fraction(status), _position(status)
+        beside = self.width - len(position) - 1
+        if beside < BAR_WIDTH_MIN:
+            return Group(ProgressBar(total=1.0, completed=done, width=min(BAR_WIDTH, self.width)), Text(position))
         row = Table.grid(padding=(0, 1))
-        done = 0.0 if status is None else _fraction(status)
-        row.add_row(ProgressBar(total=1.0, completed=done, width=40), Text(_position(status)))
+        row.add_row(ProgressBar(total=1.0, completed=done, width=min(BAR_WIDTH, beside)), Text(position))
         return row
 
     def _facts(self, tick: Tick, summary: RunSummary) -> Table:
@@ -119,6 +124,8 @@ class LiveView(_Watching, Screen[Tick]):
             "beside": plain(tick.remark or ""),
         }
         table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
         for name, text in facts.items():
             if text:
                 table.add_row(Text(name, "dim"), Text(text))
@@ -132,18 +139,21 @@ class LiveView(_Watching, Screen[Tick]):
         return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
 
     def _events(self, state: RunState) -> RenderableType:
+        """The newest, each whole, on `EVENTS_SHOWN` lines together."""
         ordinals = state.ordinals()
-        latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])[-EVENTS_SHOWN:]
-        return Text("\n".join(event_line(entry, ordinals) for entry in latest), overflow="ellipsis", no_wrap=True)
+        latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
+        lines: list[str] = []
+        for entry in reversed(latest):
+            folded = fold(event_line(entry, ordinals), self.width, EVENT_INDENT)
+            if lines and len(folded) + len(lines) > EVENTS_SHOWN:
+                break
+            lines = folded + lines
+        return Text("\n".join(lines), overflow="ignore", no_wrap=True)
 
 
 def worth_watching(entries: list[Entry]) -> list[Entry]:
     """Without retired checkpoints and stored files, which are frequent; `spotrun events` shows them."""
     return [entry for entry in entries if not isinstance(entry.event, CheckpointRetired | OutputsStored)]
-
-
-def event_line(entry: Entry, ordinals: Mapping[int, int]) -> str:
-    return f"{timestamp(entry.at)}  {entry.number:4}  {describe(entry, ordinals)}"
 
 
 def _fraction(status: AgentStatus) -> float:

@@ -4,35 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from spotrun.offering import Offering
+from spotrun.report.tables import FiguresTable, print_figures
 
 ROWS_MAX = 15
 
 
-def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> Table:
+def show(offerings: Sequence[Offering], chosen: Offering, console: Console | None = None) -> None:
+    """Print them; it needs no terminal."""
+    print_figures(offerings_table(offerings, chosen), console)
+
+
+def offerings_table(offerings: Sequence[Offering], chosen: Offering) -> RenderableType:
     """The first `ROWS_MAX` in their order, and the chosen one; the last line counts the rest."""
     first = offerings[:ROWS_MAX]
     shown = first if chosen in first else [*first[:-1], chosen]
-    table = Table(title="Offerings considered", title_justify="left", box=None, pad_edge=False)
-    for heading, justify in (("", "left"), ("zone", "left"), ("type", "left"), ("accelerators", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    table.add_column("capacity")
-    table.add_column("$/h", justify="right")
+    simulated = " (simulated prices)" if chosen.simulated else ""
+    heads = ("", "zone", "type", "capacity", "accelerators", "$/h")
+    table = FiguresTable(f"Offerings considered{simulated}", heads, texts=(0, 1, 2, 3, 4), repeated=4, gap=2)
     for offering in shown:
-        table.add_row(*(Text(cell) for cell in _cells(offering, offering == chosen)))
-    if len(shown) < len(offerings):
-        table.caption = (
-            f"and {len(offerings) - len(shown)} more; `spotrun offers --cloud {chosen.cloud}` shows them all"
-        )
-        table.caption_justify = "left"
-    return table
+        table.add_row(_cells(offering, offering == chosen))
+    if len(shown) == len(offerings):
+        return table
+    more = f"and {len(offerings) - len(shown)} more; `spotrun offers --cloud {chosen.cloud}` shows them all"
+    return Group(table, Text(more, style="dim"))
 
 
 def _cells(offering: Offering, ticked: bool) -> list[str]:
-    price = f"{offering.price_usd_per_hour:.4f}" + (" simulated" if offering.simulated else "")
-    zone = f"{offering.cloud}/{offering.zone}"
-    mark = "✓" if ticked else " "
-    return [mark, zone, offering.instance_type, offering.accelerators, str(offering.capacity_type), price]
+    capacity = str(offering.capacity_type).replace("_", "-")
+    zone, price = f"{offering.cloud}/{offering.zone}", f"{offering.price_usd_per_hour:.4f}"
+    return ["✓" if ticked else "", zone, offering.instance_type, capacity, offering.accelerators, price]

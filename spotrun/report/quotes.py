@@ -8,20 +8,28 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
 
 from spotrun.market.price_history import PriceRange, price_series
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes, cheapest_zones
 from spotrun.offering import CapacityType
+from spotrun.report.folding import say
 from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.sparkline import bars
-from spotrun.report.tables import NOTHING, add_row, dollars, figures_table, percent, plain, print_figures
+from spotrun.report.tables import (
+    NOTHING,
+    FiguresTable,
+    add_row,
+    dollars,
+    figures_table,
+    percent,
+    plain,
+    print_figures,
+)
 
 Order = Literal["usd", "compute"]
 MONTH = timedelta(days=30)
 SERIES_POINTS = 12
 _FIGURES = [
-    "capacity",
     "$/h\nnow",
     "mean\n30 d",
     "mean\n90 d",
@@ -48,7 +56,7 @@ def ordered(quotes: Sequence[Quote], order: Order) -> list[Quote]:
 def show(found: Quotes, order: Order, console: Console | None = None) -> None:
     """Print the table, and below it the notes and the meaning of the marks."""
     print_figures(quotes_table(found, order), console)
-    print("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
+    say("\n".join(["", "✓ the cheapest zone of its type; means are weighted by time", *legend(found)]))
 
 
 def legend(found: Quotes) -> list[str]:
@@ -62,15 +70,13 @@ def legend(found: Quotes) -> list[str]:
     ]
 
 
-def quotes_table(found: Quotes, order: Order) -> Table:
+def quotes_table(found: Quotes, order: Order) -> FiguresTable:
     """A row for each zone, type and capacity type. A column without any known value is left out."""
     quotas = any(quote.room is not None for quote in found.quotes)
     bands = any(quote.interruption_band is not None for quote in found.quotes)
     extra = [*(["taken in\na month"] if bands else []), *(["quota\nroom"] if quotas else [])]
-    headings = ["type", "accel.", *_FIGURES, *extra]
-    table = figures_table("What can be rented", "zone", headings)
-    for column in table.columns[:4]:
-        column.justify = "left"
+    headings = ["type", "capacity", "accel.", *_FIGURES, *extra]
+    table = figures_table("What can be rented", "zone", headings, texts=(0, 1, 2, 3), repeated=3)
     cheapest = cheapest_zones(found.quotes)
     for alike in _alike(ordered(found.quotes, order)):
         quote = alike[0]
@@ -98,8 +104,8 @@ def _cells(quote: Quote, now: datetime) -> list[str]:
     month = quote.over(MONTH, now)
     return [
         offering.instance_type,
-        offering.accelerators or NOTHING,
         str(offering.capacity_type).replace("_", "-"),
+        offering.accelerators or NOTHING,
         dollars(offering.price_usd_per_hour),
         dollars(None if month is None else month.mean),
         *([NOTHING] * 3 if whole is None else [dollars(price) for price in whole]),

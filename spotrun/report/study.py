@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.table import Table
 
+from spotrun.report.folding import say
 from spotrun.report.machine_readable import csv_table
-from spotrun.report.tables import NOTHING, add_row, figures_table, plain, print_figures
+from spotrun.report.tables import NOTHING, FiguresTable, add_row, figures_table, plain, print_figures
 from spotrun.units import count_of, format_duration
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def case_title(case: Case) -> str:
     return f"{work} of work due in {due}, starts take {start}, {case.zones}"
 
 
-def case_table(case: Case, rows: Iterable[Row]) -> Table:
+def case_table(case: Case, rows: Iterable[Row]) -> FiguresTable:
     """A line for each strategy. Its bar is the cost, full at the on-demand bill."""
     table = figures_table(case_title(case), "strategy", ["cost", "", "late", "losses"])
     for row in rows:
@@ -64,9 +64,9 @@ def show(found: Study) -> None:
         extent = f"{count_of(record.windows, 'window')} of {record.zones} zones" if record.zones > 1 else "1 zone"
         short = "" if record.trials else "; shorter than every deadline, not studied"
         facts = f"{record.polarity}, up {record.up_share:.0%}, tick {record.tick_s:g} s"
-        print(f"{plain(record.name)}: {extent}, {facts}{short}")
-    print("\nCosts are shares of the on-demand-only bill.\n")
+        say(f"{plain(record.name)}: {extent}, {facts}{short}")
+    say("\nCosts are shares of the on-demand-only bill.\n")
     for case, rows in groupby(found.rows, key=lambda row: row.case):
         print_figures(case_table(case, rows))
         print()
-    print(f"sha256 of all trials: {found.digest}")
+    say(f"sha256 of all trials: {found.digest}")

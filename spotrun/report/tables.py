@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich import box
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
+from spotrun.report.folding import WIDE, fold, terminal_width
 from spotrun.units import shown
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
 NOTHING = "-"
-_UNBOUNDED = 10_000
+FOLDED_MIN = 12
+"""No text column becomes narrower while there is another way."""
 
 
 def plain(text: str, limit: int = 2000) -> str:
@@ -72,35 +75,158 @@ def count(number: int) -> str:
     return str(number) if number else NOTHING
 
 
-class FiguresTable(Table):
-    """Never cuts off a figure: on a narrow terminal its lines wrap. See `print_figures`."""
+class Row(NamedTuple):
+    """`style` is one of rich. `ends`: an empty line follows, if another row does."""
+
+    cells: tuple[str, ...]
+    style: str = ""
+    ends: bool = False
+
+
+class Block(NamedTuple):
+    """Columns that stand side by side, each with its width."""
+
+    widths: dict[int, int]
+    gap: int
+
+
+class FiguresTable:
+    """
+    Texts in columns, of which nothing is ever cut off.
+
+    The columns in `texts` are aligned left, the others right. On a terminal that is too narrow, those texts fold. If
+    that is not enough, further columns follow below, each time after the first `repeated` ones. A head may have several
+    lines.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        heads: Sequence[str],
+        *,
+        texts: Collection[int] = (0,),
+        repeated: int = 1,
+        gap: int = 1,
+    ) -> None:
+        self._title = title
+        self._heads = tuple(heads)
+        self._texts = frozenset(texts)
+        self._repeated = repeated
+        self._gap = gap
+        self._rows: list[Row] = []
+
+    def add_row(self, cells: Sequence[str], style: str = "") -> None:
+        assert len(cells) == len(self._heads)
+        self._rows.append(Row(tuple(plain(cell) for cell in cells), style))
+
+    def add_section(self) -> None:
+        if self._rows:
+            self._rows[-1] = self._rows[-1]._replace(ends=True)
+
+    def lines(self, width: int | None, rule: str = "─") -> Iterator[tuple[str, str]]:
+        """Each line with its style, none wider than `width`; None for no limit. `rule` is drawn below the heads."""
+        if self._title:
+            yield from ((line, "bold") for line in fold(self._title, width))
+        for number, block in enumerate(self._blocks(width)):
+            if number:
+                yield "", ""
+            yield from ((line, "bold") for line in self._lines_of(self._heads, block, bottom=True))
+            yield rule * _total(block.widths.values(), block.gap), ""
+            for at, row in enumerate(self._rows):
+                yield from ((line, row.style) for line in self._lines_of(row.cells, block))
+                if row.ends and at + 1 < len(self._rows):
+                    yield "", ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        needed = Measurement.get(console, options.update(max_width=_UNBOUNDED), self).maximum
-        yield from super().__rich_console__(console, options.update(max_width=max(options.max_width, needed)))
+        from rich.text import Text
+
+        for line, style in self.lines(options.max_width, "-" if options.ascii_only else "─"):
+            yield Text(line, style, no_wrap=True, overflow="ignore")
+
+    def _blocks(self, width: int | None) -> list[Block]:
+        natural = [
+            max(cell_len(line) for text in column for line in text.split("\n"))
+            for column in zip(self._heads, *(row.cells for row in self._rows), strict=True)
+        ]
+        if width is None:
+            return [Block(dict(enumerate(natural)), self._gap)]
+        for gap in range(self._gap, 0, -1):
+            if _total(natural, gap) <= width:
+                return [Block(dict(enumerate(natural)), gap)]
+        least = [min(each, FOLDED_MIN) if at in self._texts else each for at, each in enumerate(natural)]
+        return [Block(self._narrowed(natural, least, group, width), 1) for group in self._groups(least, width)]
+
+    def _groups(self, least: Sequence[int], width: int) -> list[list[int]]:
+        """As many columns side by side as there is room for, at least one beside the repeated ones."""
+        leading = list(range(self._repeated))
+        groups = [leading]
+        for column in range(self._repeated, len(least)):
+            wider = [*groups[-1], column]
+            if groups[-1] != leading and _total([least[each] for each in wider], 1) > width:
+                groups.append([*leading, column])
+            else:
+                groups[-1] = wider
+        return groups
+
+    def _narrowed(self, natural: Sequence[int], least: Sequence[int], group: list[int], width: int) -> dict[int, int]:
+        """The widths of these columns: texts give way first, and the widest first."""
+        widths = {column: natural[column] for column in group}
+        while _total(widths.values(), 1) > width:
+            giving = [column for column in group if widths[column] > least[column]] or group
+            widths[max(giving, key=lambda column: widths[column])] -= 1
+        return widths
+
+    def _lines_of(self, texts: Sequence[str], block: Block, *, bottom: bool = False) -> Iterator[str]:
+        """The lines of a row; with `bottom`, its texts stand on the last one."""
+        cells = {
+            column: [line for part in texts[column].split("\n") for line in fold(part, width)]
+            for column, width in block.widths.items()
+        }
+        height = max(map(len, cells.values()))
+        for column, lines in cells.items():
+            missing = [""] * (height - len(lines))
+            cells[column] = missing + lines if bottom else lines + missing
+        for number in range(height):
+            aligned = (self._aligned(cells[column][number], column, width) for column, width in block.widths.items())
+            yield (" " * block.gap).join(aligned).rstrip()
+
+    def _aligned(self, text: str, column: int, width: int) -> str:
+        space = " " * (width - cell_len(text))
+        return text + space if column in self._texts else space + text
+
+
+def _total(widths: Collection[int], gap: int) -> int:
+    return sum(widths) + gap * (len(widths) - 1)
 
 
 def print_figures(what: RenderableType, console: Console | None = None) -> None:
-    """Print it as it is, without reading markup and without cropping lines."""
-    (console or Console()).print(what, markup=False, highlight=False, emoji=False, crop=False)
+    """
+    Print it as it is, without reading markup and without cropping lines. It is folded where a terminal shows it, and
+    left whole for programs.
+    """
+    from rich.console import Console
+
+    shown_on = console or Console(width=terminal_width() or WIDE)
+    shown_on.print(what, markup=False, highlight=False, emoji=False, crop=False)
 
 
-def figures_table(title: str, first: str, others: list[str]) -> FiguresTable:
-    """An empty table as narrow as its contents, with labels aligned left and figures aligned right."""
-    table = FiguresTable(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-        show_edge=False,
-    )
-    for index, header in enumerate([first, *others]):
-        justify: JustifyMethod = "right" if index else "left"
-        table.add_column(Text(header), justify=justify, no_wrap=True, vertical="bottom")
-    return table
+def print_table(table: FiguresTable) -> None:
+    """The same for a table alone, without styles: rich takes a while to load."""
+    for line, _ in table.lines(terminal_width()):
+        print(line)
 
 
-def add_row(table: Table, cells: list[str], style: str = "") -> None:
-    """Add a row; rich reads no markup in its cells."""
-    table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
+def figures_table(
+    title: str,
+    first: str,
+    others: Sequence[str],
+    *,
+    texts: Collection[int] = (0,),
+    repeated: int = 1,
+) -> FiguresTable:
+    """An empty table as narrow as its contents."""
+    return FiguresTable(title, [first, *others], texts=texts, repeated=repeated)
+
+
+def add_row(table: FiguresTable, cells: Sequence[str], style: str = "") -> None:
+    table.add_row(cells, style)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from spotrun.account.interruptions import Interruption
@@ -15,6 +14,7 @@ from spotrun.account.timeline import DOWNTIME
 from spotrun.report.describe import gigabytes, timestamp
 from spotrun.report.tables import (
     NOTHING,
+    FiguresTable,
     add_row,
     count,
     dollars,
@@ -33,7 +33,7 @@ INTERRUPTIONS_SHOWN = 20
 
 
 def show(summary: RunSummary, console: Console | None = None) -> None:
-    """Print the report; it fits 80 columns, and needs no terminal."""
+    """Print the report; it needs no terminal."""
     print_figures(report(summary), console)
 
 
@@ -59,7 +59,7 @@ def headline(summary: RunSummary) -> str:
     return f"{plain(summary.run)}: {summary.state}{prices}"
 
 
-def cost_table(summary: RunSummary) -> Table:
+def cost_table(summary: RunSummary) -> FiguresTable:
     """Dollars for each epoch. Storage includes requests and egress, which are small."""
     headers = ["cost", "spot", "on-\ndemand", "storage", "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
@@ -80,7 +80,7 @@ def _cost_cells(account: Account) -> list[str]:
     ]
 
 
-def time_table(summary: RunSummary) -> Table:
+def time_table(summary: RunSummary) -> FiguresTable:
     """Wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
     return _filled(figures_table("Where the time went", "epoch", headers), summary, _time_cells)
@@ -94,14 +94,16 @@ def _time_cells(account: Account) -> list[str]:
 INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost", "first step\nafter")
 
 
-def interruption_table(found: Sequence[Interruption]) -> Table:
+def interruption_table(found: Sequence[Interruption]) -> FiguresTable:
     """What each interruption cost; the newest `INTERRUPTIONS_SHOWN`."""
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
-    table = figures_table(f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES])
+    table = figures_table(
+        f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES], texts=(0, 1)
+    )
     for each in shown:
         where = f"{each.offering.zone} {capacity_text(each.offering)}"
-        add_row(table, [timestamp(each.at), plain(where, 22), *interruption_cells(each)])
+        add_row(table, [timestamp(each.at), plain(where), *interruption_cells(each)])
     return table
 
 
@@ -124,7 +126,7 @@ def goodput(summary: RunSummary) -> str:
     return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} an hour of training."
 
 
-def _filled(table: Table, summary: RunSummary, cells: Callable[[Account], list[str]]) -> Table:
+def _filled(table: FiguresTable, summary: RunSummary, cells: Callable[[Account], list[str]]) -> FiguresTable:
     for epoch in summary.epochs:
         assert epoch.epoch is not None
         add_row(table, [str(epoch.epoch + 1), *cells(epoch)])

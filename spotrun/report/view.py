@@ -26,6 +26,7 @@ class Screen(View[Update]):
     """`transient`: the exit wipes it."""
 
     def __init__(self, console: Console, *, refresh_per_second: float, transient: bool) -> None:
+        self._console = console
         self._live = Live(console=console, refresh_per_second=refresh_per_second, transient=transient)
 
     def __enter__(self) -> Self:
@@ -34,6 +35,11 @@ class Screen(View[Update]):
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    @property
+    def width(self) -> int:
+        """The columns of the terminal, which may change meanwhile."""
+        return self._console.width
 
     def show(self, update: Update) -> None:
         self._live.update(self.render(update))

@@ -23,14 +23,14 @@ def many(kind: CapacityType, count: int) -> list[Offering]:
 
 def test_few_are_all_shown_and_the_chosen_one_is_ticked() -> None:
     offerings = [*many(SPOT, 2), *many(ON_DEMAND, 1)]
-    title, _, *rows = printed(offerings, offerings[1])
-    assert title.strip() == "Offerings considered"
+    title, _, _, *rows = printed(offerings, offerings[1])
+    assert title == "Offerings considered (simulated prices)"
     assert [row.startswith("✓") for row in rows] == [False, True, False]
 
 
 def test_of_many_the_first_are_shown_with_the_chosen_one_and_how_many_are_not() -> None:
     offerings = many(SPOT, 60)
-    _, _, *rows = printed(offerings, offerings[50])
+    _, _, _, *rows = printed(offerings, offerings[50])
     assert len(rows) == ROWS_MAX + 1
     assert [row for row in rows if row.startswith("✓")] == [rows[-2]]
     assert "51.00" in rows[-2]

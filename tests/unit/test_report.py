@@ -13,13 +13,15 @@ from decimal import Decimal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.report import compare, machine_readable, overview, terminal
-from spotrun.report.tables import dollars, percent, short_duration
+from spotrun.report.folding import fold
+from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
 from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
 from tests.support.histories import History, random_runs
 from tests.support.summaries import calm_on_demand, stormy
@@ -146,11 +148,39 @@ def test_the_widest_figures_fit_too():
     assert figures[2:] == ["59m59s"] * (1 + len(CAUSES))
 
 
-def test_of_a_week_of_bills_no_figure_is_cut_off_where_the_terminal_is_narrow():
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_on_a_narrow_terminal_further_columns_follow_below_and_no_figure_is_cut(width: int):
     nights = [stormy(name="nightly-resnet50", uid=f"{night:010}") for night in range(7)]
-    rows = {line[:20].strip(): line[20:].split() for line in printed(nights).splitlines()}
-    assert rows["cost"] == [dollars(run.total.cost_usd) for run in nights]
-    assert rows["state"] == ["completed"] * 7
+    for text in (printed(nights, width), printed(nights[0], width)):
+        assert max(map(cell_len, text.splitlines())) <= width
+        assert "…" not in text
+    costs = [line.split()[1:] for line in printed(nights, width).splitlines() if line.startswith("cost  ")]
+    assert [cost for line in costs for cost in line] == [dollars(run.total.cost_usd) for run in nights]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, None])
+def test_a_table_holds_each_text_whole_at_any_width(width: int | None):
+    table = FiguresTable("Runs", ("run", "state", "step", "cost", "started\n(UTC)"), texts=(0, 1), gap=2)
+    cells = ["模型" * 12 + "-8204b5586b", "training, unattended", "1234567", "$1234.56", "11-23 02:35"]
+    for _ in range(2):
+        table.add_row(cells)
+    lines = [line for line, _ in table.lines(width)]
+    assert width is None or max(map(cell_len, lines)) <= width
+    for figure in cells[2:]:
+        assert sum(figure in line for line in lines) == 2, figure
+    for word in ("training,", "unattended"):
+        assert sum(word in line for line in lines) >= 2
+    assert width is not None or lines[-1].startswith(cells[0])
+
+
+def test_a_line_folds_between_words_and_counts_wide_characters():
+    assert fold("11-22 02:10:05   7  the cloud takes it", 20, 4) == [
+        "11-22 02:10:05   7",
+        "    the cloud takes",
+        "    it",
+    ]
+    assert fold("模型模型", 5) == ["模型", "模型"]
+    assert fold("a longer line", None) == ["a longer line"]
 
 
 def test_the_report_says_what_was_paid_saved_and_assumed():

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from spotrun.account.outcome import status_word
 from spotrun.instance import EndedBy
 from spotrun.report.next_decision import next_decision
-from spotrun.report.overview import notes, watching
+from spotrun.report.overview import notes
+from spotrun.report.watching import watching
 from spotrun.report.why import Decision, briefly, decisions
 from spotrun.run import events as ev
 from spotrun.run.events import Cause

@@ -16,6 +16,7 @@ from spotrun.report.why import capacity_text
 from spotrun.run.events import Entry
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import RunState
+from spotrun.units import count_of
 
 ROWS_MAX = 500
 """The newest rows of each table: the file must stay small enough to mail."""
@@ -82,9 +83,11 @@ def attempts(state: RunState) -> Markup:
 
 
 def events(entries: Sequence[Entry], ordinals: Mapping[int, int]) -> Markup:
+    """Folded away: they would be most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
     heads = [head(name) for name in ("entry", "when (UTC)", "what happened")]
-    return table(f"Events{_cut(entries)}", heads, rows, class_="words")
+    listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")
+    return element("details", element("summary", f"Show the {count_of(len(rows), 'entry', 'entries')}"), listed)
 
 
 def _cut(rows: Sequence[object]) -> str:

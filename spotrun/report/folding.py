@@ -1,0 +1,62 @@
+"""Lines that are no wider than the terminal that shows them, and whole where none does: programs read lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+
+WIDE = 100_000
+"""A width that nothing reaches."""
+_NARROWEST = 20
+_WORD = re.compile(r"(\s*)(\S+)")
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that shows our output, or what `COLUMNS` says; None if there is no terminal."""
+    wanted = os.environ.get("COLUMNS", "")
+    if wanted.isdecimal() and int(wanted):
+        return max(int(wanted), _NARROWEST)
+    return max(shutil.get_terminal_size().columns, _NARROWEST) if sys.stdout.isatty() else None
+
+
+def say(text: str, indent: int = 0) -> None:
+    """Print lines. On a terminal each is folded between words; what follows is indented by that many columns."""
+    width = terminal_width()
+    print("\n".join(folded for line in text.split("\n") for folded in fold(line, width, indent)), flush=True)
+
+
+def fold(line: str, width: int | None, indent: int = 0) -> list[str]:
+    """
+    One line as several of at most `width` columns, folded between words; None for no limit.
+
+    A word that is wider is folded inside. Wide characters count two columns.
+    """
+    return [line] if width is None or cell_len(line) <= width else list(_folded(line, width, min(indent, width // 2)))
+
+
+def _folded(text: str, width: int, indent: int) -> Iterator[str]:
+    line = ""
+    for space, word in _WORD.findall(text):
+        longer = line + space + word
+        if line.strip() and cell_len(longer) > width:
+            yield line
+            longer = " " * indent + word
+        line = longer
+        while cell_len(line) > width:
+            end = _end(line, width)
+            yield line[:end]
+            line = " " * indent + line[end:]
+    yield line
+
+
+def _end(line: str, width: int) -> int:
+    """How many characters fit; at least one that is no space."""
+    end = len(line) - len(line.lstrip()) + 1
+    while end < len(line) and cell_len(line[: end + 1]) <= width:
+        end += 1
+    return end
