@@ -149,7 +149,8 @@ def cli() -> str:
     text = NOTE.format("what the commands say") + (
         "# Commands\n\n"
         "This is what `spotrun VERB --help` prints. All times are UTC.\n"
-        "RUN is the id of a run, its name (which means the newest run of that name), or the address of its folder.\n\n"
+        "RUN is the id of a run, its name (which means the newest run of that name), the first letters of either,\n"
+        "or the address of its folder.\n\n"
     )
     for words, command in [("spotrun", group), *verbs(group, "spotrun")]:
         settings = command.context_settings
@@ -172,7 +173,7 @@ EXIT_CODES = """## Exit codes
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | failed |
+| 1 | failed, or you answered no |
 | 2 | the job file or a flag is wrong; nothing was started |
 | 3 | there is no such run |
 | 4 | the run failed or was stopped |
@@ -184,7 +185,7 @@ EXIT_CODES = """## Exit codes
 | 10 | the condition of `--fail-if`, or of `report.fail_if` in the job, is true |
 | 11 | last night's run is still going (`--nightly`) |
 | 12 | `bill` cannot explain what the cloud charged |
-| 130 | Ctrl-C |
+| 129, 130, 143 | ended by SIGHUP, Ctrl-C or SIGTERM |
 """
 
 

@@ -363,7 +363,7 @@ class _Storing:
         for path, (_, reason) in sorted(refused.items()):
             if reason != RESTLESS and len(self._told) < TOLD_MAX and (path, reason) not in self._told:
                 self._told.add((path, reason))
-                self._node.note(f"{path} is not among the stored files of the script: {reason}")
+                self._node.note(f"{path} is not stored: {reason}")
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 

@@ -135,7 +135,7 @@ def _feed_rows(path: Path) -> Iterator[BillRow]:
         fields = text.split("\t")
         if len(fields) != len(_FEED_FIELDS):
             has = count_of(len(fields), "field")
-            message = f"{path}:{line}: has {has} between tabs; a line of the feed has {len(_FEED_FIELDS)}"
+            message = f"{path}:{line}: has {has}, separated by tabs; a line of the feed has {len(_FEED_FIELDS)}"
             raise SpecInvalid(message, hint=EXPORT_ANEW)
         yield BillRow(path, line, dict(zip(_FEED_FIELDS, fields, strict=True)))
 

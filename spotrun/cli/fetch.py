@@ -42,7 +42,7 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Only what is not here yet is fetched. The job's `outputs` say which files are kept.
+    Only what is not here yet is fetched. The job's `outputs` say which files are stored.
     """
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files

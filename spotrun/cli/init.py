@@ -14,7 +14,7 @@ from spotrun.errors import SpecInvalid
 def init(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT.py", help="A Lightning script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments that the script is to have.")
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments of the script, for the job file.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -31,9 +31,9 @@ def init(
     require_script(script)
     job = script.with_suffix(".yaml") if out is None else out
     if job.is_dir() or not job.parent.is_dir():
-        raise SpecInvalid(f"{job} cannot be a job file: it is a folder, or is in none", hint="name a file by --out")
+        raise SpecInvalid(f"{job} is a folder, or its folder does not exist", hint="name a file by --out")
     if job.parent.resolve() != script.parent.resolve():
-        hint = "a job lies in the folder that it uploads: name a file there"
+        hint = "name a file in the folder of the script: a run uploads the folder of its job"
         raise SpecInvalid(f"{job} is not beside {script}", hint=hint)
     if job.exists() and not force:
         raise SpecInvalid(f"{job} exists already", hint="name another file by --out, or add --force")

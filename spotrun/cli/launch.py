@@ -86,7 +86,7 @@ def launch(
     others = [] if nightly else going_on(spec)
 
     if spec_path.suffix == ".py" and (beside := spec_path.with_suffix(".yaml")).is_file():
-        print(f"{beside} is not read: `spotrun launch {quote(str(beside))}` trains by it.")
+        print(f"{beside} is not used here; `spotrun launch {quote(str(beside))}` uses it.")
 
     def create() -> OpenRun:
         try:

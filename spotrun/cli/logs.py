@@ -52,8 +52,8 @@ def _launch_of(run: OpenRun, attempt: int) -> int:
     state = run.ledger.refresh()
     found = {ordinal: number for number, ordinal in state.ordinals().items()}
     if attempt not in found:
-        known = f"they go from 1 to {len(found)}" if len(found) > 1 else "it has one, 1" if found else "it has none yet"
-        raise RunNotFound(f"{run.id} has no attempt {attempt}", hint=f"of its attempts: {known}")
+        known = f"a number from 1 to {len(found)}" if len(found) > 1 else "--attempt 1, its only one" if found else None
+        raise RunNotFound(f"{run.id} has no attempt {attempt}{'' if found else ' yet'}", hint=known)
     return state.attempts[found[attempt]].launch
 
 

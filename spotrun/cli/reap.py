@@ -9,6 +9,7 @@ import typer
 
 from spotrun.cli.options import StoreOption, YesOption
 from spotrun.errors import AccessDenied, CloudError, LedgerDamaged, SpecInvalid
+from spotrun.units import count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +66,7 @@ def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -
     if not unwanted:
         print("no instance is unwanted")
         return
-    confirm(yes, f"End {len(unwanted)}?", default=True, declined="nothing was ended")
+    confirm(yes, f"End {count_of(len(unwanted), 'instance')}?", default=True, declined="nothing was ended")
     for instance in unwanted:
         driver.terminate(instance.instance_id)
         _disarm(guards, instance)
@@ -105,7 +106,7 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
         print(f"the role of {run.id}, which has ended")
     if not over:
         return
-    confirm(yes, f"Remove {len(over)}?", default=True, declined="nothing was removed")
+    confirm(yes, f"Remove {count_of(len(over), 'role')}?", default=True, declined="nothing was removed")
     print(f"removed {sum(_is_removed(identities, run) for run in over)}")
 
 

@@ -48,7 +48,7 @@ def removable(run: OpenRun) -> Removable:
     if state.terminal is None:
         raise StillThere(f"{run.id} has not ended", hint=f"`spotrun down {run.id}` ends it")
     if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
-        hint = f"`spotrun tick {run.id}` looks what became of it"
+        hint = f"`spotrun tick {run.id}` finds out what became of it"
         raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
     if alive := [each.instance_id for each in run.driver.instances(run.created.uid) if each.alive]:
         raise StillThere(

@@ -69,9 +69,9 @@ def _space(facts: StoreFacts) -> Iterator[Finding]:
         return
     detail = f"{free_bytes / 1e9:,.1f} GB free"
     if free_bytes < FREE_MIN_BYTES:
-        raise StoreError(f"the disk is full: {detail}", hint="make space, or choose a folder on another disk")
+        raise StoreError(f"the disk is full: {detail}", hint="make room, or choose a folder on another disk")
     if free_bytes < FREE_WARNED_BYTES:
-        yield warned("space", detail, "make space: a run keeps several checkpoints, each three times the model")
+        yield warned("space", detail, "make room: a run keeps several checkpoints, each three times the model")
     else:
         yield ok("space", detail)
 

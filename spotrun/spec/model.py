@@ -131,18 +131,18 @@ class CheckpointSpec(Model):
 
 
 class OutputsSpec(Model):
-    """Which files of the script spotrun keeps, for `spotrun fetch`. A list is short for `files`."""
+    """Which files of the script spotrun stores, for `spotrun fetch`. A list is short for `files`."""
 
     files: tuple[fields.FilePattern, ...] = Field(
         default=("**",),
         max_length=100,
         description='Patterns of files, relative to the work folder: [best.ckpt, "logs/*.csv", "!data/"]. They are '
         "read as in .gitignore, and ! leaves out. Only what the script wrote or changed counts. Default: all of it, "
-        "but for caches and environments. [] keeps nothing.",
+        "but for caches and environments. [] stores nothing.",
     )
     max_gb: fields.Gigabytes = Field(
         default=10.0,
-        description="How many GB of files to keep, the small ones first. `spotrun fetch` names what was left out.",
+        description="How many GB of files to store, the small ones first. `spotrun fetch` names what was left out.",
     )
 
 
@@ -420,7 +420,7 @@ class RunSpec(Model):
         default=ResourcesSpec(), description="Where to train, and which instances spotrun may rent."
     )
     checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="Where checkpoints go, and how often.")
-    outputs: OutputsSpec = Field(default=OutputsSpec(), description="Which files of the script to keep.")
+    outputs: OutputsSpec = Field(default=OutputsSpec(), description="Which files of the script to store.")
     data: DataSpec = Field(default=DataSpec(), description="What each instance reads when it starts.")
     policy: PolicySpec = Field(default=PolicySpec(), description="When to leave spot and when to come back.")
     max_duration: fields.PositiveDuration | None = Field(

@@ -33,7 +33,7 @@ def first_job(script: Path, arguments: Sequence[str], job: Path) -> str:
         "\n# budget: {max_usd: 40}      # stop before the run costs more\n"
         "# policy: {deadline: 8h}     # be done by then, at the least cost\n"
         "# checkpoint: {uri: s3://my-bucket/runs}    # where runs are kept, instead of ~/.spotrun/runs\n"
-        '# outputs: [best.ckpt, "*.csv"]          # which files of the script to keep, instead of all\n'
+        '# outputs: [best.ckpt, "*.csv"]          # which files of the script to store, instead of all\n'
     )
 
 

@@ -37,7 +37,7 @@ _HINTS = {
     401: _LOG_IN,
     403: "allow storage.objects.get, list, create and delete on the bucket (role Storage Object User)",
     404: "make the bucket (`gcloud storage buckets create`), or correct checkpoint.uri",
-    FULL: "make space in the store",
+    FULL: "make room in the store",
 }
 
 

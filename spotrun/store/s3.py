@@ -71,9 +71,9 @@ _HINTS = {
     "IllegalLocationConstraintException": _REGION,
     "NoSuchBucket": "make the bucket (`aws s3 mb`), or correct checkpoint.uri",
     "NotImplemented": "use a store that knows If-None-Match on PutObject",
-    "QuotaExceeded": "make space in the store, or raise its quota",
-    "XMinioStorageFull": "make space in the store",
-    "InsufficientStorage": "make space in the store",
+    "QuotaExceeded": "make room in the store, or raise its quota",
+    "XMinioStorageFull": "make room in the store",
+    "InsufficientStorage": "make room in the store",
 }
 _REFUSED_CODES = ("QuotaExceeded", "XMinioStorageFull", "InsufficientStorage")
 _PASSING_CODES = {

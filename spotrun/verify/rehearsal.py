@@ -163,6 +163,6 @@ def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> Ru
         )
     kill = f"a kill (of the {kills[-1].victim}, at step {kills[-1].step:,})"
     return RunEnded(
-        f"the training ran straight, and {outcome} after {kill}: {detail}",
+        f"the straight training came to its end; the interrupted one {outcome} after {kill}: {detail}",
         hint="see what its second start finds that its first did not, like its own files; --keep keeps the logs",
     )

@@ -363,10 +363,10 @@ def test_training_pauses_while_the_store_is_full_and_loses_nothing(
 
     with training_behind(fate, tmp_path, servers("s3"), monkeypatch, epoch_steps=1000) as (run, node):
         failed = run.wait_for(ev.CheckpointFailed)
-        assert ("507" in failed.detail, "make space" in failed.detail, failed.size_bytes > 100_000) == (True,) * 3
+        assert ("507" in failed.detail, "make room" in failed.detail, failed.size_bytes > 100_000) == (True,) * 3
         eventually(lambda: process_state(node.trainer_pid()) == "T")
         steps = len(run.steps_done())
-        eventually(lambda: "make space" in trouble(run, node))
+        eventually(lambda: "make room" in trouble(run, node))
         assert len(run.steps_done()) == steps, "it stands still"
         full.clear()
         run.wait_for(ev.CheckpointCommitted)

@@ -108,7 +108,8 @@ def test_a_script_that_ran_straight_is_not_told_to_train_to_its_end_first() -> N
     assert straight.message == "the straight training failed: exit code 1"
     assert "has to train to its end" in str(straight.hint)
     assert str(killed).startswith(
-        "the training ran straight, and failed after a kill (of the trainer, at step 1,234): FileExistsError: out\n"
+        "the straight training came to its end; the interrupted one failed after a kill "
+        "(of the trainer, at step 1,234): FileExistsError: out\n"
         "  try: see what its second start finds"
     )
 

@@ -396,7 +396,7 @@ def test_a_damaged_file_is_told_by_name_line_and_fault(tmp_path: Path) -> None:
     assert "No such file" in damaged(tmp_path / "nowhere" / "cur.csv")
 
     feed.write_text(spot_data_feed(billed(stormy())).replace("\t", " "))
-    assert damaged(feed) == "feed.tsv:3: has 1 field between tabs; a line of the feed has 9"
+    assert damaged(feed) == "feed.tsv:3: has 1 field, separated by tabs; a line of the feed has 9"
     feed.write_text(spot_data_feed(billed(stormy())).replace("USD\t1\n", "EUR\t1\n"))
     assert "which is not in USD" in damaged(feed)
 
