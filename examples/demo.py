@@ -31,12 +31,12 @@ WORK_S = 1700.0
 """Run time that the training should last: two notices, and the 7 minutes without spot, pass while it trains."""
 NOTICE_S = 120.0
 SAVES_WITHIN = 0.4
-"""The share of a notice that a final checkpoint may need, by what was measured: a machine becomes busier, too."""
+"""The share of a notice that a final checkpoint may need, as measured before: the machine may become busier."""
 ENDS_WITHIN_S = 220.0
 STEPS = 340
 """6 epochs of 47 steps, what is redone of them, and validations, which take as long as 3 steps each."""
 STARTS = 8
-"""Six instances, and what else starts Python. The first of all has its modules read from the disk."""
+"""Six instances, and what else starts Python. The first one reads its modules from the disk."""
 WAITS_S = 400.0
 """Run time in which nothing trains: boots, and the wait for spot."""
 
@@ -124,7 +124,7 @@ def _training(width: float):
 
 
 def _save_s(width: float) -> float:
-    """Of weights and momenta, as the agent does it: beside the training, and behind it."""
+    """Time to save weights and momenta as the agent does: while training goes on, which is served first."""
     from spotrun.checkpoint.upload import upload
     from spotrun.store.opening import open_store
 
@@ -173,7 +173,7 @@ def said(fit: Fit) -> str:
         f"So the demo trains {network}, and time passes {fit.time_scale} times as fast."
     )
     if (fit.width, fit.time_scale) != (1.0, SCALE):
-        text += "\nTimes, sizes and dollars below follow from that: those of the README are of an idle machine."
+        text += "\nSo times, sizes and dollars below differ from those in the README, which are of an idle machine."
     return text
 
 

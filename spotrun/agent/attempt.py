@@ -53,7 +53,7 @@ TURN_S = 0.1
 """System time: how long the loop waits for a letter at most."""
 SAVES_FAILED_MAX = 5
 FILES_STOP_BEFORE_S = 3.0
-"""System time before a noticed attempt's last snapshot: what is being sent of the script's files gets there."""
+"""System time before a noticed attempt's last snapshot, in which files of the script that are being sent arrive."""
 
 
 class AttemptLoop:

@@ -162,7 +162,7 @@ class OutputKeeper:
         return self._ending
 
     def _store(self, storing: _Storing, due: _Due, *, ending: bool) -> bool:
-        """Whether it is settled. If not, it is worth another try: only what is missing then is sent."""
+        """Whether nothing is left to do. If not, another try is worthwhile, and sends only what is missing."""
         due.looked()
         try:
             storing.store(self._pause, ending=ending)

@@ -31,7 +31,7 @@ class Refusal:
 
     @property
     def is_too_long(self) -> bool:
-        """To wait on would cost more than to do the steps since the last checkpoint again."""
+        """Waiting longer would cost more than doing the steps since the last checkpoint again."""
         return self._since_s is not None and time.monotonic() - self._since_s >= ROOM_WITHIN_S
 
     @property

@@ -23,9 +23,9 @@ SIDE_BY_SIDE = 8
 RETRY_FOR_S = 30.0
 """System time that a person waits for a passing fault of the store."""
 TEMPORARY = ".spotrun-fetch-"
-"""What a fetch that is killed leaves begins so."""
+"""How the names of files begin that a killed fetch leaves behind."""
 Progressed = Callable[[int], None]
-"""Is told of so many more bytes that are here."""
+"""Called with the number of bytes that have arrived since the last call."""
 
 
 def fetch(

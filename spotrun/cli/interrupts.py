@@ -27,7 +27,7 @@ from spotrun.report.unattended import left_alone
 from spotrun.run.events import StopRequested
 
 STOP_WITHIN_S = 60.0
-"""System time. Who sends SIGTERM sends SIGKILL later; systemd after 90 s."""
+"""System time. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
@@ -41,7 +41,7 @@ class Interrupts:
 
     def answer(self, caught: Interrupt) -> bool:
         """
-        True to attend on; False if a background runner has taken over.
+        True to go on attending; False if a background runner has taken over.
 
         Raises:
             KeyboardInterrupt, Signalled: nobody attends to the run any more.

@@ -64,7 +64,7 @@ def removable(run: OpenRun) -> Removable:
 
 
 def ended_at(run: OpenRun, state: RunState) -> datetime:
-    """When it ended by the clock on the wall, which the run's own may outpace."""
+    """When it ended, by the wall clock; the run's own clock may be faster."""
     assert state.terminal is not None
     return run.created.clock_epoch + (state.terminal.at - run.created.clock_epoch) / run.created.time_scale
 

@@ -41,7 +41,7 @@ def keep_going(facts: Facts) -> Iterator[Action]:
     hurried = state.created.deadline_at is not None
     pending, current = state.pending_launch, state.current
     if facts.world.no_room and pending is None and (current is None or current.leaving):
-        yield Wait(reason=f"no instance is asked for, as it could not save: {facts.world.no_room}")
+        yield Wait(reason=f"no instance is asked for, because it could not save: {facts.world.no_room}")
         return
     if current is not None and not current.leaving and life_left(facts, current) < LAST_MINUTES:
         yield Append(event=ev.DrainRequested(attempt=current.number, reason="its time-to-live ends"))

@@ -110,4 +110,4 @@ def why_nothing(state: RunState, typed: str) -> str:
     """What to do where a run has no stored files."""
     if state.terminal is None:
         return f"try later: the first are stored minutes after the script has written them (`spotrun logs {typed}`)"
-    return "write files into the folder that the script begins in: of these, those stay that `outputs` of the job names"
+    return "let the script write into the folder that it begins in, and `outputs` of the job name what it writes"
