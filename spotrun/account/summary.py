@@ -99,7 +99,7 @@ class RunSummary:
 
     @property
     def rest_name(self) -> str:
-        """What people call the rest."""
+        """The name of the rest in tables."""
         if self.state != "completed":
             return "unfinished"
         return "end of run" if self.epochs else "no epochs"

@@ -250,7 +250,7 @@ class AttemptLoop:
 
     @property
     def _is_plain(self) -> bool:
-        """It has nothing to save: another command than a training with our callback, or one that has not called yet."""
+        """Whether there is nothing to save: the callback has not reported yet, or the command has none."""
         return not self._trainer.makes_snapshots
 
     def _follow_drain(self) -> None:

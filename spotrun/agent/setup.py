@@ -37,7 +37,7 @@ FETCH_WITHIN_S = 300.0
 """System time that a passing fault of the store may last."""
 PACKED_MAX_BYTES = 16 << 30
 OUTPUT_BYTES = 64 << 10
-"""Of the output of a set-up that failed."""
+"""This much of a failed setup's output is searched for the reason."""
 FOLDERS = (environment.FOLDER, "work")
 """What a set-up may change, and all that is packed of it."""
 

@@ -106,7 +106,7 @@ class _Getting:
             return Fetched(file, Outcome.FAILED, _IN_ITS_WAY[error.errno])
 
     def _outcome(self, file: OutputFile) -> Outcome:
-        """What is to become of it, by what is there."""
+        """What to do with the file, by what lies at its place."""
         try:
             with parent_of(self._root, file.path) as (parent, name):
                 facts = os.stat(name, dir_fd=parent, follow_symlinks=False)

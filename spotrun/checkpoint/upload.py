@@ -218,7 +218,7 @@ class _Sending:
                 raise
 
     def _next_part(self, turns: Iterator[tuple[int, Future[Part]]], contents: Sequence[Sequence[Piece]]) -> None:
-        """Threads get a slot in any order. So each chooses its part once it has a slot, and the parts keep their order."""
+        """Threads get a slot in any order, so each chooses its part afterwards: the parts keep their order."""
         with self._control.slots:
             with self._lock:
                 number, coming = next(turns)

@@ -36,7 +36,7 @@ from spotrun.units import shown
 OPENERS = 8
 """How many runs of a store are opened at the same time: each one waits for the store."""
 LISTED_MAX = 10
-"""Of the runs that a reference may mean."""
+"""If a reference may mean several runs, this many are listed."""
 
 
 class OpenRun:

@@ -30,7 +30,7 @@ ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
 """System time between two refreshes of `-w`."""
 STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "copied"}
-"""Of runs that cannot be shown."""
+"""The state of a run that cannot be read, by the error."""
 
 
 def status(

@@ -50,7 +50,7 @@ def gigabytes(size_bytes: int) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """Of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
+    """The size of a file, which may be small: `312 bytes`, `4.1 kB`, `98.0 MB`."""
     if size_bytes < 1000:
         return "1 byte" if size_bytes == 1 else f"{size_bytes} bytes"
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 100_000 else gigabytes(size_bytes)
