@@ -22,7 +22,7 @@ class StillThere(SpotrunError):
 
 
 class Removable(NamedTuple):
-    """A run that has ended for good, the store that its folder is in, and how much is in it."""
+    """A run that has ended and may go, the store that its folder is in, and how much is in it."""
 
     run: OpenRun
     ended_at: datetime

@@ -70,7 +70,7 @@ def status(
     elif not rows and runs:
         print(f"each run in {store or DEFAULT_STORE} has ended")
     elif not rows:
-        print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch examples/resnet50.yaml`")
+        print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch JOB.yaml`")
     elif not watch:
         _print_table(rows)
     _refuse_damage(rows)
@@ -124,7 +124,7 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
-    """A run that has ended for good is shown without its ledger, if a runner has left its final status."""
+    """A run that has ended is shown without its ledger, if a runner has left its final status."""
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
