@@ -10,12 +10,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from spotrun import __version__
 from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
 from spotrun.folder import start_file, workdir
 from spotrun.folder.ledger import Ledger
+from spotrun.folder.revision import revision_of
 from spotrun.run import fold
 from spotrun.run.events import LEDGER_VERSION, Entry, EpochsEnd, RunCreated
 from spotrun.run.state import RunState
@@ -54,6 +56,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     clock = clock_of(spec)
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
+    event = replace(event, revision=revision_of(Path(spec.workdir)))
     if spec.train.script is not None:
         script = Path(spec.workdir) / spec.train.script
         event = replace(event, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest())
@@ -111,6 +114,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         simulated=cloud.simulated,
         deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
         epochs_end=EpochsEnd.FINISHED,
+        spotrun=__version__,
     )
 
 

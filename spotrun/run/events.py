@@ -72,7 +72,9 @@ class RunCreated(Event, frozen=True, kw_only=True):
     which the run is to be completed, in run time; None without a deadline. `interruption_bands` are the cloud's own
     figures for how often it takes spot instances of a type in a region (`us-east-1/g5.xlarge`): "5-10%" of them in a
     month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone, by which
-    bills of the same work are known; "" for a command, and in a run of an earlier version.
+    bills of the same work are known; "" for a command, and in a run of an earlier version. `spotrun` is the version
+    that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
+    git.
     """
 
     uid: str
@@ -93,10 +95,23 @@ class RunCreated(Event, frozen=True, kw_only=True):
     interruption_bands: dict[str, str] = {}
     epochs_end: EpochsEnd = EpochsEnd.DURABLE
     script_sha256: str = ""
+    spotrun: str = ""
+    revision: Revision | None = None
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
         require_amount(self.budget_usd)
+
+
+class Revision(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The commit of a git repository that a folder is at.
+
+    `changed`: files of the folder differ from it, or are not in it; None if that is unknown.
+    """
+
+    commit: str
+    changed: bool | None = None
 
 
 class StoragePrices(msgspec.Struct, frozen=True, kw_only=True):

@@ -501,9 +501,9 @@ class RunSpec(Model):
             return deadline.astimezone(UTC) - datetime.now(UTC)
         return timedelta(hours=25) if isinstance(deadline, time) else deadline  # once a year a day has 25 hours
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
         """The resolved spec as JSON: durations in seconds (`600s`), dollars as text, absent keys left out."""
-        resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json"))
+        resolved: dict[str, Any] = _without_nones(self.model_dump(mode="json", exclude_defaults=not with_defaults))
         return resolved
 
     @classmethod

@@ -1,5 +1,5 @@
 """
-Reads YAML into plain data, the line of each key, and the problems of the text itself.
+Reads YAML into plain data, the line of each key, and the problems of the text itself. Writes plain data as YAML.
 
 It reads only the YAML that means the same to everybody. It refuses, with the line: duplicate keys, tags, several
 documents, `.nan`, and the surprises of YAML 1.1 (`no` is a boolean, `1:30` is 90, `010` is 8). Aliases may not unfold
@@ -24,6 +24,7 @@ from spotrun.units import shown
 BYTES_MAX = 1 << 20
 NODES_MAX = 5_000
 DEPTH_MAX = 12
+
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _resolver = yaml.resolver.Resolver()
@@ -97,6 +98,21 @@ def read_yaml(text: str) -> Document:
     except yaml.YAMLError as error:
         document.problems.append((TOP, Problem((), f"is not YAML: {shown(error, 200)}", "check it with an editor")))
     return document
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes text of several lines as a block."""
+
+    def represent_str(self, text: str) -> Any:
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def write_yaml(data: dict[str, Any]) -> str:
+    """Plain data as YAML, its keys in the given order."""
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
 def _an(node: _Node) -> str:

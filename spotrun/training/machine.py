@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,23 @@ def facts() -> Facts:
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
+        **_driver(),
     }
+
+
+@cache
+def _driver() -> Facts:
+    """The version of the NVIDIA driver; nothing where there is none."""
+    try:
+        return driver_in(Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return {}
+
+
+def driver_in(text: str) -> Facts:
+    """The version that the driver's own file names in its first line, `NVRM version: …`."""
+    found = re.search(r"^NVRM version:.*?\s(\d+(?:\.\d+)+)\s", text, re.MULTILINE)
+    return {"driver": f"NVIDIA {found[1]}"} if found else {}
 
 
 @cache

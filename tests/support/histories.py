@@ -211,6 +211,7 @@ class History:
         final: bool = False,
         suspect: bool = False,
         step: int | None = None,
+        **fields: Any,
     ) -> int:
         return self.write(
             committed(
@@ -225,6 +226,7 @@ class History:
                 durable_s=taken_s_ago,
                 final=final,
                 suspect=suspect,
+                **fields,
             )
         )
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from spotrun.checkpoint.snapshot import ImagePlan, Piece, plan_image, read_image
 from spotrun.checkpoint.staging import Stager
+from spotrun.training.machine import driver_in
 
 ARENA_BYTES = 64 << 20
 
@@ -126,3 +127,15 @@ def test_a_gpu_copies_what_was_there_at_the_boundary_while_it_computes() -> None
             assert torch.equal(read_back["weights"], before)
             assert torch.equal(read_back["steps"], torch.arange(5))
             stager.free(staged.arena)
+
+
+@pytest.mark.parametrize(
+    ("line", "facts"),
+    [
+        ("NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023", {"driver": "NVIDIA 535.129.03"}),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", {"driver": "NVIDIA 570.86.15"}),
+        ("something else", {}),
+    ],
+)
+def test_the_driver_s_version_is_read_from_its_own_file(line: str, facts: dict[str, str]) -> None:
+    assert driver_in(f"NVRM version: {line}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n") == facts

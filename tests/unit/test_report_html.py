@@ -16,8 +16,12 @@ from spotrun.report import compare, machine_readable
 from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
 from spotrun.report.html.listings import COSTS
+from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import points
 from spotrun.report.html.page import POINTS
+from spotrun.run.events import Revision
+from spotrun.spec.model import RunSpec
+from spotrun.spec.yaml import read_yaml
 from tests.support.histories import START, History, random_runs
 from tests.support.parsed_page import Page
 from tests.support.report_samples import HOSTILE, compared, hostile, learning, report_page, stormy
@@ -116,6 +120,57 @@ def test_a_long_run_stays_small_and_says_what_it_leaves_out():
     text = report_page(history)
     assert len(text.encode()) <= SIZE_MAX
     assert "the last 500 of 1500" in text
+
+
+# -- what it was made with ---------------------------------------------------------------------------------------------
+
+
+def job_of(**keys: object) -> dict[str, object]:
+    return RunSpec.from_dict({"name": "demo", "workdir": "/w", "train": {"script": "train.py"}, **keys}).to_dict()
+
+
+def test_the_job_is_shown_without_defaults_and_reads_back_as_it_was():
+    stored = job_of(setup="a &&\n  b: c\n", envs={"A": "<b>"}, resources={"cloud": "local"}, local={"time_scale": 30})
+    text = job_yaml(stored)
+    assert RunSpec.from_dict(read_yaml(text).data).to_dict() == stored
+    assert "aws" not in text
+    assert "setup: |\n" in text
+    assert job_yaml({"name": "of a newer spotrun"}) == ""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"envs": {"WANDB_API_KEY": "hunter2hunter2"}},
+        {"envs": {"A": "hf_hunter2hunter2"}},
+        {"train": {"script": "train.py", "args": ["--api-key", "hunter2", "--epochs", "3"]}},
+        {"train": {"script": "train.py", "args": ["--password=hunter2"]}},
+        {"train": {"run": "python train.py --hub-token hunter2 --epochs 3"}},
+        {"setup": "export TOKEN=hunter2\npip install x"},
+        {"setup": "pip install https://me:hunter2@host/x"},
+    ],
+)
+def test_no_secret_is_in_the_job_that_is_shown(keys: dict[str, object]):
+    text = job_yaml(job_of(**keys))
+    assert "hunter2" not in text
+    assert "***" in text
+    assert "epochs" not in str(keys) or "3" in text
+
+
+def test_versions_and_the_commit_are_listed_each_once():
+    history = History(spotrun="0.2.0", revision=Revision(commit="ab" * 20, changed=True), spec=job_of())
+    history.running()
+    for torch in ("2.5.0", "2.5.0", HOSTILE):
+        history.step += 1
+        history.after(60).commit(versions={"spotrun": "0.2.0", "torch": torch})
+    text = report_page(history)
+    cells = Page(text).cells
+    assert ["spotrun", "0.2.0"] in cells
+    assert ["git commit", "ab" * 20 + ", and changes that are not committed"] in cells
+    assert next(row[1] for row in cells if row[:1] == ["torch"]).startswith("2.5.0, then <script>")
+    assert "name: demo\nworkdir: /w\n" in text
+    assert [tag for tag, _ in Page(text).tags].count("script") == 1
+    assert "cannot read the job" in report_page(stormy())
 
 
 # -- a metric over dollars ---------------------------------------------------------------------------------------------

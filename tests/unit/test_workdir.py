@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun.errors import SpotrunError
 from spotrun.folder import workdir
+from spotrun.folder.revision import revision_of
 from spotrun.store.opening import open_store
 
 
@@ -55,3 +58,43 @@ def test_an_archive_cannot_write_outside_of_the_folder(tmp_path: Path, name: str
     store.put(workdir.key_of(sha256), data)
     with pytest.raises(SpotrunError, match="never packs"):
         workdir.fetch(store, sha256, tmp_path / "target")
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+def test_a_folder_is_at_a_commit_with_or_without_changes_and_runs_nothing_to_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, folder = tmp_path / "hostile", tmp_path / "hostile" / "work"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert revision_of(tmp_path) is None
+    (folder / "train.py").write_text("1\n")
+    git(repository, "init", "-q")
+    assert revision_of(folder) is None
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "first")
+    found = revision_of(folder)
+    assert found is not None
+    assert (len(found.commit), found.changed) == (40, False)
+    (repository / "elsewhere").write_text("")
+    assert revision_of(folder) == found
+    (folder / "train.py").write_text("2\n")
+    assert revision_of(folder) == replace(found, changed=True)
+    canary = tmp_path / "canary"
+    hook = repository / ".git" / "hooks" / "post-index-change"
+    hook.write_text(f"#!/bin/sh\ntouch {canary}\n")
+    hook.chmod(0o755)
+    git(repository, "config", "core.fsmonitor", f"touch {canary}; false")
+    assert revision_of(folder) == replace(found, changed=True)
+    git(repository, "config", "filter.x=y.clean", f"touch {canary}; cat")
+    (repository / ".git" / "info" / "attributes").write_text("* filter=x=y\n")
+    assert revision_of(folder) == replace(found, changed=None)
+    assert not canary.exists()
+    git(folder, "status")
+    assert canary.exists()  # so the traps were live
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert revision_of(folder) is None

@@ -11,6 +11,7 @@ from spotrun.report.html import metric as drawing
 from spotrun.report.html.chart import chart
 from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
+from spotrun.report.html.made_with import made_with
 from spotrun.report.html.markup import Markup, element, section
 from spotrun.report.terminal import headline, verdict
 from spotrun.run.events import Entry
@@ -40,6 +41,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         section("Downtime by cause", downtime(summary)),
+        section("Made with", made_with(state)),
         section("Events", listings.events(entries, summary.ordinals)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )

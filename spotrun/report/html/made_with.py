@@ -1,0 +1,87 @@
+"""What a run was made with: its job, the commit of its work folder, and the versions of the programs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from spotrun.errors import SpecInvalid
+from spotrun.report.html.markup import Markup, element, head, join, row, table
+from spotrun.run.events import Revision
+from spotrun.run.state import RunState
+from spotrun.secrets.redaction import HIDDEN, Redactor
+from spotrun.spec.leaks import plain_secrets
+from spotrun.spec.model import RunSpec
+from spotrun.spec.yaml import write_yaml
+
+PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
+"""The versions that are shown, by their names in a checkpoint's entry."""
+_OPTION = re.compile(r"(?P<before>(?<!\S)-{1,2}(?P<name>[\w-]+)\s+)(?P<value>\S+)")
+
+
+def made_with(state: RunState) -> Markup:
+    """The versions as a table, and the job without what spotrun adds by itself."""
+    return join(_versions(state), _job(state))
+
+
+def _versions(state: RunState) -> Markup:
+    found = {name: dict.fromkeys([state.created.spotrun] if name == "spotrun" else []) for name in PROGRAMS}
+    for commit in state.commits:
+        for name in PROGRAMS if not commit.cut_off else ():
+            found[name].setdefault(commit.event.versions.get(name, ""))
+    told = {name: ", then ".join(filter(None, each)) for name, each in found.items()}
+    told["git commit"] = _revision(state.created.revision)
+    rows = [row(name, [version]) for name, version in told.items() if version]
+    heads = [head("made with"), head("version")]
+    return table("Versions", heads, rows, class_="words") if rows else join()
+
+
+def _revision(revision: Revision | None) -> str:
+    if revision is None:
+        return ""
+    changes = {True: ", and changes that are not committed", False: "", None: "; whether files had changed is unknown"}
+    return revision.commit + changes[revision.changed]
+
+
+def _job(state: RunState) -> Markup:
+    lines = job_yaml(state.created.spec).splitlines()
+    text = join(*(join(line, Markup("\n")) for line in lines))
+    return element("pre", text) if lines else element("p", "This spotrun cannot read the job of this run.")
+
+
+def job_yaml(stored: dict[str, Any]) -> str:
+    """The job as a file would say it, without defaults and without secrets; "" if this spotrun cannot read it."""
+    try:
+        spec = RunSpec.from_dict(stored)
+    except SpecInvalid:
+        return ""
+    told = spec.to_dict(with_defaults=False)
+    told.get("envs", {}).update({str(problem.key[-1]): HIDDEN for problem in plain_secrets(spec.envs, "")})
+    return write_yaml(_clean(told, Redactor(())))
+
+
+def _clean(value: Any, redactor: Redactor) -> Any:
+    """Plain data without secrets, also those that follow an option's name: `--api-key VALUE`."""
+    if isinstance(value, str):
+        return redactor.clean(_OPTION.sub(lambda match: _option(match, redactor), value))
+    if isinstance(value, dict):
+        return {redactor.clean(key): _clean(item, redactor) for key, item in value.items()}
+    if isinstance(value, list):
+        pairs = zip([None, *value], value, strict=False)
+        return [_clean(_argument(before, item, redactor), redactor) for before, item in pairs]
+    return value
+
+
+def _argument(before: Any, item: Any, redactor: Redactor) -> Any:
+    option = isinstance(before, str) and isinstance(item, str) and before.startswith("-") and "=" not in before
+    return HIDDEN if option and _is_secret(before, item, redactor) else item
+
+
+def _option(match: re.Match[str], redactor: Redactor) -> str:
+    hidden = _is_secret(match["name"], match["value"], redactor)
+    return match["before"] + (HIDDEN if hidden else match["value"])
+
+
+def _is_secret(option: str, value: str, redactor: Redactor) -> bool:
+    assigned = f"{option.lstrip('-').replace('-', '_')}={value}"
+    return redactor.clean(assigned) != assigned
