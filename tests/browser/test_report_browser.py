@@ -48,18 +48,23 @@ def test_a_page_has_no_fault_that_axe_or_the_console_knows(
         assert seen.errors == []
         assert seen.violations == []
         assert seen.requested == [page_file.as_uri()]
-        assert seen.page.evaluate("document.documentElement.scrollWidth") <= size[0]  # only what is wide scrolls
+        assert _does_not_fit(seen) == []
+        if size == pages.PHONE:
+            seen.page.set_viewport_size({"width": pages.SMALL_PHONE[0], "height": pages.SMALL_PHONE[1]})
+            assert _does_not_fit(seen) == []
 
 
 def test_what_these_tests_look_for_they_would_find(browser: Browser, tmp_path: Path) -> None:
     """The same page with a script, a picture from elsewhere without a name, and a button without one."""
     path = written("report", tmp_path)
     planted = '<script>1</script><img src="https://example.org/x"><button></button>'
+    planted += '<div class="drawing"><svg class="marks" width="9999"><text y="9">a</text></svg></div>'
     path.write_text(path.read_text().replace("<main>", f"<main>{planted}", 1))
     with pages.visit(browser, path) as seen:
         assert any(finding.startswith(GRAVE) for finding in seen.findings())
         assert any("Content Security Policy" in error for error in seen.errors)
         assert {each.split()[0] for each in seen.violations} == {"img-src", "script-src-elem"}
+        assert _does_not_fit(seen)[:2] == ["the page scrolls sideways", "svg"]
 
 
 def test_a_table_is_sorted_from_the_keyboard(browser: Browser, tmp_path: Path) -> None:
@@ -82,6 +87,24 @@ def test_what_scrolls_sideways_does_so_from_the_keyboard(browser: Browser, tmp_p
         _tab_to(region)
         seen.page.keyboard.press("ArrowRight")
         eventually(lambda: region.evaluate("each => each.scrollLeft") > 0)
+
+
+def _does_not_fit(seen: pages.Visit) -> list[str]:
+    """Parts of drawings that are wider than the page or begin outside of it, and texts that have shrunk with theirs."""
+    found: list[str] = seen.page.evaluate(
+        """() => {
+          const edge = document.documentElement.clientWidth;
+          const fits = each => {
+            const box = each.getBoundingClientRect();
+            return box.left >= 0 && box.right <= edge && (each.tagName !== "text" || !box.height || box.height >= 13);
+          };
+          const page = document.documentElement.scrollWidth > edge ? ["the page scrolls sideways"] : [];
+          const parts = [...document.querySelectorAll(".drawing *")];
+          if (!parts.length) return ["there is no drawing"];
+          return [...page, ...parts.filter(each => !fits(each)).map(each => each.tagName)];
+        }"""
+    )
+    return found
 
 
 def _tab_to(target: Locator) -> None:

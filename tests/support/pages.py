@@ -25,7 +25,7 @@ AXE = INSTALLED / "node_modules" / "axe-core" / "axe.min.js"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 Scheme = Literal["light", "dark"]
-DESKTOP, PHONE = (1280, 800), (360, 740)
+DESKTOP, PHONE, SMALL_PHONE = (1280, 800), (390, 844), (320, 568)
 
 _WATCH = """
 window.violations = [];

@@ -10,25 +10,12 @@ from spotrun.account.timeline import DOWNTIME, Activity
 from spotrun.report.compare import Compared, assumptions, comparison, trend, warnings
 from spotrun.report.html import listings
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import (
-    Markup,
-    bar,
-    bars,
-    element,
-    figure,
-    head,
-    join,
-    label,
-    legend,
-    picture,
-    section,
-    table,
-)
+from spotrun.report.html.drawing import ROW, bar, bars, lane, legend, picture
+from spotrun.report.html.markup import Markup, element, figure, head, join, section, table
 from spotrun.report.machine_readable import optional_usd
 from spotrun.report.tables import NOTHING, count, dollars, short_duration
 from spotrun.units import count_of
 
-LEFT, WIDTH, ROW = 250, 640, 30
 RUNS_MAX = 100
 
 
@@ -64,12 +51,12 @@ def _costs(runs: Sequence[Compared]) -> Markup:
     totals = [run.summary.total for run in runs]
     most = max((max(total.cost_usd, total.counterfactual_usd) for total in totals), default=Decimal(0)) or Decimal(1)
     rows = []
-    for number, run in enumerate(runs):
-        total, y = run.summary.total, number * ROW
+    for run in runs:
+        total = run.summary.total
         paid = ((total.spot_usd, "spot"), (total.on_demand_usd, "on_demand"), (total.kept_usd, "storage"))
-        drawn = bars(LEFT, y + 3, 11, ((float(amount / most) * WIDTH, class_) for amount, class_ in paid))
-        compared = bar(LEFT, y + 16, float(total.counterfactual_usd / most) * WIDTH, 7, "wait")
-        rows.append(join(_name(run, y), drawn, compared, label(LEFT + WIDTH + 10, y + 17, dollars(total.cost_usd))))
+        drawn = bars(0, 11, ((float(amount / most) * 100, class_) for amount, class_ in paid))
+        compared = bar(0, 13, float(total.counterfactual_usd / most) * 100, 7, "wait")
+        rows.append(lane(run.title, drawn, compared, value=dollars(total.cost_usd), height=20))
     said = ", ".join(f"{run.title} {dollars(run.summary.total.cost_usd)}" for run in runs)
     keys = [
         ("spot", "spot"),
@@ -77,27 +64,22 @@ def _costs(runs: Sequence[Compared]) -> Markup:
         ("storage", "storage, requests, egress"),
         ("wait", "all on demand"),
     ]
-    return join(picture(f"Cost: {said}", len(runs) * ROW, *rows), legend(keys))
+    return join(picture(f"Cost: {said}", *rows), legend(keys))
 
 
 def _times(runs: Sequence[Compared]) -> Markup:
     """A bar for each run: training, and downtime by cause."""
     most = max((run.summary.total.wall.total_seconds() for run in runs), default=0.0) or 1.0
     rows = []
-    for number, run in enumerate(runs):
-        total, y = run.summary.total, number * ROW
+    for run in runs:
+        total = run.summary.total
         widths = (
-            (total.times[kind].total_seconds() / most * WIDTH, str(kind)) for kind in (Activity.PRODUCTIVE, *DOWNTIME)
+            (total.times[kind].total_seconds() / most * 100, str(kind)) for kind in (Activity.PRODUCTIVE, *DOWNTIME)
         )
-        drawn = bars(LEFT, y + 3, 20, widths)
-        rows.append(join(_name(run, y), drawn, label(LEFT + WIDTH + 10, y + 17, short_duration(total.wall))))
+        rows.append(lane(run.title, bars(0, ROW, widths), value=short_duration(total.wall)))
     said = ", ".join(f"{run.title} {short_duration(run.summary.total.wall)}" for run in runs)
     keys = [("productive", "training"), *((str(kind), str(kind)) for kind in DOWNTIME)]
-    return join(picture(f"Wall time: {said}", len(runs) * ROW, *rows), legend(keys))
-
-
-def _name(run: Compared, y: float) -> Markup:
-    return label(0, y + 17, run.title)
+    return join(picture(f"Wall time: {said}", *rows), legend(keys))
 
 
 def _table(runs: Sequence[Compared]) -> Markup:

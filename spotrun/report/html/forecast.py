@@ -8,20 +8,8 @@ from typing import TYPE_CHECKING
 
 from spotrun.report.forecast import COSTS, cost_cells, heading, lasting, time_cells, time_columns, usd
 from spotrun.report.html.document import document
-from spotrun.report.html.markup import (
-    Markup,
-    bar,
-    bars,
-    element,
-    head,
-    join,
-    label,
-    legend,
-    picture,
-    row,
-    section,
-    table,
-)
+from spotrun.report.html.drawing import ROW, axis, bar, bars, lane, legend, picture, tick
+from spotrun.report.html.markup import Markup, element, head, join, row, section, table
 from spotrun.units import count_of
 
 if TYPE_CHECKING:
@@ -30,7 +18,6 @@ if TYPE_CHECKING:
 
     Cells = Callable[[Plan, Forecast], list[str]]
 
-LEFT, WIDTH, ROW = 250, 730, 26
 CAUSES = (("restore", "starts", "changeover_s"), ("rework", "done twice", "rework_s"), ("wait", "waiting", "waiting_s"))
 """The class of a mark, its meaning, and the field of a forecast."""
 
@@ -62,35 +49,29 @@ def _ranges(forecasts: tuple[Forecast, ...]) -> Markup:
     """A line for each forecast from P5 to P95 of the cost, with P50 marked, all on one scale from zero."""
     most = max(each.cost_p95_usd for each in forecasts) or 1.0
     rows = []
-    for number, each in enumerate(forecasts):
-        low, middle, high = (
-            LEFT + WIDTH * cost / most for cost in (each.cost_p5_usd, each.cost_p50_usd, each.cost_p95_usd)
-        )
-        line = bar(low, number * ROW + 6, max(high - low, 3), ROW - 14, "range")
-        mark = bar(middle - 1.5, number * ROW + 2, 3, ROW - 6, "middle")
-        rows.append(join(label(0, number * ROW + 17, _named(each)), line, mark))
-    y = len(forecasts) * ROW + 17
-    axis = join(label(LEFT, y, "$0"), label(LEFT + WIDTH, y, usd(most), "end"))
+    for each in forecasts:
+        low, middle, high = (100 * cost / most for cost in (each.cost_p5_usd, each.cost_p50_usd, each.cost_p95_usd))
+        line = bar(low, 3, max(high - low, 0.3), ROW - 6, "range")
+        rows.append(lane(_named(each), line, tick(middle, 0, 3, ROW, "middle")))
     said = "; ".join(
         f"{_named(each)}: {usd(each.cost_p5_usd)} to {usd(each.cost_p95_usd)}, P50 {usd(each.cost_p50_usd)}"
         for each in forecasts
     )
-    return join(picture(f"Cost: {said}", y + 8, *rows, axis), legend([("range", "P5 to P95"), ("middle", "P50")]))
+    return join(
+        picture(f"Cost: {said}", *rows, axis(["$0", usd(most)])), legend([("range", "P5 to P95"), ("middle", "P50")])
+    )
 
 
 def _downtime(forecasts: tuple[Forecast, ...]) -> Markup:
     """A bar for each forecast with the mean downtime by cause."""
     whole = max(sum(_seconds(each)) for each in forecasts) or 1.0
     rows = []
-    for number, each in enumerate(forecasts):
-        widths = [(WIDTH * lost / whole, class_) for (class_, _, _), lost in zip(CAUSES, _seconds(each), strict=True)]
-        drawn = bars(LEFT, number * ROW + 3, ROW - 8, widths)
-        rows.append(join(label(0, number * ROW + 17, _named(each)), drawn))
-    y = len(forecasts) * ROW + 17
-    axis = join(label(LEFT, y, "0"), label(LEFT + WIDTH, y, lasting(whole), "end"))
+    for each in forecasts:
+        widths = [(100 * lost / whole, class_) for (class_, _, _), lost in zip(CAUSES, _seconds(each), strict=True)]
+        rows.append(lane(_named(each), bars(0, ROW, widths)))
     said = "; ".join(f"{_named(each)}: {lasting(sum(_seconds(each)))}" for each in forecasts)
     keys = [(class_, meaning) for class_, meaning, _ in CAUSES]
-    return join(picture(f"Mean downtime: {said}", y + 8, *rows, axis), legend(keys))
+    return join(picture(f"Mean downtime: {said}", *rows, axis(["0", lasting(whole)])), legend(keys))
 
 
 def _seconds(forecast: Forecast) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -48,45 +48,6 @@ def _quoted(value: object) -> str:
 
 def section(title: str, *content: Content) -> Markup:
     return element("section", element("h2", title), *content)
-
-
-def picture(label: str, height: float, *content: Content) -> Markup:
-    """A drawing 1000 units wide, with its content as a label; on a narrow screen it scrolls alone."""
-    drawing = element("svg", *content, viewBox=f"0 0 1000 {height:g}", role="img", aria_label=label)
-    return element("div", drawing, class_="wide", tabindex="0", role="region", aria_label=label)
-
-
-def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    return element("rect", x=f"{x:.1f}", y=f"{y:g}", width=f"{max(width, 0):.1f}", height=f"{height:g}", class_=class_)
-
-
-def bars(x: float, y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
-    """Bars side by side, each with its width and its class."""
-    drawn = []
-    for width, class_ in parts:
-        drawn.append(bar(x, y, width, height, class_))
-        x += width
-    return join(*drawn)
-
-
-def label(x: float, y: float, text: str, anchor: str = "start") -> Markup:
-    """`anchor` is the part of the text that stands at `x`: start, middle or end."""
-    return element("text", text, x=f"{x:.1f}", y=f"{y:g}", text_anchor=anchor)
-
-
-def baseline(left: float, right: float, y: float) -> Markup:
-    """The zero line of a drawing."""
-    return element("line", x1=f"{left:g}", x2=f"{right:g}", y1=f"{y:g}", y2=f"{y:g}", class_="axis")
-
-
-def legend(entries: list[tuple[str, str]]) -> Markup:
-    """Explains marks: the class and the meaning of each."""
-    swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
-    return element("ul", *(element("li", one) for one in swatch), class_="legend")
-
-
-def _swatch(class_: str) -> Markup:
-    return element("svg", bar(0, 0, 12, 12, class_), viewBox="0 0 12 12", class_="swatch", aria_hidden="true")
 
 
 def figure(text: str, value: object) -> Markup:

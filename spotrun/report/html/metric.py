@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 from spotrun.account.summary import bills_at
 from spotrun.errors import SpecInvalid
-from spotrun.report.html.markup import Markup, baseline, element, join, label, picture
+from spotrun.report.html.drawing import axis, curve, dot, picture, plot
+from spotrun.report.html.markup import Markup, element, join
 from spotrun.report.tables import dollars, plain
 from spotrun.run.state import RunState
 
-LEFT, WIDTH, HEIGHT = 110, 860, 220
 POINTS_MAX = 1000
 Point = tuple[float, float]
 """Dollars paid, and the metric's value."""
@@ -41,19 +41,12 @@ def over_dollars(metric: str, found: list[Point]) -> Markup:
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)
     spread = (high - low) or 1.0
-    placed = [(LEFT + WIDTH * paid / most, 15 + (HEIGHT - 30) * (1 - (value - low) / spread)) for paid, value in shown]
-    line = Markup(" ".join(f"{x:.1f},{y:.1f}" for x, y in placed))
-    dots = [element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r="3", class_="key_paid") for x, y in placed]
+    placed = [(100 * paid / most, (value - low) / spread) for paid, value in shown]
+    dots = [dot(x, part, "key_paid") for x, part in placed]
     first, last = (f"{value:.4g} after {_usd(paid)}" for paid, value in (shown[0], shown[-1]))
     said = f"{plain(metric, 60)} over dollars: {first}, {last}; least {low:.4g}, most {high:.4g}."
-    axis = [
-        baseline(LEFT, LEFT + WIDTH, HEIGHT),
-        label(0, 20, f"{high:.4g}"),
-        label(0, HEIGHT - 10, f"{low:.4g}"),
-        label(LEFT, HEIGHT + 15, "$0"),
-        label(LEFT + WIDTH, HEIGHT + 15, _usd(most), "end"),
-    ]
-    drawing = picture(said, HEIGHT + 25, element("polyline", points=line, class_="paid"), *dots, *axis)
+    line = curve(placed, "paid")
+    drawing = picture(said, plot(f"{high:.4g}", f"{low:.4g}", line, *dots), axis(["$0", _usd(most)]))
     return join(drawing, element("p", said, class_="soft"))
 
 

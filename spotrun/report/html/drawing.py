@@ -1,0 +1,108 @@
+"""
+Drawings that fit the screen: marks stand at percents of the width, and texts keep their size.
+
+A drawing has rows. Where there is room, the name of a row stands left of its marks, on a narrow screen above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spotrun.report.html.markup import Markup, element, join
+
+ROW = 18
+"""The height of a row of bars, in pixels."""
+TOP, HEIGHT = 20, 220
+"""Of a plot, in pixels from its upper edge: where the largest value stands, and where the smallest one does."""
+
+
+def picture(said: str, *rows: Markup) -> Markup:
+    """A drawing. People who do not see it hear `said` instead."""
+    return element("div", *rows, class_="drawing", role="img", aria_label=said)
+
+
+def lane(name: str, *marks: Markup, value: str = "", height: float = ROW) -> Markup:
+    """A row of marks between its name and the figure that they come to."""
+    figure = [element("span", value, class_="value")] if value else []
+    return element("div", element("span", name, class_="name"), *figure, strip(height, *marks), class_="lane")
+
+
+def plot(high: str, low: str, *marks: Markup) -> Markup:
+    """Marks between the lines of the largest and the smallest value, to be followed by an axis."""
+    lines = [
+        element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
+    ]
+    texts = [label(0, TOP - 7, high), label(0, HEIGHT - 6, low)]
+    return strip(HEIGHT + 2, *lines, *marks, *texts)
+
+
+def axis(texts: Sequence[str]) -> Markup:
+    """Texts from edge to edge of the marks. A narrow screen shows every other one."""
+    last = max(len(texts) - 1, 1)
+    ends = {0: "start", last: "end"}
+    return strip(
+        ROW,
+        *(
+            label(100 * number / last, 14, text, ends.get(number, "middle"), number % 2 == 1 and number not in ends)
+            for number, text in enumerate(texts)
+        ),
+    )
+
+
+def strip(height: float, *marks: Markup) -> Markup:
+    """A row without a name."""
+    return element("svg", *marks, width="100%", height=f"{height:g}", class_="marks")
+
+
+def bar(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    """`x` and `width` are percents, `y` and `height` pixels. What has a width is at least a pixel wide."""
+    wide = "1" if 0 < width < 0.1 else f"{max(width, 0):.2f}%"
+    return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=wide, height=f"{height:g}", class_=class_)
+
+
+def bars(y: float, height: float, parts: Iterable[tuple[float, str]]) -> Markup:
+    """Bars side by side from the left, each with its width and its class."""
+    drawn, x = [], 0.0
+    for width, class_ in parts:
+        drawn.append(bar(x, y, width, height, class_))
+        x += width
+    return join(*drawn)
+
+
+def tick(x: float, y: float, pixels: float, height: float, class_: str) -> Markup:
+    """A moment: as many pixels wide on each screen."""
+    return element("rect", x=f"{x:.2f}%", y=f"{y:g}", width=f"{pixels:g}", height=f"{height:g}", class_=class_)
+
+
+def label(x: float, y: float, text: str, anchor: str = "start", spare: bool = False) -> Markup:
+    """`anchor` is the part of the text that stands at `x`: start, middle or end. A narrow screen hides a spare text."""
+    hidden = {"class_": "spare"} if spare else {}
+    return element("text", text, x=f"{x:.2f}%", y=f"{y:g}", text_anchor=anchor, **hidden)
+
+
+def level(part: float) -> float:
+    """The `y` of a value in a plot, from 0 for the smallest to 1 for the largest."""
+    return HEIGHT - part * (HEIGHT - TOP)
+
+
+def curve(points: Iterable[tuple[float, float]], class_: str) -> Markup:
+    """A line in a plot. A point is a percent of the width and a part of the height (`level`)."""
+    placed = " ".join(f"{x:.2f},{level(part):.1f}" for x, part in points)
+    line = element("polyline", points=Markup(placed), class_=class_)  # longer than any text may be
+    box = {"viewBox": f"0 0 100 {HEIGHT}", "preserveAspectRatio": "none"}
+    return element("svg", line, width="100%", height=HEIGHT, **box)
+
+
+def dot(x: float, part: float, class_: str) -> Markup:
+    """A point of a plot, placed like those of a `curve`."""
+    return element("circle", cx=f"{x:.2f}%", cy=f"{level(part):.1f}", r="3", class_=class_)
+
+
+def legend(entries: list[tuple[str, str]]) -> Markup:
+    """Explains marks: the class and the meaning of each."""
+    swatch = (join(_swatch(class_), element("span", meaning)) for class_, meaning in entries)
+    return element("ul", *(element("li", one) for one in swatch), class_="legend")
+
+
+def _swatch(class_: str) -> Markup:
+    return element("svg", bar(0, 0, 100, 12, class_), width=12, height=12, class_="swatch", aria_hidden="true")
