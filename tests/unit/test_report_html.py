@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from datetime import timedelta
 from decimal import Decimal
@@ -17,7 +18,7 @@ from spotrun.report.html.chart import overlaps
 from spotrun.report.html.comparison import RUNS_MAX
 from spotrun.report.html.listings import COSTS
 from spotrun.report.html.made_with import job_yaml
-from spotrun.report.html.metric import points
+from spotrun.report.html.metric import at_commits, over_time, points, training_loss
 from spotrun.report.html.page import POINTS
 from spotrun.run.events import Revision
 from spotrun.spec.model import RunSpec
@@ -204,6 +205,61 @@ def test_a_hostile_metric_is_a_name_only():
     history = learning(HOSTILE)
     parsed = Page(report_page(history, HOSTILE))
     assert [tag for tag, _ in parsed.tags].count("script") == 1
+
+
+def saving(*metrics: dict[str, float]) -> History:
+    """A commit a minute with each of these; an interruption after the second loses nothing but its instance."""
+    history = History()
+    launch = history.running()
+    for number, each in enumerate(metrics):
+        history.step += 10
+        history.after(60).commit(metrics=each)
+        if number == 1:
+            history.after(600).gone(launch)
+            history.running()
+    return history
+
+
+def test_the_loss_of_each_commit_that_survives_is_drawn_over_time():
+    history = saving({"loss": 2.0}, {"val_loss": 1.0}, {"loss": 1.5}, {"loss": 1.0})
+    history.resume(walk_back=1)
+    found = at_commits(history.state, history.now, "loss")
+    assert [value for _, value in found] == [2.0, 1.5]
+    first, last = (seconds for seconds, _ in found)
+    assert last - first > 600
+    text = report_page(history)
+    assert "<h2>loss over time</h2>" in text
+    assert "loss over time: 2 after" in text
+    assert "<h2>val_loss over time</h2>" not in report_page(learning(), "val_loss")
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["val_loss", "loss", "train_loss"], "train_loss"),
+        (["loss", "train_loss_step", "train/loss"], "train/loss"),
+        (["val_loss", "Train/Loss"], "Train/Loss"),
+        (["test_loss", "nll_loss"], "nll_loss"),
+        (["accuracy", "val_loss"], "val_loss"),
+        (["accuracy"], None),
+        ([HOSTILE + "loss"], HOSTILE + "loss"),
+    ],
+)
+def test_the_loss_that_is_drawn_is_the_training_s_where_there_is_one(names: list[str], chosen: str | None):
+    history = saving({}, *[dict.fromkeys(names, value) for value in (1e308, -1e308)])
+    assert training_loss(history.state) == chosen
+    text = report_page(history)
+    assert ("over time" in text) == (chosen is not None)
+    assert "nan" not in text
+    assert [tag for tag, _ in Page(text).tags].count("script") == 1
+
+
+def test_a_line_through_many_values_keeps_the_last_one_and_few_between():
+    drawn = over_time("loss", [(float(number), 1.0) for number in range(2001)])
+    line = re.search('polyline points="([^"]*)"', drawn.text)
+    assert line is not None
+    assert line[1].count(",") == 667
+    assert "1 after 33m20s" in drawn.text
 
 
 # -- several runs ------------------------------------------------------------------------------------------------------

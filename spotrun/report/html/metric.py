@@ -1,21 +1,25 @@
-"""A metric of the training over the dollars paid: what an improvement costs."""
+"""A metric of the training over the dollars paid and over time: what an improvement costs."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
+from math import ceil
 
 from spotrun.account.summary import bills_at
+from spotrun.account.timeline import account_end
 from spotrun.errors import SpecInvalid
 from spotrun.report.html.drawing import axis, curve, dot, picture, plot
 from spotrun.report.html.markup import Markup, element, join
-from spotrun.report.tables import dollars, plain
-from spotrun.run.state import RunState
+from spotrun.report.tables import dollars, plain, short_duration
+from spotrun.run.state import Commit, RunState
 
 POINTS_MAX = 1000
+DOTS_MAX = 100
 Point = tuple[float, float]
-"""Dollars paid, and the metric's value."""
+"""Dollars paid, or seconds of run time since the run's creation; and the metric's value."""
 
 
 def points(state: RunState, now: datetime, metric: str) -> list[Point]:
@@ -35,18 +39,55 @@ def points(state: RunState, now: datetime, metric: str) -> list[Point]:
     return [(float(bill.cost_usd), value) for bill, (_, value) in zip(bills, logged, strict=True)]
 
 
+def training_loss(state: RunState) -> str | None:
+    """The metric of surviving commits that looks most like the training's loss; None if none does."""
+    names = dict.fromkeys(name for commit in _surviving(state) for name in commit.event.metrics)
+    return min((name for name in names if "loss" in name.lower()), key=_strangeness, default=None)
+
+
+def _strangeness(name: str) -> tuple[bool, bool, bool, bool]:
+    name = name.lower().replace("/", "_")
+    elsewhere = any(word in name for word in ("val", "test"))
+    return name != "train_loss", name != "loss", elsewhere, "train" not in name
+
+
+def at_commits(state: RunState, now: datetime, metric: str) -> list[Point]:
+    """The metric at each surviving commit, over the time since the run's creation; clocks never make it go back."""
+    found: list[Point] = []
+    at, end = state.created_at, account_end(state, now)
+    for commit in _surviving(state):
+        if metric in commit.event.metrics:
+            at = max(at, min(commit.event.taken_at, end))
+            found.append(((at - state.created_at).total_seconds(), commit.event.metrics[metric]))
+    return found
+
+
+def _surviving(state: RunState) -> list[Commit]:
+    return [commit for commit in state.commits if not commit.cut_off]
+
+
+def over_time(metric: str, found: list[Point]) -> Markup:
+    """A line through the values at commits."""
+    return _drawn(metric, found, "time", lambda seconds: short_duration(timedelta(seconds=seconds)) if seconds else "0")
+
+
 def over_dollars(metric: str, found: list[Point]) -> Markup:
-    """A line through the newest `POINTS_MAX` epochs, labelled with the smallest and the largest value."""
-    shown = found[-POINTS_MAX:]
+    """A line through the values after epochs."""
+    return _drawn(metric, found, "dollars", _usd)
+
+
+def _drawn(metric: str, found: list[Point], over: str, said_as: Callable[[float], str]) -> Markup:
+    """A line through at most `POINTS_MAX` points, the last one among them; it names the smallest and largest value."""
+    shown = found[:: -ceil(len(found) / POINTS_MAX)][::-1]
     most = max(paid for paid, _ in shown) or 1.0
     low, high = min(value for _, value in shown), max(value for _, value in shown)
-    spread = (high - low) or 1.0
-    placed = [(100 * paid / most, (value - low) / spread) for paid, value in shown]
-    dots = [dot(x, part, "key_paid") for x, part in placed]
-    first, last = (f"{value:.4g} after {_usd(paid)}" for paid, value in (shown[0], shown[-1]))
-    said = f"{plain(metric, 60)} over dollars: {first}, {last}; least {low:.4g}, most {high:.4g}."
+    spread = (high / 2 - low / 2) or 1.0  # halves, as the whole may be more than a float holds
+    placed = [(100 * paid / most, (value / 2 - low / 2) / spread) for paid, value in shown]
+    dots = [dot(x, part, "key_paid") for x, part in placed] if len(placed) <= DOTS_MAX else []
+    first, last = (f"{value:.4g} after {said_as(paid)}" for paid, value in (shown[0], shown[-1]))
+    said = f"{plain(metric, 60)} over {over}: {first}, {last}; least {low:.4g}, most {high:.4g}."
     line = curve(placed, "paid")
-    drawing = picture(said, plot(f"{high:.4g}", f"{low:.4g}", line, *dots), axis(["$0", _usd(most)]))
+    drawing = picture(said, plot(f"{high:.4g}", f"{low:.4g}", line, *dots), axis([said_as(0), said_as(most)]))
     return join(drawing, element("p", said, class_="soft"))
 
 

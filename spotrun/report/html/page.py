@@ -13,6 +13,7 @@ from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
 from spotrun.report.html.made_with import made_with
 from spotrun.report.html.markup import Markup, element, section
+from spotrun.report.tables import plain
 from spotrun.report.terminal import headline, verdict
 from spotrun.run.events import Entry
 from spotrun.run.state import RunState
@@ -40,6 +41,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
+        *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),
         section("Made with", made_with(state)),
         section("Events", listings.events(entries, summary.ordinals)),
@@ -51,3 +53,11 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
 def _metric(state: RunState, now: datetime, metric: str, prices: str) -> Markup:
     found = drawing.points(state, now, metric)
     return section(f"{metric} over dollars{prices}", drawing.over_dollars(metric, found))
+
+
+def _over_time(state: RunState, now: datetime, metric: str | None) -> list[Markup]:
+    """A section; none where fewer than two commits have the metric."""
+    found = [] if metric is None else drawing.at_commits(state, now, metric)
+    if metric is None or len(found) < 2:
+        return []
+    return [section(f"{plain(metric, 60)} over time", drawing.over_time(metric, found))]
