@@ -7,7 +7,7 @@
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
 # make downtime   what an interruption costs in time: spotrun, a poll and relaunch, a scaling group (some minutes)
-# make picture   the pictures of a terminal and of a report that the README shows, from a demo run
+# make picture   the pictures of a terminal and of a report for README and guide, from a demo run
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
 # make install .venv with spotrun in it, and what the demo trains with; make clean takes all of it away
 #

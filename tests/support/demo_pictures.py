@@ -1,10 +1,10 @@
 """
-The README's pictures of the demo: its terminal, and its report, light and dark.
+Pictures of the demo for the README and the guide: its terminal, and its report, wide and narrow, light and dark.
 
     python -m tests.support.demo_pictures OUTPUT STORE FOLDER
 
 OUTPUT is what `spotrun launch` printed with FORCE_COLOR=1 and COLUMNS=124. This writes FOLDER/terminal.svg, and from
-the newest run in STORE FOLDER/report-light.png and FOLDER/report-dark.png.
+the newest run in STORE FOLDER/report-light.png, report-dark.png, report-narrow-light.png and report-narrow-dark.png.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,8 @@ from rich.text import Text
 from tests.support import pages
 
 NAME = "resnet50"
-SIZE, MARGIN = (1160, 1000), 16
+SIZES = {"report": (1160, 1000), "report-narrow": pages.PHONE}
+MARGIN = 16
 SCHEMES: tuple[pages.Scheme, ...] = ("light", "dark")
 COLUMNS = 124
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
@@ -39,16 +41,26 @@ _LEFT_OUT = re.compile(
 def main(output: Path, store: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "terminal.svg").write_text(terminal(output.read_text()))
-    with tempfile.TemporaryDirectory() as scratch, pages.chromium() as browser:
+    with tempfile.TemporaryDirectory() as scratch:
         html = Path(scratch) / "report.html"
         command = [sys.executable, "-m", "spotrun", "report", NAME, "--store", store, "--html", str(html)]
         subprocess.run(command, check=True)
-        for scheme in SCHEMES:
-            with pages.visit(browser, html, SIZE, scheme) as seen:
-                above = seen.page.locator("section").first.bounding_box()  # what it came to, its course, its attempts
+        report(html, folder)
+
+
+def report(html: Path, folder: Path) -> None:
+    """Pictures of a report's upper part: what the run came to, its course, and its attempts."""
+    with pages.chromium() as browser:
+        for (name, size), scheme in product(SIZES.items(), SCHEMES):
+            with pages.visit(browser, html, size, scheme) as seen:
+                above = seen.page.locator("section").first.bounding_box()
                 assert above is not None
-                clip = {"x": 0.0, "y": 0.0, "width": SIZE[0], "height": above["y"] + above["height"] + MARGIN}
-                seen.page.screenshot(path=folder / f"report-{scheme}.png", full_page=True, clip=clip)
+                height = above["y"] + above["height"] + MARGIN
+                seen.page.screenshot(
+                    path=folder / f"{name}-{scheme}.png",
+                    full_page=True,
+                    clip={"x": 0.0, "y": 0.0, "width": size[0], "height": height},
+                )
 
 
 def terminal(printed: str) -> str:

@@ -40,7 +40,8 @@ tr>:first-child{position:sticky;left:0;background:var(--paper)}.words tr>:first-
 th button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-decoration:underline}
 :focus-visible{outline:2px solid #2f81f7;outline-offset:2px}
 summary{cursor:pointer}pre{white-space:pre-wrap}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0}.swatch{width:12px;margin-right:.4rem}
+.legend{list-style:none;display:flex;font-size:.85rem;flex-wrap:wrap;gap:.2rem 1rem;padding:0}
+.swatch{width:12px;margin-right:.4rem}
 .productive{fill:#2a9d6f}.spot{fill:#4263d9}.on_demand{fill:#cf7420}.storage{fill:#b5548b}.wait{fill:#808a96}.detect{fill:#6b7480}
 .boot{fill:#3d97da}.setup{fill:#3a6fb5}.restore{fill:#8a6fd1}.rework{fill:#c94f4f}.stall{fill:#b08a15}
 .paused{fill:var(--line)}.axis{stroke:var(--line)}.overlap,.notice{fill:#d6336c}.commit{fill:var(--ink)}
