@@ -33,7 +33,7 @@ def plot(high: str, low: str, *marks: Markup) -> Markup:
         element("line", x1="0", x2="100%", y1=f"{at:g}", y2=f"{at:g}", class_="axis") for at in (TOP - 2, HEIGHT + 1)
     ]
     texts = [label(0, TOP - 7, high), label(0, HEIGHT - 6, low)]
-    return strip(HEIGHT + 2, *lines, *marks, *texts)
+    return strip(HEIGHT + 2, *lines, *texts, *marks)
 
 
 def axis(texts: Sequence[str]) -> Markup:
