@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from typing import NamedTuple
 
 from spotrun.account.timeline import account_end
+from spotrun.run.events import BillingRule
 from spotrun.run.state import Launch, RunState
 
 WIDTH = 24
@@ -30,3 +32,26 @@ def _price_at(launches: Sequence[Launch], moment: datetime) -> Decimal | None:
             in_effect = [each for each in launch.prices if each.since <= moment] or list(launch.prices[:1])
             return in_effect[-1].usd_per_hour if in_effect else None
     return None
+
+
+class Charge(NamedTuple):
+    """A stretch of time in which an instance was billed at one price, without what is attached to it."""
+
+    since: datetime
+    until: datetime
+    usd_per_hour: Decimal
+
+
+def charges(launch: Launch, rule: BillingRule, end: datetime) -> list[Charge]:
+    """
+    What an hour of the instance cost, from the start of its meter to its end, or to `end`.
+
+    There is nothing if the cloud forgives the machine's time, or before a price is known. As on the bill, the first
+    price counts before its own moment too.
+    """
+    start, until = launch.billed_from, end if launch.gone is None else min(end, launch.gone.ended_at)
+    if start is None or not launch.meter(rule).time_until(until):
+        return []
+    since = [start, *(max(start, price.since) for price in launch.prices[1:])]
+    found = zip(since, [*since[1:], until], launch.prices, strict=False)
+    return [Charge(since, min(to, until), price.usd_per_hour) for since, to, price in found if since < min(to, until)]

@@ -20,6 +20,7 @@ from spotrun.report.html.listings import COSTS
 from spotrun.report.html.made_with import job_yaml
 from spotrun.report.html.metric import at_commits, over_time, points, training_loss
 from spotrun.report.html.page import POINTS
+from spotrun.report.html.prices import price_curve
 from spotrun.run.events import Revision
 from spotrun.spec.model import RunSpec
 from spotrun.spec.yaml import read_yaml
@@ -53,7 +54,7 @@ def test_its_policy_lets_in_its_own_style_and_script_and_nothing_else():
 def test_every_drawing_says_what_it_shows_and_every_column_is_named():
     parsed = Page(report_page(stormy()))
     drawings = [a for _, a in parsed.tags if a.get("role") == "img"]
-    assert len(drawings) == 4
+    assert len(drawings) == 5
     assert all(a["aria-label"] for a in drawings)
     assert all(a.get("scope") in ("col", "row") for tag, a in parsed.tags if tag == "th")
 
@@ -87,11 +88,12 @@ def test_every_attempt_is_listed():
 
 
 def test_a_line_is_drawn_from_its_first_point_to_its_last():
-    for tag, attributes in Page(report_page(stormy())).tags:
-        if tag == "polyline":
-            points = [tuple(map(float, pair.split(","))) for pair in (attributes["points"] or "").split()]
-            assert len(points) == POINTS
-            assert points == sorted(points)
+    lines = [a["points"] or "" for tag, a in Page(report_page(stormy())).tags if tag == "polyline"]
+    assert len(lines) == 3
+    for line in lines[:2]:
+        points = [tuple(map(float, pair.split(","))) for pair in line.split()]
+        assert len(points) == POINTS
+        assert points == sorted(points)
 
 
 def test_hostile_names_are_shown_and_do_nothing():
@@ -121,6 +123,21 @@ def test_a_long_run_stays_small_and_says_what_it_leaves_out():
     text = report_page(history)
     assert len(text.encode()) <= SIZE_MAX
     assert "the last 500 of 1500" in text
+
+
+def test_prices_are_drawn_as_high_as_they_are_beside_the_price_on_demand():
+    history = stormy()
+    drawn = Page(price_curve(history.state, history.now).text)
+    bars = [a for tag, a in drawn.tags if tag == "rect" and a["width"] != "100.00%"]
+    heights = {each: {float(a["height"] or "") for a in bars if a["class"] == each} for each in ("spot", "on_demand")}
+    assert heights == {"spot": {20.0}, "on_demand": {200.0}}  # $0.36 and $3.60
+    widths = [float((a["width"] or "").rstrip("%")) for a in bars]
+    assert len(widths) == 3
+    assert 90 < sum(widths) < 100  # no instance before the first launch, nor between two
+    (line,) = [a["points"] or "" for tag, a in drawn.tags if tag == "polyline"]
+    assert [pair.split(",")[1] for pair in line.split()] == ["20.0", "20.0"]
+    assert "$0.3600 to $3.6000 paid" in price_curve(history.state, history.now).text
+    assert "Nothing has been billed" in report_page(History())
 
 
 # -- what it was made with ---------------------------------------------------------------------------------------------

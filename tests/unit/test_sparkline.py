@@ -8,7 +8,7 @@ from decimal import Decimal
 from hypothesis import HealthCheck, given, settings
 from rich.console import Console
 
-from spotrun.account.prices import WIDTH, hourly_prices
+from spotrun.account.prices import WIDTH, charges, hourly_prices
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.report.live import LiveView
 from spotrun.report.overview import prices
@@ -31,6 +31,29 @@ def dearer() -> History:
     history.running(ON_DEMAND, "3.00")
     history.after(410)
     return history
+
+
+def test_each_stretch_of_an_instance_has_its_own_price() -> None:
+    history = dearer()
+    rule, began = history.state.created.billing, history.state.created_at
+    told = [
+        ((charge.since - began).total_seconds(), (charge.until - began).total_seconds(), str(charge.usd_per_hour))
+        for launch in history.state.launches.values()
+        for charge in charges(launch, rule, history.now)
+    ]
+    assert told == [(100, 400, "0.30"), (400, 590, "0.60"), (690, 1190, "3.00")]
+
+
+def test_an_instance_that_costs_nothing_has_no_price() -> None:
+    history = History()
+    forgiven = history.launch()
+    history.after(10).record(forgiven)
+    history.after(30).gone(forgiven)
+    rule, launches = history.state.created.billing, history.state.launches
+    assert charges(launches[forgiven], rule, history.now) == []
+    assert charges(history.state.launches[forgiven], rule, history.state.created_at) == []
+    asked = history.launch()
+    assert charges(history.state.launches[asked], rule, history.now) == []
 
 
 def test_each_bar_is_the_price_in_effect_at_its_moment() -> None:

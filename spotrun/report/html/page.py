@@ -13,6 +13,7 @@ from spotrun.report.html.costs import cumulative, downtime, epoch_costs
 from spotrun.report.html.document import document
 from spotrun.report.html.made_with import made_with
 from spotrun.report.html.markup import Markup, element, section
+from spotrun.report.html.prices import price_curve
 from spotrun.report.tables import plain
 from spotrun.report.terminal import headline, verdict
 from spotrun.run.events import Entry
@@ -40,6 +41,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         *([section("Interruptions", listings.interruptions(summary))] if summary.interruptions else []),
         section(f"Cost per epoch{prices}", epoch_costs(summary.epochs), listings.epochs(summary)),
         section(f"{bill} against all on demand{prices}", cumulative(bill_series(state, now, POINTS))),
+        section(f"Price of an hour{prices}", price_curve(state, now)),
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),

@@ -1,0 +1,82 @@
+"""What an hour of each instance cost while the run went on, beside its price on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+
+from spotrun.account.prices import Charge, charges
+from spotrun.account.timeline import account_end
+from spotrun.report.html.chart import Scale
+from spotrun.report.html.drawing import HEIGHT, axis, bar, curve, legend, level, picture, plot
+from spotrun.report.html.markup import Markup, element, join
+from spotrun.report.tables import dollars, short_duration
+from spotrun.run.state import Launch, RunState
+from spotrun.units import count_of
+
+INSTANCES_MAX = 300
+Billed = tuple[Launch, list[Charge]]
+
+
+def price_curve(state: RunState, now: datetime) -> Markup:
+    """A bar for each price of the newest `INSTANCES_MAX` billed instances; its area is dollars."""
+    end = account_end(state, now)
+    scale = Scale(state.created_at, end)
+    paid = [(launch, charges(launch, state.created.billing, end)) for launch in state.launches.values()]
+    found = [each for each in paid if each[1]]
+    if not found:
+        return element("p", "Nothing has been billed.")
+    shown = found[-INSTANCES_MAX:]
+    priced = [charge.usd_per_hour for _, charged in shown for charge in charged]
+    highest = max([*priced, *(launch.intent.on_demand_usd_per_hour for launch, _ in shown)]) or Decimal(1)
+    line = curve([(x, float(price / highest)) for x, price in _on_demand(shown, scale)], "all_on_demand")
+    left_out = (
+        f" Not drawn: {count_of(len(found) - len(shown), 'earlier instance')}." if len(found) > len(shown) else ""
+    )
+    said = (
+        f"Price of an hour: {dollars(min(priced))} to {dollars(max(priced))} paid, the newest "
+        f"{dollars(shown[-1][1][-1].usd_per_hour)}; "
+        f"{dollars(shown[-1][0].intent.on_demand_usd_per_hour)} on demand.{left_out}"
+    )
+    drawn = plot(f"{dollars(highest)}/h", "", *_bars(shown, scale, highest), line)
+    keys = [
+        ("spot", "paid for spot"),
+        ("on_demand", "paid on demand"),
+        ("key_all_on_demand", "price on demand (dashed)"),
+    ]
+    times = axis(["0", short_duration(scale.end - scale.start)])
+    return join(picture(said, drawn, times), legend(keys), element("p", said, class_="soft"))
+
+
+def _bars(shown: Sequence[Billed], scale: Scale, highest: Decimal) -> Iterator[Markup]:
+    """The highest first, so that an instance beside a dearer one is seen. What is too narrow to see is drawn once."""
+    drawn = sorted(
+        ((charge, str(launch.intent.offering.capacity_type)) for launch, charged in shown for charge in charged),
+        key=lambda each: each[0].usd_per_hour,
+        reverse=True,
+    )
+    seen: set[tuple[float, str]] = set()
+    for charge, class_ in drawn:
+        x = scale.x(charge.since)
+        width = scale.x(charge.until) - x
+        if width < 0.1 and (round(x, 1), class_) in seen:
+            continue
+        seen.add((round(x, 1), class_))
+        top = level(float(charge.usd_per_hour / highest))
+        yield bar(x, round(top, 1), width, round(HEIGHT - top, 1), class_)
+
+
+def _on_demand(shown: Sequence[Billed], scale: Scale) -> Iterator[tuple[float, Decimal]]:
+    """What the newest instance's type cost on demand: a step wherever that changes."""
+    before: Decimal | None = None
+    for launch, charged in sorted(shown, key=lambda each: each[1][0].since):
+        price = launch.intent.on_demand_usd_per_hour
+        if price != before:
+            x = scale.x(charged[0].since)
+            if before is not None:
+                yield x, before
+            yield x, price
+        before = price
+    if before is not None:
+        yield 100.0, before
