@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 from spotrun import address
 from spotrun.account.summary import RunSummary, summarise
@@ -220,7 +222,35 @@ def _report_end(run: OpenRun, last: Tick) -> None:
     if terminal_state.outcome == "completed":
         return
     hint = f"see `spotrun logs {run.typed}`; continue with `spotrun resume {run.typed}`"
+    if terminal_state.outcome == "failed":
+        hint += ", which trains the code as it was uploaded; " + launch_again(run, last.state)
     raise RunEnded(f"{run.id} {terminal_state.outcome}: {in_one_line(terminal_state.detail)}", hint=hint)
+
+
+def launch_again(run: OpenRun, state: RunState) -> str:
+    """How to train what has changed since the run was launched, from the run's newest checkpoint if it has one."""
+    if state.latest_commit() is None:
+        return "to train a change, launch again"
+    file = quote(f"{run.created.name}.ckpt")
+    return (
+        "to train a change, launch again, or from the newest checkpoint: "
+        f"`spotrun checkpoints export {run.typed} {file}`, then `spotrun launch JOB.yaml --from {file}`"
+    )
+
+
+def changed_script(run: OpenRun) -> str | None:
+    """What to say if the script on this machine is not the one that the run was launched with; None if it may be."""
+    launched, train = run.created.script_sha256, run.spec.train
+    if not launched or train.script is None:
+        return None
+    try:
+        here = hashlib.sha256((Path(run.spec.workdir) / train.script).read_bytes()).hexdigest()
+    except OSError:
+        return None  # launched from another machine, or the folder has gone
+    if here == launched:
+        return None
+    advice = launch_again(run, run.ledger.state)
+    return f"{train.script} has changed since the launch, and this run trains it as it was uploaded; {advice}"
 
 
 def _show_or_go_on(view: View[Tick]) -> Callable[[Tick], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotrun.cli.runs import default_store, look_in
+from spotrun.cli.runs import default_store, look_in, require_store
 from spotrun.clock import system_clock
 from spotrun.clouds.cloud import Cloud, Wish
 from spotrun.clouds.local.cloud import CLOUD
@@ -30,6 +30,8 @@ def findings(subjects: list[str], store: str | None, wish: Wish) -> Iterator[Fin
         raise SpecInvalid(f"{len(paths)} jobs are named", hint="spotrun doctor [aws] [JOB.yaml]")
     if named is None and wish != Wish():
         raise SpecInvalid("options that describe instances need a cloud", hint="spotrun doctor aws --region …")
+    if store is not None:
+        require_store(store)
     spec = load_spec(Path(paths[0]), None, default_store()) if paths else None
     address = store or (spec.checkpoint.uri if spec is not None else default_store())
     if named is None:

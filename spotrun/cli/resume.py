@@ -18,10 +18,13 @@ def resume(
     """
     Carry on a run that lost its runner, was stopped or failed.
 
+    It trains the code that was uploaded at its launch. To train code that has changed, launch again.
+
     For a run that is complete, this makes sure that no instance is left and that the bill is final.
     """
     from spotrun.account.summary import summarise
     from spotrun.cli import attend
+    from spotrun.cli.asking import say
     from spotrun.cli.background import leave_behind
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run, who
@@ -46,6 +49,8 @@ def resume(
         print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
         attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
         return
+    if not foreground and (differs := attend.changed_script(opened)) is not None:
+        say(f"note: {differs}")
     if detach:
         leave_behind(opened)
         return

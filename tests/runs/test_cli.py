@@ -21,6 +21,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from spotrun.cli.app import app
+from spotrun.cli.attend import changed_script
 from spotrun.cli.background import leave_behind
 from spotrun.cli.runs import open_run, who
 from spotrun.creation import create_run
@@ -237,6 +238,21 @@ def test_a_resume_after_the_end_sees_to_the_instance_that_no_runner_saw_go(sandb
     ours, clouds = instance_dollars(sandbox, "alone")
     assert abs(ours - clouds) < Fraction(1, 10**6)
     assert "is complete" in sandbox.call("resume", "alone")
+
+
+def test_a_resume_says_that_it_trains_the_script_of_the_launch(sandbox: Sandbox) -> None:
+    script = sandbox.folder / "code" / "train.py"
+    script.parent.mkdir()
+    script.write_text("raise ValueError\n")
+    run = open_run(create_run(load_spec(script, {"checkpoint.uri": sandbox.uri}), "test"), None)
+    run.ledger.refresh()
+    assert changed_script(run) is None
+    script.write_text("print('mended')\n")
+    said = changed_script(run)
+    assert said is not None
+    assert "trains it as it was uploaded; to train a change, launch again" in said
+    script.unlink()
+    assert changed_script(run) is None
 
 
 def test_a_background_runner_that_cannot_begin_is_told_as_such(

@@ -190,7 +190,14 @@ def test_a_store_that_is_not_there_is_an_error_where_runs_are_looked_for(
 ) -> None:
     new_run(runs, "mine", "7ee0000000")
     (runs / "file").write_text("")
-    for words in (("status",), ("report", "mine"), ("stop", "mine"), ("reap",), ("checkpoints", "ls", "mine")):
+    for words in (
+        ("status",),
+        ("report", "mine"),
+        ("stop", "mine"),
+        ("reap",),
+        ("checkpoints", "ls", "mine"),
+        ("doctor",),
+    ):
         said = spotrun(*words, "--store", "rums")
         assert (said.code, said.out) == (5, "")
         assert said.err == "error: there is no folder rums\n  try: did you mean runs?\n"
