@@ -31,9 +31,13 @@ class Removable(NamedTuple):
     folder: str
     objects: int
     size_bytes: int
+    disks: int
+    """How many ended instances have left a disk on this machine."""
 
     def __str__(self) -> str:
         held = f"{count_of(self.objects, 'object')}, {gigabytes(self.size_bytes)}"
+        if self.disks:
+            held += f", and the local disks of {count_of(self.disks, 'instance')}"
         return f"{self.run.id}  {self.outcome} {self.ended_at:%Y-%m-%d %H:%M} UTC  {held}"
 
 
@@ -50,7 +54,8 @@ def removable(run: OpenRun) -> Removable:
     if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
         hint = f"`spotrun tick {run.id}` finds out what became of it"
         raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
-    if alive := [each.instance_id for each in run.driver.instances(run.created.uid) if each.alive]:
+    instances = run.driver.instances(run.created.uid)
+    if alive := [each.instance_id for each in instances if each.alive]:
         raise StillThere(
             f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.id}` ends them"
         )
@@ -60,7 +65,16 @@ def removable(run: OpenRun) -> Removable:
     store = open_store(parent or "/")
     objects = objects_of(store, folder)
     size_bytes = sum(stored.size_bytes for stored in objects)
-    return Removable(run, ended_at(run, state), state.terminal.outcome, store, folder, len(objects), size_bytes)
+    return Removable(
+        run=run,
+        ended_at=ended_at(run, state),
+        outcome=state.terminal.outcome,
+        store=store,
+        folder=folder,
+        objects=len(objects),
+        size_bytes=size_bytes,
+        disks=len(instances) if run.cloud.here else 0,
+    )
 
 
 def ended_at(run: OpenRun, state: RunState) -> datetime:
@@ -76,6 +90,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     Raises:
         SpecInvalid: there is no terminal to ask on.
         StoreError: an object could not be deleted.
+        CloudError: the disks of the instances could not be deleted.
     """
     for each in found:
         print(each)
@@ -87,6 +102,7 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         return
     confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
     for each in found:
+        each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
         remove(each.store, each.folder)
     print(f"{total} deleted")
 
@@ -97,9 +113,6 @@ def _stays(found: Removable) -> Iterator[str]:
     try:
         if run.created.uid in run.cloud.identities(run.spec, run.clock).runs():
             yield f"its role on {run.cloud.name}, unless `spotrun reap --cloud {run.cloud.name}` removes it before"
-        disks = len(run.driver.instances(run.created.uid)) if run.cloud.here else 0
-        if disks:
-            yield f"the disks of {count_of(disks, 'ended instance')} on this machine"
     except (CloudError, SpecInvalid) as error:
         yield f"perhaps something on its cloud, which cannot be asked: {error.message}"
     try:

@@ -22,7 +22,8 @@ def rm(
     """
     Delete the folders of ended runs: ledger, checkpoints, files, logs and bill.
 
-    A run that goes on, or may still have an instance, is never deleted. What stays in its cloud is named.
+    A run that goes on, or may still have an instance, is never deleted. The disks that its instances have left on
+    this machine are deleted too. What stays in its cloud is named.
     """
     from spotrun.cli.removing import removable, remove_all
     from spotrun.cli.runs import open_run

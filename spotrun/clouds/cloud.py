@@ -139,6 +139,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
         """
         raise CloudError(f"{instance_id} is on {self.name}, which takes instances back by itself")
 
+    def forget(self, run_uid: str) -> None:
+        """Delete from this machine what it keeps of a run's ended instances, such as their disks."""
+        return
+
     # -- an account ----------------------------------------------------------------------------------------------
 
     @abstractmethod

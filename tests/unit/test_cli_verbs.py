@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 from spotrun import __version__
 from spotrun.cli.app import HEADINGS, VERBS, app
 from spotrun.cli.completion import job_files
+from spotrun.clouds.local.config import MarketConfig
+from spotrun.clouds.local.records import Places, Record
+from spotrun.instance import Instance, InstanceState
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
-from tests.support.histories import History
+from tests.support.histories import START, History, offering
 from tests.support.stored_runs import new_run, store_run
 
 LEAST = "should be greater than or equal to 1"
@@ -31,6 +34,39 @@ def ended(runs: Path, name: str, uid: str) -> Path:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"x" * 100)
     return folder
+
+
+def left_disk(cloud: Path, run_uid: str, digit: str) -> Path:
+    """The disk of a local instance that has ended."""
+    instance = Instance(
+        instance_id=f"i-{digit * 17}",
+        token=digit,
+        run_uid=run_uid,
+        launch=1,
+        offering=offering(),
+        state=InstanceState.TERMINATED,
+        launched_at=START,
+        ended_at=START,
+    )
+    record = Record(
+        instance=instance,
+        run_uri="",
+        time_to_live_s=60,
+        clock_epoch=START,
+        time_scale=1,
+        market=MarketConfig(),
+        init=(),
+    )
+    places = Places(cloud)
+    places.create()
+    folder = places.record_folder(instance.instance_id)
+    assert folder is not None
+    folder.create()
+    folder.write(record)
+    disk = places.disk(instance.instance_id)
+    disk.mkdir()
+    (disk / "console.log").write_text("booted")
+    return disk
 
 
 # -- help --------------------------------------------------------------------------------------------------------------
@@ -118,13 +154,18 @@ def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
 
 def test_an_ended_run_is_deleted_whole_once_somebody_said_so(runs: Path, spotrun: Spotrun) -> None:
     folder = ended(runs, "old", "1" * 10)
+    disk, other = left_disk(runs.parent / "cloud", "1" * 10, "a"), left_disk(runs.parent / "cloud", "2" * 10, "b")
     said = spotrun("rm", "old", "--dry-run")
     assert "old-1111111111  completed 2026-" in said.out
+    assert "and the local disks of 1 instance\n" in said.out
     assert "1 run, 0.0 MB would be deleted" in said.out
     assert "there is no terminal" in spotrun("rm", "old").err
     assert folder.exists()
+    assert disk.exists()
     assert "1 run, 0.0 MB deleted" in spotrun("rm", "old", "-y").out
     assert not folder.exists()
+    assert not disk.exists()
+    assert other.exists(), "it is another run's"
     assert spotrun("status", "--json").json == []
 
 

@@ -80,6 +80,9 @@ class Local(Cloud):
     def interrupt(self, instance_id: str, notice: timedelta | None) -> None:
         self._everything().interrupt(instance_id, notice)
 
+    def forget(self, run_uid: str) -> None:
+        self._everything().forget(run_uid)
+
     # -- an account ----------------------------------------------------------------------------------------------
 
     def account(self, regions: Sequence[str]) -> Account:

@@ -143,13 +143,14 @@ class LocalDriver:
 
     def forget(self, run_uid: str) -> None:
         """Delete what is kept of a run's terminated instances, except for the log. Their tokens can be used again."""
-        for folder in self._places.record_folders():
-            record = settling.settled(folder, self._log)
-            if record is not None and record.ended and record.instance.run_uid == run_uid:
-                self._places.remove_instance(folder)
-        if not self.instances(run_uid):
-            self._places.market(run_uid).unlink(missing_ok=True)
-            self._places.market(run_uid).with_suffix(".lock").unlink(missing_ok=True)
+        with _as_unavailable():
+            for folder in self._places.record_folders():
+                record = settling.settled(folder, self._log)
+                if record is not None and record.ended and record.instance.run_uid == run_uid:
+                    self._places.remove_instance(folder)
+            if not self.instances(run_uid):
+                self._places.market(run_uid).unlink(missing_ok=True)
+                self._places.market(run_uid).with_suffix(".lock").unlink(missing_ok=True)
 
     def _alive(self, instance_id: str) -> tuple[RecordFolder, Record]:
         folder = self._places.record_folder(instance_id)
