@@ -49,8 +49,8 @@ def show_plan(spec: RunSpec) -> None:
     Print the offerings that suit the run, and tick the one that it will ask for first.
 
     Raises:
-        CloudError: no offering suits, or none is within max_price.
-        SpecInvalid: the run would never be done.
+        CloudError: none is within max_price now.
+        SpecInvalid: no offering suits, or the run would never be done.
     """
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)

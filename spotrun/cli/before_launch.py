@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,7 +28,6 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.opening import open_store
 from spotrun.store.port import Store
-from spotrun.units import Unreadable
 
 Answer = TypeVar("Answer")
 RUNS_MAX = 10
@@ -69,15 +70,46 @@ def without_checkpoints(spec: RunSpec) -> str | None:
     )
 
 
-def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError:
-    """Why a run of `spec` may ask for none of these, which suit it: the key at fault, and what there is instead."""
+def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError | SpecInvalid:
+    """
+    Why a run of `spec` may ask for none of these, which suit it: the key at fault, and what there is instead. A price
+    may fall again, and what is not offered at all is the job's mistake.
+    """
     if offerings:
         found = too_dear(offerings, spec.resources)
         return CloudError(found.message, hint=found.suggestion, key=found.at)
-    nothing = Unreadable("nothing is offered there", f"see `spotrun offers --cloud {spec.resources.cloud}`")
-    found = unmet(_offered_for(spec), wishes_of(spec.resources)) or nothing
-    reason = f"no offering suits resources: {found.message}"
-    return CloudError(reason, hint=found.suggestion, key=found.at or ("resources",))
+    hint = f"see `spotrun offers --cloud {spec.resources.cloud}`"
+    reason = "no offering suits resources: nothing is offered there"
+    return not_offered(spec) or CloudError(reason, hint=hint, key=("resources",))
+
+
+def not_offered(spec: RunSpec) -> SpecInvalid | None:
+    """What `resources` asks for and its cloud never rents out; None if there is no such thing."""
+    found = unmet(_offered_for(spec), wishes_of(spec.resources))
+    reason = "no offering suits resources: "
+    return None if found is None else SpecInvalid(reason + found.message, hint=found.suggestion, key=found.at)
+
+
+def check_script(spec: RunSpec, *, here: bool) -> str | None:
+    """
+    What to say of a script that this Python cannot read. That of an instance elsewhere may be newer.
+
+    Raises:
+        SpecInvalid: the script would run `here`, with this Python.
+    """
+    script = spec.train.script
+    if script is None:
+        return None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile((Path(spec.workdir) / script).read_bytes(), script, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        at = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = f"{script}{at}: {error.msg if isinstance(error, SyntaxError) else error}"
+        if here:
+            raise SpecInvalid(reason, hint=f"correct {script}", key=("train", "script")) from None
+        return f"{reason}, says Python {platform.python_version()} of this machine"
+    return None
 
 
 def _offered_for(spec: RunSpec) -> Sequence[Offering]:

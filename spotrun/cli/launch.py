@@ -56,7 +56,7 @@ def launch(
     from spotrun.cli import attend, nights
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import going_on, require_framework, with_baseline_price
+    from spotrun.cli.before_launch import check_script, going_on, require_framework, with_baseline_price
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.cli.signals import Signalled
     from spotrun.clouds.registry import cloud_of
@@ -96,11 +96,12 @@ def launch(
             raise
 
     def show() -> None:
+        with placed(spec_path, overrides):
+            unread = check_script(spec, here=cloud_of(spec).here)
+            attend.show_plan(spec)
         if cloud_of(spec).here:
             require_framework(spec)
-        with placed(spec_path, overrides):
-            attend.show_plan(spec)
-        for line in others:
+        for line in [*others, *([] if unread is None else [unread])]:
             say(f"note: {line}")
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)

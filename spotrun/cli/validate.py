@@ -18,8 +18,15 @@ def validate(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a job file, for editors.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job and show every mistake, with its line and how to fix it."""
-    from spotrun.spec.file import load_spec
+    """
+    Check a job and show every mistake, with its line and how to fix it.
+
+    No cloud is asked: whether one rents out the resources shows `spotrun launch --dry-run`.
+    """
+    from spotrun.cli.asking import say
+    from spotrun.cli.before_launch import check_script, not_offered
+    from spotrun.clouds.registry import cloud_of
+    from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
 
     if schema:
@@ -28,6 +35,16 @@ def validate(
     if spec_path is None:
         raise SpecInvalid("no file was named", hint="spotrun validate JOB.yaml")
     spec = load_spec(spec_path)
+    simulated = cloud_of(spec).simulated
+    with placed(spec_path):
+        unread = check_script(spec, here=cloud_of(spec).here)
+        if simulated and (mistake := not_offered(spec)) is not None:
+            raise mistake
+    if unread is not None:
+        say(f"note: {unread}")
+    if not simulated:
+        cloud = spec.resources.cloud
+        say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
     if as_json:
         print_json(spec.to_dict())
     else:

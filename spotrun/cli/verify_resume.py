@@ -36,10 +36,10 @@ def verify_resume(
     from msgspec import to_builtins
     from msgspec.structs import replace
 
-    from spotrun.cli.before_launch import require_framework
+    from spotrun.cli.before_launch import check_script, require_framework
     from spotrun.report import verification as report
     from spotrun.report.folding import say
-    from spotrun.spec.file import load_spec
+    from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
     from spotrun.verify.sandbox import Sandbox
     from spotrun.verify.verification import KillPlan, verify
@@ -48,6 +48,8 @@ def verify_resume(
     limit = read_flag("--within", read_positive_duration, within, "--within 30m")
     plan = KillPlan(kills=kills or KILLS, at=_steps(at), seed=seed, within=limit)
     spec = load_spec(job, arguments=arguments or ())
+    with placed(job):
+        check_script(spec, here=True)
     require_framework(spec)
     with report.view() as view, Sandbox(keep=keep) as sandbox:
         seen = verify(spec, plan, sandbox, view.show)

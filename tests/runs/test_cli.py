@@ -96,7 +96,7 @@ def test_without_a_terminal_launch_asks_for_the_flag_instead_of_hanging(sandbox:
 def test_an_accelerator_that_nobody_offers_is_refused_before_anything_starts(sandbox: Sandbox) -> None:
     path = sandbox.job("none")
     path.write_text(path.read_text().replace("V100:1", "TPU9:8"))
-    assert "V100:1" in sandbox.call("launch", path, "-y", code=7)
+    assert "V100:1" in sandbox.call("launch", path, "-y", code=2)
 
 
 def test_an_unknown_run_is_a_letter_and_not_a_traceback(sandbox: Sandbox) -> None:

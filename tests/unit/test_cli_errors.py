@@ -182,6 +182,35 @@ def test_two_folders_of_one_run_are_an_error_that_names_both(runs: Path, spotrun
     assert spotrun("report", "other").code == 0
 
 
+# -- what can be known of a job before it is launched ------------------------------------------------------------------
+
+
+def test_a_script_that_is_no_python_is_refused_with_its_line(runs: Path, spotrun: Spotrun) -> None:
+    Path("syn.py").write_text("import os\ndef (:\n")
+    Path("job.yaml").write_text("name: syn\ntrain:\n  script: syn.py\n")
+    for verb in ("validate", "launch", "verify-resume"):
+        said = spotrun(verb, "job.yaml")
+        assert (said.code, said.out) == (2, ""), verb
+        assert said.err.startswith("error: job.yaml:3: train.script: syn.py, line 2: "), verb
+        assert "syn.py, line 2: " in spotrun(verb, "syn.py").err
+    far = "train: {script: syn.py}\nresources: {cloud: aws}\ncheckpoint: {uri: 's3://bucket/runs'}\n"
+    Path("far.yaml").write_text(far)
+    said = spotrun("validate", "far.yaml")
+    assert (said.code, said.out) == (0, "far.yaml is valid: far\n"), "another Python may read it"
+    assert "note: syn.py, line 2: " in said.err
+    assert "note: aws was not asked" in said.err
+
+
+def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
+    for wrong, says in (("accelerators: V1000:1", "V100:1"), ("region: us-esat-1", "did you mean us-east-1")):
+        Path("job.yaml").write_text(f"name: far\nrun: 'true'\nresources:\n  {wrong}\n")
+        for words in (("validate", "job.yaml"), ("launch", "job.yaml", "--dry-run")):
+            said = spotrun(*words)
+            assert said.code == 2, words
+            assert "error: job.yaml:4: resources." in said.err, words
+            assert says in said.err
+
+
 # -- a store that is not there ---------------------------------------------------------------------------------------
 
 
