@@ -191,7 +191,7 @@ _SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
         ("ratio to the first", _ratio_text),
         ("  spot", lambda run: dollars(run.summary.total.spot_usd)),
         ("  on-demand", lambda run: dollars(run.summary.total.on_demand_usd)),
-        ("  storage, egress", lambda run: dollars(run.summary.total.kept_usd)),
+        ("  storage, requests, egress", lambda run: dollars(run.summary.total.kept_usd)),
         ("cost per epoch", lambda run: dollars(run.summary.usd_per_epoch)),
         ("cost per training hour", lambda run: dollars(run.summary.total.usd_per_productive_hour)),
         ("all on demand", lambda run: dollars(run.summary.total.counterfactual_usd)),

@@ -60,8 +60,9 @@ def headline(summary: RunSummary) -> str:
 
 
 def cost_table(summary: RunSummary) -> FiguresTable:
-    """Dollars for each epoch. Storage includes requests and egress, which are small."""
-    headers = ["cost", "spot", "on-\ndemand", "storage", "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
+    """Dollars for each epoch. One column is for all that it cost to keep and move checkpoints."""
+    kept = "storage,\nrequests,\negress"
+    headers = ["cost", "spot", "on-\ndemand", kept, "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
     table = figures_table(title, "epoch", headers)
     return _filled(table, summary, _cost_cells)

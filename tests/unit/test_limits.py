@@ -85,7 +85,10 @@ def test_a_figure_that_the_run_does_not_have_is_no_success() -> None:
 
 
 def test_every_figure_that_a_condition_may_name_can_be_reckoned() -> None:
-    assert sorted(figures(stormy())) == NAMES
+    found = figures(stormy())
+    assert sorted(found) == NAMES
+    parts = [found[f"{part}_usd"] for part in ("spot", "on_demand", "storage", "requests", "egress")]
+    assert sum(part for part in parts if part is not None) == found["cost_usd"]
 
 
 def test_the_figures_are_those_of_the_report() -> None:
