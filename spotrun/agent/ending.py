@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from spotrun.agent.attempt_journal import AttemptJournal
-from spotrun.agent.drain import LAST_WORD_MIN_S, Drain
+from spotrun.agent.drain import LAST_WORD_MIN_S, LAST_WORD_S, Drain
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import GIVE_UP_AFTER_S, HAND_OVER_AFTER_S, OutputKeeper
@@ -30,8 +30,7 @@ class Ending:
         self._outputs = outputs
 
     def drained(self, final: int | None, stopped_at: datetime) -> NoReturn:
-        if final is None or self._drain.deadline_s is None:
-            self._store_files()
+        self._store_files()
         self._journal.drained(self._commit_of(final), stopped_at, self._drain.reason)
         self._go("drained")
 
@@ -54,14 +53,18 @@ class Ending:
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:
-        """What the script has written, as far as there is time. After a notice most of it was stored already."""
-        within_s = HAND_OVER_AFTER_S
-        if self._drain.deadline_s is not None:
-            left_s = (self._drain.deadline_s - self._node.clock.monotonic()) / self._node.clock.scale
-            within_s = min(within_s, left_s - 2 * LAST_WORD_MIN_S)
-        if within_s > 0:
-            self._trainers.close()
-            self._outputs.finish(within_s)
+        """What the script has written, as far as there is time. What can be saved of the training is durable by now."""
+        if (within_s := self._left_s()) > 0:
+            self._trainers.close(within_s / 2)  # a process that dies slowly must not take all of the notice
+        self._outputs.finish(max(0.0, self._left_s()))
+
+    def _left_s(self) -> float:
+        """System time for the files. The last seconds of a notice belong to the ledger's last entry."""
+        if self._drain.deadline_s is None:
+            return HAND_OVER_AFTER_S
+        scale = self._node.clock.scale
+        left_s = (self._drain.deadline_s - self._node.clock.monotonic()) / scale
+        return min(HAND_OVER_AFTER_S, left_s - max(LAST_WORD_S / scale, 2 * LAST_WORD_MIN_S))
 
     def _commit_of(self, final: int | None) -> int | None:
         """The newest commit that can be resumed from, if there is no final one or that is suspect."""

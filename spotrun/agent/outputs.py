@@ -2,9 +2,9 @@
 Stores what the script writes, beside its training.
 
 A thread looks at the work folder after each checkpoint, and now and then where there are none; at a notice; and once
-more when the trainer has ended. What has changed is sent piece by piece, the list of all files after it, and the
-ledger's entry last: half of a sending is never fetched. Whatever goes wrong here is told in the log, and training
-goes on.
+more when the trainer has ended and its last checkpoint is durable. What has changed is sent piece by piece, the list of
+all files after it, and the ledger's entry last: half of a sending is never fetched. Whatever goes wrong here is told in
+the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ EVERY_S = 300.0
 """Run time between two looks where no checkpoint is made."""
 APART_S = COMMIT_GAP.total_seconds()
 """Run time between two looks at least."""
-APART_MIN_S = 5.0
-"""System time."""
+APART_MIN_S = 2.0
+"""System time. More would leave out checkpoints where run time passes faster."""
 REST_S = 1.0
 """System time in which a file must not change; else it may be half written."""
 WAKE_S = 0.25
@@ -95,7 +95,10 @@ class OutputKeeper:
         self._node = node
         self._chosen = chooser(node.spec.outputs.files)
         self._wake = threading.Event()
-        self._hurried = self._held = self._ending = False
+        self._hurried = self._ending = False
+        self._free = threading.Event()
+        """Cleared while nothing may be sent."""
+        self._free.set()
         self._closed = threading.Event()
         self._failure = ""
         self._done = threading.Event()
@@ -116,21 +119,23 @@ class OutputKeeper:
 
     def hold(self) -> None:
         """Nothing more is sent: the line belongs to a final checkpoint."""
-        self._held = True
+        self._free.clear()
 
     def finish(self, within_s: float) -> None:
         """The trainer has ended: store what it left. Returns when that is done, or after so much system time."""
         if self._thread is None:
             return
-        self._ending, self._held = True, False
+        self._ending = True
+        self._free.set()
         self._wake.set()
         if not self._done.wait(within_s):
-            self._node.note(f"not all files of the script could be stored within {within_s:.0f} s")
+            self._node.note(f"the last look at the files of the script could not be finished within {within_s:.1f} s")
         self.close()
 
     def close(self) -> None:
         """Send nothing more, whatever is left."""
         self._closed.set()
+        self._free.set()
         self._wake.set()
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -153,7 +158,7 @@ class OutputKeeper:
 
     def _wait(self, due: _Due) -> bool:
         """Until there is something to do. True if it is the last."""
-        while not (self._ending or (self._hurried and not self._held) or due.now()):
+        while not (self._ending or (self._free.is_set() and (self._hurried or due.now()))):
             if self._closed.is_set():
                 raise Abandoned
             self._wake.wait(WAKE_S)
@@ -185,8 +190,7 @@ class OutputKeeper:
 
     def _go_on(self) -> None:
         """Called before each piece."""
-        while self._held and not self._closed.is_set():
-            time.sleep(WAKE_S)
+        self._free.wait()
         if self._closed.is_set():
             raise Abandoned
 

@@ -319,9 +319,9 @@ class Trainer:
         self.terminated = True
         self._process.terminate()
 
-    def kill(self) -> None:
+    def kill(self, within_s: float = KILL_WITHIN_S) -> None:
         self._process.kill()
-        self._process.wait(KILL_WITHIN_S)
+        self._process.wait(within_s)
 
     def last_output(self) -> str:
         """Enough of its last lines for a traceback."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotrun.agent.node import Node
 from spotrun.agent.snapshots import Snapshot
-from spotrun.agent.trainer import Trainer
+from spotrun.agent.trainer import KILL_WITHIN_S, Trainer
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 
 
@@ -49,9 +49,9 @@ class Trainers:
         else:
             snapshot.arena.close()
 
-    def close(self) -> None:
-        """End them, with all that they started."""
+    def close(self, within_s: float = KILL_WITHIN_S) -> None:
+        """End them, with all that they started; wait for that for so much system time at most."""
         if self._current is not None:
-            self._current.kill()
+            self._current.kill(within_s)
         if self._spare is not None:
             self._spare.kill()

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from spotrun.agent import outputs as agent_outputs
 from spotrun.agent import work_files
+from spotrun.agent.ending import Ending
+from spotrun.agent.inbox import PowerOff
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.agent.outputs import OutputKeeper, _Storing
 from spotrun.checkpoint import pruning
@@ -389,12 +391,35 @@ def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeyp
     keeper = OutputKeeper(two.node)
     keeper.start(two.attempt)
     keeper.finish(0.1)
-    assert two.notes[-1] == "not all files of the script could be stored within 0 s"
+    assert two.notes[-1] == "the last look at the files of the script could not be finished within 0.1 s"
     assert run.fetched() == {"a": "after the hold"}
     three = OutputKeeper(SimpleNamespace(**{**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}))
     three.start(two.attempt)
     three.finish(60)
     assert three._thread is None, "the job keeps no files"
+
+
+@pytest.mark.parametrize(
+    ("left_s", "scale", "files_s"), [(8.0, 1.0, 7.0), (8.0, 5.0, 1.0), (100.0, 1.0, 30.0), (2.0, 5.0, 0.0)]
+)
+def test_files_are_stored_between_the_last_checkpoint_and_the_end_of_a_notice(
+    left_s: float, scale: float, files_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger hears of the hand-over in time, also from a machine that is busy."""
+    clock, called = ManualClock(), []
+    clock.scale = scale
+    drain = SimpleNamespace(deadline_s=clock.monotonic() + left_s, reason="interruption notice")
+    state = SimpleNamespace(commit=lambda number: SimpleNamespace(event=SimpleNamespace(suspect=False)))
+    node: Any = SimpleNamespace(clock=clock, recorder=SimpleNamespace(state=state))
+    journal: Any = SimpleNamespace(drained=lambda final, *_: called.append(("handed over", final)))
+    trainers: Any = SimpleNamespace(close=lambda within_s: called.append(("ended", within_s)))
+    outputs: Any = SimpleNamespace(finish=lambda within_s: called.append(("files", within_s)))
+    ending = Ending(node, journal, drain, trainers, outputs)  # type: ignore[arg-type]
+    monkeypatch.setattr(ending, "_go", lambda reason: _raise(PowerOff(reason)))
+    with pytest.raises(PowerOff):
+        ending.drained(7, START)
+    ended = [("ended", pytest.approx(files_s / 2))] if files_s else []
+    assert called == [*ended, ("files", pytest.approx(files_s)), ("handed over", 7)]
 
 
 def _raise(error: Exception | None) -> None:
