@@ -200,13 +200,14 @@ def _budget_facts(budget: BudgetForecast | None) -> dict[str, Any]:
 
 def _next(run: OpenRun, state: RunState) -> str | None:
     """The next decision; None if the run has ended, or a later spotrun wrote its specification."""
+    from spotrun.folder.room import shortage
     from spotrun.report.next_decision import next_decision
     from spotrun.report.tables import plain
 
     if state.terminal is not None:
         return None
     try:
-        return plain(next_decision(state, run.spec, run.clock.now()))
+        return plain(next_decision(state, run.spec, run.clock.now(), shortage(run.store, state)))
     except SpecInvalid:
         return None
 

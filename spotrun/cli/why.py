@@ -12,6 +12,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     Times are UTC.
     """
     from spotrun.cli.runs import open_run
+    from spotrun.folder.room import shortage
     from spotrun.report.describe import EVENT_INDENT, timestamp
     from spotrun.report.folding import say
     from spotrun.report.next_decision import next_decision
@@ -20,7 +21,7 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     opened = open_run(run, store)
     state = opened.ledger.refresh()
     made = decisions(opened.ledger.entries, opened.spec)
-    coming = next_decision(state, opened.spec, opened.clock.now())
+    coming = next_decision(state, opened.spec, opened.clock.now(), shortage(opened.store, state))
     if as_json:
         print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spotrun.address import BucketAddress, parse
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, WritesRefused
 from spotrun.run.events import Cause
@@ -11,6 +12,8 @@ from spotrun.store.port import Inspectable, Store
 TRIAL = "trial"
 TRIAL_MAX_BYTES = 16 << 20
 """As large as a part of a checkpoint: what is left of a full disk may still hold small objects."""
+SMALLEST_BYTES = 1 << 20
+"""What a checkpoint is expected to take before there is one."""
 LOOK_EVERY_S = 15.0
 """Run time."""
 LOOK_MIN_S = 1.0
@@ -44,14 +47,33 @@ class Room:
         try:
             self._store.put(TRIAL, bytes(min(size_bytes, TRIAL_MAX_BYTES)))
             self._store.delete(TRIAL)
-            free_bytes = self._store.inspect().free_bytes if isinstance(self._store, Inspectable) else None
         except WritesRefused as error:
             return error.one_line
         except StoreError:
             return ""  # no answer: whoever writes next is told
-        if free_bytes is not None and free_bytes < size_bytes:
-            left, needed = f"{free_bytes / 1e6:,.0f} MB", f"{size_bytes / 1e6:,.0f} MB"
-            return (
-                f"the disk of {self._store.uri} has {left} left, and a checkpoint takes {needed}; try: make room on it"
-            )
+        return _shortage(self._store, size_bytes)
+
+
+def shortage(store: Store, state: RunState) -> str:
+    """
+    Why a run that goes on cannot save its next checkpoint, and what to do; empty if it can, or nobody can tell.
+
+    For those who only look: nothing is written. So it knows of a full disk, and not of a quota. A bucket is not asked,
+    because its space has no end.
+    """
+    if state.terminal is not None or isinstance(parse(store.uri), BucketAddress):
         return ""
+    commit, last = state.latest_commit(), next(reversed(state.attempts.values()), None)
+    sizes = [0 if commit is None else commit.event.stored_bytes, 0 if last is None else last.refused_bytes]
+    return _shortage(store, max(sizes) or SMALLEST_BYTES)
+
+
+def _shortage(store: Store, size_bytes: int) -> str:
+    try:
+        free_bytes = store.inspect().free_bytes if isinstance(store, Inspectable) else None
+    except StoreError:
+        return ""
+    if free_bytes is None or free_bytes >= size_bytes:
+        return ""
+    left, needed = f"{free_bytes / 1e6:,.0f} MB", f"{size_bytes / 1e6:,.0f} MB"
+    return f"the disk of {store.uri} has {left} left, and a checkpoint takes {needed}; try: make room on it"

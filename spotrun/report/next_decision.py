@@ -18,11 +18,13 @@ from spotrun.run.state import Attempt, Launch, RunState
 from spotrun.spec.model import RunSpec
 
 
-def next_decision(state: RunState, spec: RunSpec, now: datetime) -> str:
-    """The sentence; empty once the run has ended."""
+def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = "") -> str:
+    """The sentence; empty once the run has ended. `no_room` says why its store has no room, if it has none."""
     pending, current = state.pending_launch, state.current
     if state.terminal is not None:
         return ""
+    if no_room:
+        return f"cannot save its next checkpoint: {no_room}"
     if state.stop_requested:
         return "ends once the last checkpoint is durable"
     if pending is not None:

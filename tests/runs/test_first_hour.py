@@ -264,7 +264,10 @@ def test_a_full_disk_is_told_at_once_and_the_training_goes_on_when_there_is_room
             terminal.until("No space left on device;")
             terminal.until("make room on its disk")
             assert sandbox.last_step() < 12, "it did not train on without a checkpoint"
-            Path(f"/proc/{terminal.process.pid}/root{sandbox.store}/other").unlink()
+            seen_here = f"/proc/{terminal.process.pid}/root{sandbox.store}"
+            said = subprocess.run([*SPOTRUN, "status", "--store", seen_here], capture_output=True, text=True)
+            assert " cannot save its next checkpoint: the disk of " in " ".join(said.stdout.split())
+            Path(f"{seen_here}/other").unlink()
             terminal.until("training completed at step 24")
             terminal.ended(0)
     finally:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from spotrun.errors import WritesRefused
 from spotrun.folder.heartbeats import Heartbeats
-from spotrun.folder.room import Room
+from spotrun.folder.room import Room, shortage
+from spotrun.report.next_decision import next_decision
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.store.port import StoreFacts
+from tests.support.decisions import spec
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -55,6 +57,23 @@ def test_a_store_is_tried_only_where_the_last_attempt_found_no_room() -> None:
     store = SmallStore()
     store.free_bytes = -1
     assert Room(store, ManualClock()).refused(history.state) == ""
+
+
+def test_a_full_disk_is_what_comes_next_for_those_who_only_look() -> None:
+    history, store = History(), SmallStore()
+    history.running()
+    store.free_bytes = 20_000_000
+    assert shortage(store, history.state) == ""
+    history.write(ev.CheckpointFailed(attempt=history.attempt, step=3, detail="full", size_bytes=50_000_000))
+    found = shortage(store, history.state)
+    assert found.startswith("the disk of memory has 20 MB left, and a checkpoint takes 50 MB")
+    coming = next_decision(history.state, spec(), history.now, found)
+    assert coming == f"cannot save its next checkpoint: {found}"
+    store.free_bytes = 60_000_000
+    assert shortage(store, history.state) == ""
+    store.free_bytes = 0
+    history.completed(history.commit())
+    assert shortage(store, history.state) == "", "it needs no room any more"
 
 
 def test_a_runner_whose_heartbeat_is_refused_knows_what_to_say() -> None:
