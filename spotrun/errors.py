@@ -18,6 +18,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     ├── LimitExceeded           10   the condition of fail_if holds for the report
     ├── NightUnderWay           11   the last nightly run is still going: none was started
     ├── BillUnexplained         12   the cloud charged what the ledger cannot explain
+    ├── NotInstalled            13   a package or a program is not installed
     └── CloudError               7   the cloud refused
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
@@ -187,8 +188,22 @@ class LaunchTokenSpent(CloudError):
 # -- packages that are not installed ---------------------------------------------------------------------------------
 
 
+class NotInstalled(SpotrunError):
+    """A package or a program is not installed. What is below it is also an error of the part that needs it."""
+
+    exit_code = 13
+
+
+class StoreNotInstalled(NotInstalled, StoreError):
+    pass
+
+
+class CloudNotInstalled(NotInstalled, CloudError):
+    pass
+
+
 @contextmanager
-def needs_extra(extra: str, what: str, error: type[SpotrunError] = SpotrunError) -> Iterator[None]:
+def needs_extra(extra: str, what: str, error: type[NotInstalled] = NotInstalled) -> Iterator[None]:
     """
     Around imports of packages that only this extra of pyproject.toml brings. `what` cannot be done without them.
 

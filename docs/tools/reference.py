@@ -185,6 +185,7 @@ EXIT_CODES = """## Exit codes
 | 10 | the condition of `--fail-if`, or of `report.fail_if` in the job, is true |
 | 11 | last night's run is still going (`--nightly`) |
 | 12 | `bill` cannot explain what the cloud charged |
+| 13 | a Python package or a program that this needs is not installed |
 | 129, 130, 143 | ended by SIGHUP, Ctrl-C or SIGTERM |
 """
 

@@ -16,7 +16,7 @@ from spotrun.cli.runs import OpenRun, absent, attended, open_each
 from spotrun.clouds.registry import cloud_of
 from spotrun.creation import clock_of, newborn, region_of
 from spotrun.doctor.machine import LIGHTNINGS, is_installed
-from spotrun.errors import CloudError, SpecInvalid, StoreError, command_for, installer
+from spotrun.errors import CloudError, NotInstalled, SpecInvalid, StoreError, command_for, installer
 from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
 from spotrun.market.quotes import Quotes
@@ -157,7 +157,7 @@ def require_framework(spec: RunSpec) -> None:
     bring them.
 
     Raises:
-        SpecInvalid: one of them is missing.
+        NotInstalled: one of them is missing.
     """
     if spec.train.script is None or spec.setup is not None or "PYTHONPATH" in spec.envs:
         return
@@ -166,7 +166,7 @@ def require_framework(spec: RunSpec) -> None:
         own = any(script.with_name(name).exists() for name in (package, f"{package}.py"))
         if package in _imports_of(script) and not own and not is_installed(package):
             unified = shlex.join([*installer(), "lightning"])
-            raise SpecInvalid(
+            raise NotInstalled(
                 f"{spec.train.script} imports {package}, which is not installed for {sys.executable}",
                 hint=unified if package == "lightning" else command_for("lightning"),
             )

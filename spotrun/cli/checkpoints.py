@@ -87,15 +87,15 @@ def export_checkpoint(
     from spotrun.checkpoint.restore import fetch
     from spotrun.cli.runs import open_run
 
-    with needs_extra("lightning", "a Lightning checkpoint"):
-        from spotrun.checkpoint.snapshot import map_image
-        from spotrun.lightning.checkpoint_file import export
     if out.exists() and not force:
         raise SpecInvalid(f"{out} exists already", hint="name another file, or add --force")
     if not out.parent.is_dir():
         raise SpecInvalid(f"there is no folder {out.parent}", hint="make it, or name another file")
     opened = open_run(run, store)
     commit = _commit_of(opened.id, opened.ledger.refresh(), step)
+    with needs_extra("lightning", "a Lightning checkpoint"):
+        from spotrun.checkpoint.snapshot import map_image
+        from spotrun.lightning.checkpoint_file import export
     image = fetch(opened.store, commit)
     export(map_image(image.fd, image.size_bytes), out)
     event = commit.event

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from spotrun.cli.options import JsonOption, print_json, read_flag
-from spotrun.errors import SpecInvalid
+from spotrun.errors import NotInstalled, SpecInvalid
 
 
 def offers(
@@ -53,7 +53,11 @@ def offers(
     if accelerators is not None:
         wanted = str(read_flag("--accelerators", read_accelerators, accelerators, "write it like A10G:1"))
     wish = Wish(tuple(region or ()), wanted, tuple(instance_type or ()), rates=advisor)
-    found = cloud_named(cloud).offers(wish)
+    try:
+        found = cloud_named(cloud).offers(wish)
+    except NotInstalled as lacking:
+        lacking.hint = f"{lacking.hint}, or see what this machine simulates: spotrun offers --cloud local"
+        raise
     if not found.quotes:
         wishes = wishes_by_flags(wish.regions, wish.instance_types, wish.accelerators)
         everything = cloud_named(cloud).offers(Wish(wish.regions)).quotes or cloud_named(cloud).offers(Wish()).quotes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import RunArgument, StoreOption
-from spotrun.errors import CloudError
+from spotrun.errors import CloudError, NotInstalled
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -72,11 +72,11 @@ def become(shell: Shell) -> None:
     Replace this process by the shell. Does not return.
 
     Raises:
-        CloudError: a program that the shell needs is not installed here.
+        NotInstalled: a program that the shell needs is not installed here.
     """
     for program, advice in shell.needs.items():
         if shutil.which(program) is None:
-            raise CloudError(f"a session needs {program}, which is not installed here", hint=advice)
+            raise NotInstalled(f"a session needs {program}, which is not installed here", hint=advice)
     if shell.advice:
         print(shell.advice, file=sys.stderr)
     if shell.folder is not None:

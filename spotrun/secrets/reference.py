@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.errors import NotInstalled, SpecInvalid, SpotrunError
 from spotrun.units import Unreadable
 
 ENVIRONMENT, PARAMETER = "env", "ssm"
@@ -31,6 +31,10 @@ class SecretUnreadable(SpotrunError):
     """A secret that a run names does not exist, or may not be read from here."""
 
     exit_code = SpecInvalid.exit_code
+
+
+class SecretNotInstalled(NotInstalled, SecretUnreadable):
+    """What would read it is not installed."""
 
 
 def parse(text: object) -> Reference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotrun.errors import needs_extra
-from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference, SecretUnreadable
+from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference, SecretNotInstalled, SecretUnreadable
 
 
 def read_values(references: Mapping[str, Reference], environment: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def _variable(name: str, reference: Reference, environment: Mapping[str, str]) -
 
 
 def _parameters(paths: Mapping[str, str]) -> dict[str, str]:
-    with needs_extra("aws", "a secret in the Parameter Store", SecretUnreadable):
+    with needs_extra("aws", "a secret in the Parameter Store", SecretNotInstalled):
         from spotrun.secrets.parameter_store import read_parameters
     found = read_parameters(sorted(set(paths.values())))
     return {name: found[path] for name, path in paths.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spotrun import address
 from spotrun.address import BucketAddress
-from spotrun.errors import StoreError, needs_extra
+from spotrun.errors import StoreNotInstalled, needs_extra
 from spotrun.store.port import Store
 
 
@@ -27,12 +27,12 @@ def open_store(uri: str) -> Store:
 
 
 def _open_s3(place: BucketAddress) -> Store:
-    with needs_extra("aws", str(place), StoreError):
+    with needs_extra("aws", str(place), StoreNotInstalled):
         from spotrun.store.s3 import S3Store
     return S3Store(place)
 
 
 def _open_gcs(place: BucketAddress) -> Store:
-    with needs_extra("gcp", str(place), StoreError):
+    with needs_extra("gcp", str(place), StoreNotInstalled):
         from spotrun.store.gcs import GcsStore
     return GcsStore(place)

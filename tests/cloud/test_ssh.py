@@ -17,7 +17,7 @@ from spotrun.cli.ssh import become, chosen
 from spotrun.clouds.aws.cloud import PLUGIN
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.local.driver import LocalDriver
-from spotrun.errors import CloudError
+from spotrun.errors import CloudError, NotInstalled
 from spotrun.instance import Instance, InstanceState
 from spotrun.run import events as ev
 from tests.support.agent_bench import UID, AgentRun
@@ -107,7 +107,7 @@ def test_a_program_that_is_missing_is_told_with_where_to_get_it(
     shell = OpenRun(made(tmp_path).store.uri, "test").cloud.shell(an_instance())
     monkeypatch.setenv("PATH", str(tmp_path))
     for missing in ("aws", PLUGIN):
-        with pytest.raises(CloudError, match=f"needs {missing}, which is not installed") as refused:
+        with pytest.raises(NotInstalled, match=f"needs {missing}, which is not installed") as refused:
             become(shell)
         assert "https://" in str(refused.value.hint)
         program(tmp_path / missing, "true")

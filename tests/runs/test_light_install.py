@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spotrun.errors import NotInstalled
 from tests.support.light import STORES, furnish
 from tests.support.repository import ROOT
 
@@ -52,7 +53,7 @@ def test_what_is_missing_is_one_line_that_can_be_typed(without_extras: Any) -> N
         assert " install " in hint, words
         assert "install spotrun" not in hint
         assert "install 'spotrun" not in hint, f"{words}: a package of that name is not ours"
-        assert code in (1, 5, 7), words
+        assert code == NotInstalled.exit_code, words
     lacked = {words[0] for words, *_ in lacking}
     assert lacked >= {"bill", "checkpoints", "doctor", "launch", "offers", "plan", "reap", "simulate", "status"}
     for store in STORES:
@@ -64,7 +65,7 @@ def test_a_script_that_needs_torch_is_refused_before_anything_starts(without_ext
     for call in ("launch script.yaml -y", "launch train.py -y", "verify-resume train.py", "verify-resume script.yaml"):
         code, words = said[call]
         assert "error: train.py imports torch, which is not installed for" in words, call
-        assert code == 2
+        assert code == NotInstalled.exit_code
 
 
 def test_the_doctor_of_a_machine_that_only_launches_warns(without_extras: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from spotrun.errors import SpotrunError, StoreError, command_for, needs_extra
+from spotrun.errors import NotInstalled, StoreNotInstalled, command_for, needs_extra
 from tests.support.repository import ROOT
 
 METADATA = """\
@@ -122,10 +122,10 @@ def test_a_spotrun_that_was_not_installed_says_so(install: Install) -> None:
 
 def test_only_missing_packages_of_others_are_an_extra_s(install: Install) -> None:
     with (
-        pytest.raises(StoreError, match="s3://b needs the Python package boto9") as told,
-        needs_extra("aws", "s3://b", StoreError),
+        pytest.raises(StoreNotInstalled, match="s3://b needs the Python package boto9") as told,
+        needs_extra("aws", "s3://b", StoreNotInstalled),
     ):
         import boto9  # type: ignore[import-not-found]  # noqa: F401
     assert told.value.hint == "pip install 'boto3>=1.44'"
-    with pytest.raises(ModuleNotFoundError), needs_extra("aws", "s3://b", SpotrunError):
+    with pytest.raises(ModuleNotFoundError), needs_extra("aws", "s3://b", NotInstalled):
         import spotrun.no_such_module  # type: ignore[import-not-found]  # noqa: F401

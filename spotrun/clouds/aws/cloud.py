@@ -19,7 +19,7 @@ from spotrun.clouds.guards import Guards
 from spotrun.clouds.identities import Identities, NoIdentities
 from spotrun.clouds.notices import NoticeSource
 from spotrun.doctor.finding import Finding
-from spotrun.errors import CloudError, SpecInvalid, StoreError, needs_extra
+from spotrun.errors import CloudError, CloudNotInstalled, SpecInvalid, StoreError, needs_extra
 from spotrun.instance import Instance
 from spotrun.market.quotes import Quotes
 from spotrun.run.billing import aws_rule
@@ -182,7 +182,7 @@ CLOUD = Aws()
 
 def _sdk() -> AbstractContextManager[None]:
     """Around all imports of what needs it."""
-    return needs_extra("aws", "aws", CloudError)
+    return needs_extra("aws", "aws", CloudNotInstalled)
 
 
 def _driver(config: AwsConfig, clock: Clock) -> CloudDriver:
