@@ -16,6 +16,10 @@ from spotrun.folder.workdir import LEFT_OUT
 NEVER = LEFT_OUT | {".cache", ".ipynb_checkpoints", ".spotrun"}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
 OUTSIDE = "it is a link that leads out of the work folder"
+NOWHERE = "it is a link that leads to nothing, or to itself"
+TO_FOLDER = "it is a link to a folder, and what is in a folder is stored at its own place only"
+TO_NEVER = "it is a link to what is never stored"
+NO_FILE = "it is neither a file nor a link"
 UNNAMEABLE = "its name cannot be written down as text"
 
 
@@ -82,22 +86,33 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
             continue
         elif stat.S_ISLNK(facts.st_mode):
             _take_link(root, path, files, refused)
-        else:
+        elif stat.S_ISREG(facts.st_mode):
             files[path] = Seen(path, stamp)
+        else:
+            refused[path] = NO_FILE
     return Survey(files, refused)
 
 
 def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
-    """A link to a file of the work folder counts as a copy of it. One to a folder, or to nothing, is passed over."""
+    """A link to a file of the work folder counts as a copy of it."""
     target = os.path.realpath(os.path.join(root, path))
-    try:
-        facts = os.stat(target, follow_symlinks=False)
-    except OSError:
-        return
     if os.path.commonpath((root, target)) != root:
         refused[path] = OUTSIDE
-    elif stat.S_ISREG(facts.st_mode) and not NEVER & set(place := os.path.relpath(target, root).split("/")):
+        return
+    try:
+        facts = os.stat(target, follow_symlinks=False)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        refused[path] = NOWHERE if missing else f"it cannot be read: {error.strerror}"
+        return
+    place = os.path.relpath(target, root).split("/")
+    if NEVER & set(place):
+        refused[path] = TO_NEVER
+    elif stat.S_ISREG(facts.st_mode):
         files[path] = Seen("/".join(place), Stamp.of(facts))
+    else:
+        other = {stat.S_IFLNK: NOWHERE, stat.S_IFDIR: TO_FOLDER}
+        refused[path] = other.get(stat.S_IFMT(facts.st_mode), NO_FILE)
 
 
 def _is_text(path: str) -> bool:
@@ -109,7 +124,7 @@ def _is_text(path: str) -> bool:
 
 
 def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_result | str]]:
-    """Plain files and links with their facts, and folders that cannot be read with the reason. No link is followed."""
+    """All but folders with its facts, and folders that cannot be read with the reason. No link is followed."""
     try:
         with os.scandir(folder) as found:
             entries = list(found)
@@ -124,7 +139,7 @@ def _files(folder: Path | str, above: str = "") -> Iterator[tuple[str, os.stat_r
         try:
             if entry.is_dir(follow_symlinks=False):
                 yield from _files(entry.path, f"{above}{entry.name}/")
-            elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
+            else:
                 yield above + entry.name, entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue

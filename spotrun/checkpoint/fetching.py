@@ -9,6 +9,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 from blake3 import blake3
@@ -35,7 +36,8 @@ def fetch(
     Write the files below `folder`, which is made if it is absent, and say of each what became of it.
 
     A file that is there already is left alone, and so is one that was changed later than the stored one, unless
-    `force`. A link below `folder` is never followed.
+    `force`. One that is longer than the stored one is kept under another name, unless `force`: a later attempt may have
+    begun a log anew. A link below `folder` is never followed.
 
     Raises:
         StoreError: the store cannot be read.
@@ -93,11 +95,12 @@ class _Getting:
         """`each` gets the pieces, in any order."""
         try:
             outcome = self._outcome(file)
+            kept_as = ""
             if outcome is Outcome.FETCHED:
-                self._write(file, each)
+                kept_as = self._write(file, each)
             else:
                 self._progressed(file.size_bytes)
-            return Fetched(file, outcome)
+            return Fetched(file, outcome, kept_as=kept_as)
         except CheckpointDamaged as damage:
             return Fetched(file, Outcome.FAILED, damage.message, damaged=True)
         except OSError as error:
@@ -125,7 +128,8 @@ class _Getting:
         with open(open_for_reading(self._root, file.path), "rb") as here:
             return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
 
-    def _write(self, file: OutputFile, each: Map) -> None:
+    def _write(self, file: OutputFile, each: Map) -> str:
+        """The name under which the file that was there is kept, if it is."""
         with parent_of(self._root, file.path, make=True) as (parent, name):
             temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
             mode = 0o777 if file.executable else 0o666  # the umask takes what it takes
@@ -137,7 +141,9 @@ class _Getting:
                     os.utime(fd, ns=(file.modified_ns, file.modified_ns))
                 finally:
                     os.close(fd)
+                kept_as = "" if self._force else _kept_if_longer(parent, name, file.size_bytes)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+                return kept_as
             except BaseException:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=parent)
@@ -155,6 +161,19 @@ class _Getting:
             while written < len(view):
                 written += os.pwrite(fd, view[written:], start + written)
         self._progressed(piece.size_bytes)
+
+
+def _kept_if_longer(parent: int, name: str, size_bytes: int) -> str:
+    """Give a file of more than so many bytes a name that is free, and return that; an empty text if it is none."""
+    try:
+        if os.stat(name, dir_fd=parent, follow_symlinks=False).st_size <= size_bytes:
+            return ""
+    except FileNotFoundError:
+        return ""
+    taken = set(os.listdir(parent))
+    free = next(other for number in count(1) if (other := f"{name}.~{number}~") not in taken)
+    os.rename(name, free, src_dir_fd=parent, dst_dir_fd=parent)
+    return free
 
 
 def _placed(file: OutputFile) -> list[tuple[Piece, int]]:

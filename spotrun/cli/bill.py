@@ -31,6 +31,8 @@ def bill(
     Exits with 12 if a difference cannot be explained. If the bill has several files, repeat the option or quote a
     pattern.
     """
+    from shlex import quote
+
     from spotrun.bill import aws, gcp
     from spotrun.bill.reconcile import line_filter, reconcile
     from spotrun.bill.rows import files_of
@@ -47,7 +49,7 @@ def bill(
     if len(given) != 1:
         raise SpecInvalid(
             f"one kind of bill is compared at a time, and {len(given)} were given",
-            hint=f"spotrun bill {run} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
+            hint=f"spotrun bill {quote(run)} with one of --cur FILE, --spot-feed FILE, --gcp-billing FILE",
         )
     ((patterns, read),) = given
     paths = files_of(patterns)
@@ -62,5 +64,5 @@ def bill(
     if found.unexplained:
         raise BillUnexplained(
             f"{opened.id}: {len(found.unexplained)} of {count_of(len(found.lines), 'line')} not explained",
-            hint=f"spotrun bill {run} --json has the lines that were counted",
+            hint=f"spotrun bill {quote(run)} --json has the lines that were counted",
         )

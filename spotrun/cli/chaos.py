@@ -35,7 +35,7 @@ def chaos(
         raise RunEnded(f"{opened.id} has ended ({state.terminal.outcome}): there is nothing to interrupt")
     current = state.current
     if current is None:
-        raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.id}`")
+        raise CloudError(f"{opened.id} is training nowhere just now", hint=f"see `spotrun events {opened.typed}`")
     opened.cloud.interrupt(current.instance_id, warning)
     told = "now" if warning is None else f"with a notice of {format_duration(warning)}"
     print(f"{current.instance_id} will be interrupted {told}")

@@ -137,7 +137,7 @@ def import_checkpoint(
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
     attend.show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)
-    print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.id}` trains it")
+    print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.typed}` trains it")
 
 
 def prune(

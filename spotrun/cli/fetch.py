@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from spotrun.run.state import Outputs
 
 NAMED_MAX = 20
+FAILURES_NAMED_MAX = 5
 
 
 def fetch(
@@ -56,7 +57,9 @@ def fetch(
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
-        print_json(report.as_json(opened.id, outputs, listing, chosen)) if as_json else report.show(listing, chosen)
+        print_json(report.as_json(opened.id, outputs, listing, chosen)) if as_json else report.show(
+            outputs, listing, chosen
+        )
         return
     folder = Path(f"{opened.id}-files") if to is None else to
     with progress_bar(quiet=as_json, doing="fetching") as shown:
@@ -120,11 +123,13 @@ def _refuse_failures(failed: Sequence[Fetched]) -> None:
         SpotrunError: something here is in the way of a file.
     """
     from spotrun.report.tables import plain
+    from spotrun.units import count_of
 
     if not failed:
         return
-    first = f"{plain(failed[0].file.path)}: {plain(failed[0].problem)}"
-    message = f"{len(failed)} of the files could not be fetched; {first}"
+    named = "; ".join(f"{plain(each.file.path)}: {plain(each.problem)}" for each in failed[:FAILURES_NAMED_MAX])
+    more = f"; and {len(failed) - FAILURES_NAMED_MAX:,} more" if len(failed) > FAILURES_NAMED_MAX else ""
+    message = f"{count_of(len(failed), 'file')} could not be fetched; {named}{more}"
     if any(each.damaged for each in failed):
         raise CheckpointDamaged(message, hint="fetch an older one by --step, or the rest by patterns")
-    raise SpotrunError(message, hint="move it away, or name another folder by --to")
+    raise SpotrunError(message, hint="move away what is there, or name another folder by --to")

@@ -101,7 +101,7 @@ def _if_late(run: OpenRun) -> str:
     deadline_at = run.created.deadline_at
     if deadline_at is None or run.clock.now() < deadline_at:
         return ""
-    return f"; its deadline has passed, so it goes on demand within its budget (`spotrun down {run.id}` ends it)"
+    return f"; its deadline has passed, so it goes on demand within its budget (`spotrun down {run.typed}` ends it)"
 
 
 def clean_up(run: OpenRun) -> None:

@@ -50,14 +50,14 @@ def removable(run: OpenRun) -> Removable:
     """
     state = run.ledger.refresh()
     if state.terminal is None:
-        raise StillThere(f"{run.id} has not ended", hint=f"`spotrun down {run.id}` ends it")
+        raise StillThere(f"{run.id} has not ended", hint=f"`spotrun down {run.typed}` ends it")
     if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
-        hint = f"`spotrun tick {run.id}` finds out what became of it"
+        hint = f"`spotrun tick {run.typed}` finds out what became of it"
         raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
     instances = run.driver.instances(run.created.uid)
     if alive := [each.instance_id for each in instances if each.alive]:
         raise StillThere(
-            f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.id}` ends them"
+            f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
         )
     if attended(run):
         raise StillThere(f"a runner still attends to {run.id}", hint="try again in a minute")

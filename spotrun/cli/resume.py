@@ -46,7 +46,7 @@ def resume(
     if completed and all(launch.settled for launch in state.launches.values()):
         with notifying(opened) as notifier:
             notifier.show(opened.ledger.entries)
-        print(f"{opened.id} is complete; see `spotrun report {opened.id}`")
+        print(f"{opened.id} is complete; see `spotrun report {opened.typed}`")
         attend.check_limits(opened.spec, summarise(state, opened.clock.now()))
         return
     if not foreground and (differs := attend.changed_script(opened)) is not None:

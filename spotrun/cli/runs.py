@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from spotrun import address
@@ -56,7 +57,7 @@ class OpenRun:
 
     @property
     def typed(self) -> str:
-        """What other commands find it by."""
+        """What other commands find it by, as a shell reads it."""
         return reference(self.id, self.uri)
 
     @cached_property
@@ -85,8 +86,11 @@ def default_store() -> str:
 
 
 def reference(run_id: str, uri: str) -> str:
-    """What other commands find a run by, typed at the same place: its id, or its address if it is in another store."""
-    return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else uri
+    """
+    What other commands find a run by, typed in a shell at the same place: its id, or its address if it is in another
+    store.
+    """
+    return run_id if uri.rpartition("/")[0] == address.absolute(default_store()).rstrip("/") else quote(uri)
 
 
 def who() -> str:

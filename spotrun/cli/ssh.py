@@ -63,7 +63,7 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
     )
     others = ", ".join(each.instance_id for each in living)
     raise CloudError(
-        what, hint=f"living instances: {others}" if others else f"`spotrun why {run.id}` says what comes next"
+        what, hint=f"living instances: {others}" if others else f"`spotrun why {run.typed}` says what comes next"
     )
 
 

@@ -107,9 +107,13 @@ class Outcome(StrEnum):
 
 
 class Fetched(NamedTuple):
-    """`problem` says why a file could not be fetched; `damaged`, that the store is to blame."""
+    """
+    `problem` says why a file could not be fetched; `damaged`, that the store is to blame. `kept_as` is the new name of
+    a longer file that was at its place.
+    """
 
     file: OutputFile
     outcome: Outcome
     problem: str = ""
     damaged: bool = False
+    kept_as: str = ""

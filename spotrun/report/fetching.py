@@ -32,10 +32,10 @@ class Bytes:
             self._tell(self._done, self._total)
 
 
-def show(listing: Listing, chosen: Sequence[OutputFile]) -> None:
+def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile]) -> None:
     for file in chosen:
         print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
-    for line in _left_out(listing):
+    for line in _left_out(outputs, listing):
         print(line)
 
 
@@ -52,7 +52,16 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
     lines = [f"{size(file.size_bytes):>10}  {plain(file.path)}" for file in fetched[:SHOWN_MAX]]
     if len(fetched) > SHOWN_MAX:
         lines.append(f"{'':>10}  and {len(fetched) - SHOWN_MAX:,} more")
-    lines += [f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed]
+    lines += [
+        f"{plain(each.file.path)} was longer here; the longer one is kept beside it as {plain(each.kept_as)}"
+        for each in found
+        if each.kept_as
+    ]
+    lines += [
+        f"{plain(file.path)} was changed here later, and stays; --force replaces it" for file in changed[:SHOWN_MAX]
+    ]
+    if len(changed) > SHOWN_MAX:
+        lines.append(f"so do {len(changed) - SHOWN_MAX:,} more")
     where = plain(str(folder))
     here = f"; {count_of(len(same), 'file')} already there" if same else ""
     told = f"fetched {_amount(fetched)} into {where}{here}"
@@ -60,18 +69,20 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
         told = f"nothing new: {_amount(same)} in {where} already"
     step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
     as_of = f"as of {step}{timestamp(outputs.event.looked_at)} UTC"
-    return "\n".join([*lines, f"{told} ({as_of})", *_left_out(listing)])
+    return "\n".join([*lines, f"{told} ({as_of})", *_left_out(outputs, listing)])
 
 
 def _amount(files: Sequence[OutputFile]) -> str:
     return f"{count_of(len(files), 'file')}, {size(sum(file.size_bytes for file in files))},"
 
 
-def _left_out(listing: Listing) -> list[str]:
-    return [
+def _left_out(outputs: Outputs, listing: Listing) -> list[str]:
+    shown = [
         f"not stored: {plain(left.path)}{f', {size(left.size_bytes)}' if left.size_bytes else ''}: {plain(left.reason)}"
         for left in listing.left_out[:SHOWN_MAX]
     ]
+    more = outputs.event.left_out - len(shown)
+    return [*shown, f"not stored: {more:,} more"] if more > 0 else shown
 
 
 def as_json(
@@ -82,8 +93,11 @@ def as_json(
     folder: Path | None = None,
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
-    """`outcome` and `problem` of a file are there if it was to be fetched."""
-    became = {each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None} for each in found}
+    """`outcome`, `problem` and `kept_as` of a file are there if it was to be fetched."""
+    became = {
+        each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None, "kept_as": each.kept_as or None}
+        for each in found
+    }
     return {
         "run": run_id,
         "folder": None if folder is None else str(folder),

@@ -444,7 +444,7 @@ def test_a_plain_command_runs_and_completes(start: Start):
     assert kinds[-2:] == ["OutputsStored", "RunCompleted"], "the files are there when the run is done"
     last = CliRunner().invoke(app, ["status", "--store", str(Path(run.store.uri).parent)]).stdout.splitlines()[-2:]
     assert [line.partition(":")[0] for line in last] == ["files", "report"]
-    assert f"spotrun fetch {run.store.uri} --to demo-files" in last[0]
+    assert f"spotrun fetch {run.store.uri}" in last[0]
 
 
 def test_a_plain_command_is_ended_before_its_instance_goes_and_its_files_are_fetched(start: Start, tmp_path: Path):

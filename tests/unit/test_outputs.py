@@ -24,6 +24,8 @@ from spotrun.agent.outputs import OutputKeeper, _Storing
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
+from spotrun.cli.fetch import _refuse_failures
+from spotrun.cli.runs import reference
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
 from spotrun.folder import stored_files
 from spotrun.folder.ledger import EntryRefused
@@ -181,16 +183,28 @@ def test_what_the_script_wrote_is_stored_and_nothing_else(run: Run, tmp_path: Pa
     (one.work / "last.ckpt").symlink_to("best.ckpt")
     (one.work / "here").symlink_to("logs")
     (one.work / "nothing").symlink_to("nowhere")
+    (one.work / "gone").symlink_to(tmp_path / "gone")
+    (one.work / "loop").symlink_to("loop")
+    (one.work / "cached").symlink_to(".venv/lib/x.py")
     os.mkfifo(one.work / "pipe")
+    (one.work / "to pipe").symlink_to("pipe")
     (one.work / os.fsdecode(b"\xff")).write_text("x")
     one.store_files()
     best = "0123456789" * 3 + "rest"
     assert run.fetched() == {"best.ckpt": best, "last.ckpt": best, "logs/deep/metrics.csv": ""}
-    assert run.left_out() == {"out": work_files.OUTSIDE, "up": work_files.OUTSIDE, "\\xff": work_files.UNNAMEABLE}
+    left_out = {
+        **dict.fromkeys(("out", "up", "gone"), work_files.OUTSIDE),
+        **dict.fromkeys(("nothing", "loop"), work_files.NOWHERE),
+        **dict.fromkeys(("pipe", "to pipe"), work_files.NO_FILE),
+        "here": work_files.TO_FOLDER,
+        "cached": work_files.TO_NEVER,
+        "\\xff": work_files.UNNAMEABLE,
+    }
+    assert run.left_out() == left_out
     assert len([key for key in run.store.objects if "list-" not in key]) == 2, "equal pieces are one object"
-    assert len(one.notes) == 3
+    assert len(one.notes) == len(left_out)
     event = run.history.state.outputs[-1].event
-    assert (event.files, event.size_bytes, event.left_out, event.commit) == (3, 68, 3, None)
+    assert (event.files, event.size_bytes, event.left_out, event.commit) == (3, 68, 10, None)
     one.store_files()
     assert len(run.history.state.outputs) == 1, "nothing has changed"
     one.write("train.py", "changed by itself")
@@ -472,6 +486,21 @@ def test_a_fetch_writes_what_is_not_here_and_leaves_what_was_changed_here(tmp_pa
     assert files_in(to) == {"best.ckpt": "newer", "bin/tool": "mine", "empty": ""}
     shelf.fetch(to, force=True)
     assert files_in(to)["bin/tool"] == "##"
+    for text in (b"new", b"ne", b"ne+"):
+        shelf.files = []
+        shelf.put("best.ckpt", text, modified_ns=3 * 10**18)
+        (found,) = shelf.fetch(to, force=text == b"ne+").values()
+        assert found.kept_as == {b"new": "best.ckpt.~1~", b"ne": "best.ckpt.~2~"}.get(text, "")
+    assert {path: text for path, text in files_in(to).items() if "best" in path} == {
+        "best.ckpt": "ne+",
+        "best.ckpt.~1~": "newer",
+        "best.ckpt.~2~": "new",
+    }
+
+
+def test_a_run_in_another_folder_is_named_as_a_shell_reads_it() -> None:
+    assert reference("tiny-0123", "/a stranger/tiny-0123") == "'/a stranger/tiny-0123'"
+    assert reference("tiny-0123", "s3://bucket/runs/tiny-0123") == "s3://bucket/runs/tiny-0123"
 
 
 def test_a_damaged_piece_leaves_the_file_that_was_there_and_fetches_the_others(tmp_path: Path) -> None:
@@ -512,6 +541,12 @@ def test_no_link_leads_a_fetch_out_of_its_folder(tmp_path: Path) -> None:
     assert (to / "link").is_symlink()
     with pytest.raises(SpotrunError, match="cannot write into"):
         shelf.fetch(to / "file")
+    failed = [each for each in found.values() if each.outcome is Outcome.FAILED]
+    with pytest.raises(SpotrunError, match=r"^5 files could not be fetched; folder/file: .*; file/below: ") as refused:
+        _refuse_failures(failed)
+    assert "more" not in refused.value.message
+    with pytest.raises(SpotrunError, match=r"^10 files .*; and 5 more\n"):
+        _refuse_failures(failed * 2)
 
 
 GOOD = OutputFile(path="a", size_bytes=1, modified_ns=0, attempt=3, pieces=(Piece(3, "0" * 64, 1),))
