@@ -11,6 +11,7 @@ from spotrun.cli.runs import OpenRun, attended
 from spotrun.errors import CloudError, SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.removal import objects_of, remove
 from spotrun.report.describe import gigabytes
+from spotrun.report.folding import say
 from spotrun.run.state import RunState
 from spotrun.store.opening import open_store
 from spotrun.store.port import Inspectable, Store
@@ -93,9 +94,9 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
         CloudError: the disks of the instances could not be deleted.
     """
     for each in found:
-        print(each)
+        say(str(each), indent=2)
         for stays in _stays(each):
-            print(f"  stays: {stays}")
+            say(f"  stays: {stays}", indent=4)
     total = f"{count_of(len(found), 'run')}, {gigabytes(sum(each.size_bytes for each in found))}"
     if dry_run or not found:
         print(f"{total} would be deleted")

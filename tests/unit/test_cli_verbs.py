@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from spotrun import __version__
@@ -14,6 +16,7 @@ from spotrun.cli.completion import job_files
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.clouds.local.records import Places, Record
 from spotrun.instance import Instance, InstanceState
+from spotrun.report.tables import dollars
 from tests.support.called_spotrun import Spotrun
 from tests.support.decisions import spec
 from tests.support.histories import START, History, offering
@@ -141,6 +144,26 @@ def test_status_of_some_runs(runs: Path, spotrun: Spotrun) -> None:
     assert len(spotrun("status", "--last", "1", "--json").json) == 1
     assert "no run's name or id begins with 'ghost'" in spotrun("status", "ghost").err
     assert "has ended" in spotrun("status", "resnet", "--open").out
+
+
+def test_what_a_narrow_terminal_shows_fits_and_money_and_states_are_whole(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for name, uid in (("resnet50-nightly", "1" * 10), ("resnet50-on-demand", "2" * 10)):
+        ended(runs, name, uid)
+    (runs.parent / "train.py").write_text("")
+    (runs.parent / "job.yaml").write_text("name: first\nrun: python train.py\nresources: {cloud: local}\n")
+    costs = {dollars(Decimal(row["cost_usd"])) for row in spotrun("status", "--json").json}
+    of_runs = ("status", "report 1111111111", "compare 1111111111 2222222222")
+    others = ("checkpoints ls 1111111111", "rm 1111111111 --dry-run", "offers --cloud local", "plan job.yaml --work 3h")
+    for words in of_runs + others:
+        said = spotrun(*words.split())
+        assert (said.code, said.err) == (0, ""), words
+        assert max(map(cell_len, said.out.splitlines())) <= 60, words
+        if words in of_runs:
+            assert "completed" in said.out
+            assert any(cost in said.out for cost in costs), words
 
 
 def test_chaos_says_that_a_run_has_ended(runs: Path, spotrun: Spotrun) -> None:
