@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -19,6 +20,8 @@ from spotrun.cli.signals import heeding
 from spotrun.errors import SpotrunError, found
 
 INTERRUPTED = 130
+LIKE = 0.75
+"""A flag is a mistake for another from this ratio on: --fllow for --follow, and not --json for --store."""
 answered = False
 """Whether the command has printed its JSON. Then the standard output has no room for that of an error."""
 
@@ -51,6 +54,8 @@ def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
 
 def _refused(words: Sequence[str], error: Any) -> int:
     """A flag or argument that Typer refuses. `error` is one of its UsageErrors, which have no public name."""
+    if possible := getattr(error, "possibilities", None):
+        error.possibilities = get_close_matches(error.option_name, possible, cutoff=LIKE)
     error.show()
     message, param, context = error.format_message(), getattr(error, "param", None), getattr(error, "ctx", None)
     key = getattr(error, "option_name", None) or (param and param.get_error_hint().replace("'", ""))

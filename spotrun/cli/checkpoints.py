@@ -24,11 +24,15 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import NOTHING, FiguresTable, print_table
 
-    commits = list(reversed(open_run(run, store).ledger.refresh().commits))
+    opened = open_run(run, store)
+    commits = list(reversed(opened.ledger.refresh().commits))
     if as_json:
         print_json(
             [{"commit": commit.number, "usable": commit.usable, **to_builtins(commit.event)} for commit in commits]
         )
+        return
+    if not commits:
+        print(f"{opened.id} has no checkpoints")
         return
     heads = ("checkpoint", "step", "epoch", "size", "sent", "why", "state")
     table = FiguresTable("", heads, texts=(5, 6), gap=2)
@@ -64,6 +68,8 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     damaged = [each for each in read if each["damage"] is not None]
     if as_json:
         print_json({"ok": not damaged, "checkpoints": read})
+    elif not read:
+        print(f"{opened.id} has no usable checkpoints")
     if damaged:
         raise CheckpointDamaged(
             f"{len(damaged)} of the usable checkpoints cannot be read back",

@@ -25,7 +25,8 @@ def init(
     """Write a first job file for a script, with comments that show what else it may say."""
     from shlex import quote
 
-    from spotrun.spec.file import check_job, require_script
+    from spotrun.cli.before_launch import without_checkpoints
+    from spotrun.spec.file import check_job, load_spec, require_script
     from spotrun.spec.template import first_job
 
     require_script(script)
@@ -42,5 +43,9 @@ def init(
     write_text(job, text)
     typed = quote(str(job))
     print(f"wrote {job}, a job that trains {script.name} on this machine. Next:")
-    print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
+    warning = without_checkpoints(load_spec(job))
+    if warning is None:
+        print(f"  spotrun verify-resume {typed}    # does it resume with the same bits? Trains it twice")
     print(f"  spotrun launch {typed}           # trains it; comments in the file show how to rent")
+    if warning is not None:
+        print(warning)

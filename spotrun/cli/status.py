@@ -71,6 +71,7 @@ def status(
         print(f"each run in {store or DEFAULT_STORE} has ended")
     elif not rows:
         print(f"no runs in {store or DEFAULT_STORE}; start one with `spotrun launch JOB.yaml`")
+        print("`spotrun init SCRIPT.py` writes a first JOB.yaml for a script")
     elif not watch:
         _print_table(rows)
     _refuse_damage(rows)

@@ -72,18 +72,22 @@ def unmet(offered: Sequence[Offering], wishes: Iterable[Wish]) -> Unreadable | N
     """
     The wish that no offering meets, by itself or together with those before it; None if all can be met together.
 
-    `at` is the key of the wish, and the suggestion names what there is.
+    `at` is the key of the wish, and the suggestion names what there is that meets the other wishes, if anything does.
     """
     asked = list(wishes)
+
+    def instead_of(wish: Wish, left: Sequence[Offering]) -> Sequence[Offering]:
+        return [found for found in left if all(each.fits(found) for each in asked if each is not wish)] or left
+
     for wish in asked:
         if not any(map(wish.fits, offered)):
-            return _refusal(wish, f"nothing is offered with {wish.words}", offered)
+            return _refusal(wish, f"nothing is offered with {wish.words}", instead_of(wish, offered))
     left = list(offered)
     for place, wish in enumerate(asked):
         rest = [found for found in left if wish.fits(found)]
         if not rest:
             others = ", ".join(each.words for each in asked[:place])
-            return _refusal(wish, f"nothing with {others} is offered with {wish.words}", left)
+            return _refusal(wish, f"nothing with {others} is offered with {wish.words}", instead_of(wish, left))
         left = rest
     return None
 

@@ -131,9 +131,14 @@ def _cell(text: str) -> str:
 
 
 def assumptions(summaries: Sequence[RunSummary]) -> str:
-    """The assumptions behind the figures of all runs, each once."""
-    lines = dict.fromkeys(part for summary in summaries for part in plain(summary.assumptions).split("; "))
-    return "; ".join(lines)
+    """The assumptions behind the figures, each once, with the names of the runs if it is not that of all."""
+    holders: dict[str, list[str]] = {}
+    for summary in summaries:
+        for part in plain(summary.assumptions).split("; "):
+            holders.setdefault(part, []).append(plain(summary.run, NAME_MAX))
+    return "; ".join(
+        part if len(names) == len(summaries) else f"{part} ({', '.join(names)})" for part, names in holders.items()
+    )
 
 
 def _figures(run: Compared) -> dict[str, Any]:

@@ -93,7 +93,8 @@ def parse_trigger(text: object) -> Trigger:
         raise Unreadable("must be a trigger", f"write {FORMS}")
     if match := _EPOCH.fullmatch(text):
         if int(match[1]) == 0:
-            raise Unreadable("epochs are counted from 1", f'write "epoch 1 at {match[2]}%"')
+            percent = match[2] if Decimal(match[2]) <= 100 else "100"
+            raise Unreadable("epochs are counted from 1", f'write "epoch 1 at {percent}%"')
         return EpochAt(int(match[1]), _fraction(match[2]))
     if match := _UPLOAD.fullmatch(text):
         return UploadAt(_fraction(match[1]))

@@ -211,6 +211,20 @@ def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, s
             assert says in said.err
 
 
+def test_a_flag_is_suggested_only_if_it_is_like_the_one_that_was_typed(spotrun: Spotrun) -> None:
+    assert "Possible options: --follow" in spotrun("logs", "x", "--fllow").err
+    for words in (("logs", "x", "--json"), ("status", "--cloud")):
+        assert "Possible" not in spotrun(*words).err
+
+
+def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -> None:
+    assert "`spotrun init SCRIPT.py` writes a first JOB.yaml" in spotrun("status").out
+    new_run(runs, "mine", "7ee0000000")
+    assert spotrun("checkpoints", "ls", "mine").out == "mine-7ee0000000 has no checkpoints\n"
+    assert spotrun("checkpoints", "verify", "mine").out == "mine-7ee0000000 has no usable checkpoints\n"
+    assert spotrun("checkpoints", "ls", "mine", "--json").json == []
+
+
 # -- a store that is not there ---------------------------------------------------------------------------------------
 
 

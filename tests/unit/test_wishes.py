@@ -29,6 +29,7 @@ def offered() -> list[Offering]:
     ("wanted", "key", "says", "advice"),
     [
         ({"region": "eu-north-1"}, "region", "with region eu-north-1", "there is us-east-1 from $0.0"),
+        ({"region": "us-east-9", "accelerators": "V100:1"}, "region", "us-east-9", "did you mean us-east-1, from $0.8"),
         ({"accelerators": "V101:1"}, "accelerators", "with accelerators V101:1", "did you mean V100:1, from $0."),
         ({"accelerators": "a10"}, "accelerators", "a10:1", "did you mean A10G:1"),
         ({"accelerators": "V100:8"}, "accelerators", "V100:8", "did you mean V100:1"),
