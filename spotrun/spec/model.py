@@ -118,7 +118,8 @@ class CheckpointSpec(Model):
     every: fields.CheckpointInterval = Field(
         default="auto",
         description='The time between checkpoints: 10m, "500 steps", or `auto`, which wastes the least time '
-        "(Young 1974).",
+        "(Young 1974). More are made: soon after training begins on an instance, at the end of each epoch, before an "
+        "instance goes, and at the end; all but the last at least 30s apart.",
     )
     keep_last: StrictInt = Field(default=3, ge=1, le=10_000, description="How many of the newest checkpoints to keep.")
     keep_best: KeepBestSpec | None = Field(

@@ -210,6 +210,14 @@ def test_two_bills_stand_side_by_side(width: int):
     assert text.count("Assumptions:") == 1
 
 
+def test_an_assumption_of_some_of_the_runs_names_them():
+    fast, faster = (stormy(uid=each * 10, time_scale=scale) for each, scale in (("1", 20.0), ("2", 60.0)))
+    said = compare.assumptions([fast, faster]).split("; ")
+    assert f"times are run time, 20 x as fast as the wall clock ({fast.run})" in said
+    assert f"times are run time, 60 x as fast as the wall clock ({faster.run})" in said
+    assert "instance prices are SIMULATED, nobody bills them" in said
+
+
 def test_bills_that_do_not_pay_for_the_same_work_are_said_to_above_the_table():
     def run(uid: str, code: str = "a", **train: object) -> RunSummary:
         spec = {"train": {"script": "t.py", "args": ["--lr", "1"]} | train}
