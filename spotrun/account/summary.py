@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.account.interruptions import Interruption, interruptions
-from spotrun.account.outcome import completed_epochs, outcome
+from spotrun.account.outcome import completed_epochs, is_plain, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
 from spotrun.account.totals import NOTHING, Bill, Totals, baseline_in_words
 from spotrun.account.work import Work, work_of
@@ -72,8 +72,8 @@ class RunSummary:
     name of its folder.
 
     `setups` has, by attempt, how the user's `setup` made its instance ready. `ordinals` are the numbers of the attempts
-    for people (`RunState.ordinals`). `time_scale` is how many times as fast as the wall clock run time passed. `work`
-    is what was trained. `assumptions` says in a line what the figures rest on.
+    for people (`RunState.ordinals`). `plain`: a command without checkpoints. `time_scale` is how many times as fast as
+    the wall clock run time passed. `work` is what was trained. `assumptions` says in a line what the figures rest on.
     """
 
     run: str
@@ -88,6 +88,7 @@ class RunSummary:
     setups: Mapping[int, SetUp]
     ordinals: Mapping[int, int]
     simulated: bool
+    plain: bool
     time_scale: float
     work: Work
     assumptions: str
@@ -133,6 +134,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         setups={each.number: each.setup for each in state.attempts.values() if each.setup and each.setup.how != "none"},
         ordinals=state.ordinals(),
         simulated=created.simulated,
+        plain=is_plain(state),
         time_scale=created.time_scale,
         work=work_of(state, len(epochs)),
         assumptions=assumptions(state),

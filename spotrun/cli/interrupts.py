@@ -5,7 +5,7 @@ What becomes of a run whose runner is told to go. There is always a line about w
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
-While the run stops, another signal ends only the runner. The agent saves its last checkpoint without it.
+While the run stops, another signal ends only the runner. The agent saves its last checkpoint without it, if it can.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn
 
+from spotrun.account.outcome import is_plain
 from spotrun.cli.asking import choose, say
 from spotrun.cli.background import leave_behind, log_of
 from spotrun.cli.runs import OpenRun, who
 from spotrun.cli.signals import Signalled, undisturbed
 from spotrun.errors import SpotrunError, StoreError
 from spotrun.folder.ledger import EntryRefused
+from spotrun.folder.room import shortage
 from spotrun.report.unattended import left_alone
 from spotrun.run.events import StopRequested
 
@@ -96,7 +98,7 @@ class Interrupts:
         if isinstance(caught, Signalled):
             signal.setitimer(signal.ITIMER_REAL, STOP_WITHIN_S)
             limit = f", within {STOP_WITHIN_S:.0f} s"
-        say(f"{by}stopping {self._run.id}: spotrun saves a last checkpoint, and leaves nothing running{limit}")
+        say(f"{by}stopping {self._run.id}: {last_act(self._run)}, and leaves nothing running{limit}")
         return True
 
     def _leave(self, caught: Interrupt) -> NoReturn:
@@ -118,6 +120,19 @@ def told(run: OpenRun) -> Iterator[None]:
     except (KeyboardInterrupt, Signalled):
         say(left_alone(run.typed, run.ledger.state))
         raise
+
+
+def last_act(run: OpenRun) -> str:
+    """What spotrun does for a run that has to stop, before its instances end."""
+    state = run.ledger.state
+    no_room = shortage(run.store, state)
+    if state.current is None:
+        return "spotrun has no instance that trains it now"
+    if is_plain(state):
+        act, saved = "spotrun asks its command to end, stores its files", "files"
+    else:
+        act, saved = "spotrun saves a last checkpoint", "checkpoint"
+    return f"spotrun can store no {saved} now ({no_room})" if no_room else act
 
 
 def request_stop(run: OpenRun) -> bool:

@@ -9,6 +9,7 @@ def stop(run: RunArgument, store: StoreOption = None) -> None:
     """
     Commit a last checkpoint, then end a run.
 
+    A command without checkpoints gets SIGTERM instead, and has 30 s to end. A full store takes no last checkpoint.
     `spotrun resume` carries it on.
     """
     from spotrun.cli.interrupts import request_stop

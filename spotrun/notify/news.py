@@ -92,7 +92,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
         case ev.BudgetNearlySpent():
             return "budget", describe(entry)
         case ev.RunCompleted():
-            return "done", f"the training is complete at step {event.step:,}"
+            return "done", describe(entry)
         case ev.RunFailed():
             return "failed", f"the run failed ({event.cause}): {in_one_line(event.detail)}"
         case ev.RunStopped():

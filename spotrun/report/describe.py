@@ -124,7 +124,14 @@ def _epoch(event: ev.EpochCompleted) -> str:
 
 
 def _exited(event: ev.TrainerExited) -> str:
-    return f"trainer ended at step {event.step:,} with code {event.exit_code} ({event.cause}){_detail(event.detail)}"
+    where = f" at step {event.step:,}" if event.step else ""
+    return f"trainer ended{where} with code {event.exit_code} ({event.cause}){_detail(event.detail)}"
+
+
+def _completed(event: ev.RunCompleted) -> str:
+    if event.final_commit is None and not event.step:
+        return "run completed: its command ended well"
+    return f"training completed at step {event.step:,}"
 
 
 _BEGINS_WITH_ATTEMPT = (ev.AttemptStarted, ev.DrainRequested, ev.AttemptDrained, ev.AttemptEnded)
@@ -157,7 +164,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.TrainerExited: _exited,
     ev.AttemptDrained: lambda event: f"attempt handed over{_detail(event.reason)}",
     ev.AttemptEnded: lambda event: f"attempt ended ({event.cause}){_detail(event.detail)}",
-    ev.RunCompleted: lambda event: f"training completed at step {event.step:,}",
+    ev.RunCompleted: _completed,
 }
 
 

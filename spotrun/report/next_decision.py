@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from spotrun.account.outcome import is_plain
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
@@ -24,7 +25,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
     if state.terminal is not None:
         return ""
     if no_room:
-        return f"cannot save its next checkpoint: {no_room}"
+        return f"cannot {'store files' if is_plain(state) else 'save its next checkpoint'}: {no_room}"
+    if state.stop_requested and (current is None or is_plain(state)):
+        return "ends once no instance of it is left"
     if state.stop_requested:
         return "ends once the last checkpoint is durable"
     if pending is not None:

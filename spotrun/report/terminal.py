@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
@@ -38,7 +38,7 @@ def show(summary: RunSummary, console: Console | None = None) -> None:
 
 
 def report(summary: RunSummary) -> RenderableType:
-    lost: list[RenderableType] = [interruption_table(summary.interruptions), Text()] if summary.interruptions else []
+    lost: list[RenderableType] = [interruption_table(summary), Text()] if summary.interruptions else []
     return Group(
         Text(headline(summary), style="bold"),
         Text(),
@@ -95,8 +95,9 @@ def _time_cells(account: Account) -> list[str]:
 INTERRUPTION_FIGURES = ("notice", "noticed\nafter", "commit\nage", "steps\nlost", "first step\nafter")
 
 
-def interruption_table(found: Sequence[Interruption]) -> FiguresTable:
+def interruption_table(summary: RunSummary) -> FiguresTable:
     """What each interruption cost; the newest `INTERRUPTIONS_SHOWN`."""
+    found = summary.interruptions
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
     table = figures_table(
@@ -104,18 +105,19 @@ def interruption_table(found: Sequence[Interruption]) -> FiguresTable:
     )
     for each in shown:
         where = f"{each.offering.zone} {capacity_text(each.offering)}"
-        add_row(table, [timestamp(each.at), plain(where), *interruption_cells(each)])
+        add_row(table, [timestamp(each.at), plain(where), *interruption_cells(each, summary)])
     return table
 
 
-def interruption_cells(found: Interruption) -> list[str]:
-    """The figures named in `INTERRUPTION_FIGURES`."""
+def interruption_cells(found: Interruption, summary: RunSummary) -> list[str]:
+    """The figures named in `INTERRUPTION_FIGURES`. A command without checkpoints says nothing of its steps."""
+    no_step = NOTHING if summary.plain else "not yet" if summary.state == "running" else "none"
     return [
         optional_duration(found.notice_lead, "none"),
         optional_duration(found.detection, NOTHING),
         optional_duration(found.commit_age, "no commit"),
         count(found.steps_lost),
-        optional_duration(found.to_first_step, "not yet"),
+        optional_duration(found.to_first_step, no_step),
     ]
 
 
@@ -149,11 +151,21 @@ def _setup(setup: SetUp) -> str:
     return f"{plain(setup.how)} in {short_duration(timedelta(seconds=setup.seconds))}{size}"
 
 
+def _no_comparison(summary: RunSummary) -> str:
+    if summary.state == "running":
+        if summary.plain:
+            return " so far; the time of a command without checkpoints counts as work once the command has ended well"
+        return " so far; nothing was trained yet that could be compared with on-demand"
+    if summary.plain:
+        return "; the command has not ended well and has no checkpoints, so none of its time counts as work"
+    return "; nothing was trained that could be compared with on-demand"
+
+
 def verdict(summary: RunSummary) -> str:
     """The main result in one sentence: what the run cost, and what it saved."""
     total = summary.total
     if total.savings is None:
-        return f"{dollars(total.cost_usd)} so far; nothing was trained yet that could be compared with on-demand."
+        return f"{dollars(total.cost_usd)}{_no_comparison(summary)}."
     paid = f"{dollars(total.cost_usd)} instead of {dollars(total.counterfactual_usd)} all on demand"
     share = percent(abs(total.savings))
     return f"{paid}: {share} saved." if total.savings >= 0 else f"{paid}: {share} more."

@@ -7,6 +7,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -97,6 +99,20 @@ def test_sigterm_stops_the_run_and_a_second_signal_says_what_goes_on(
     answers.done()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert left_behind == []
+
+
+def test_what_a_stop_does_is_told_as_it_will_be(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = History(spec={"train": {"run": "make"}})
+    launch = plain.launch()
+    command: Any = SimpleNamespace(store=run.store, ledger=plain)
+    assert interrupts.last_act(command) == "spotrun has no instance that trains it now"
+    plain.record(launch)
+    plain.start(launch)
+    plain.resume()
+    assert interrupts.last_act(command) == "spotrun asks its command to end, stores its files"
+    monkeypatch.setattr(interrupts, "shortage", lambda *_: "the disk is full")
+    assert interrupts.last_act(command) == "spotrun can store no files now (the disk is full)"
+    assert interrupts.last_act(run) == "spotrun can store no checkpoint now (the disk is full)"
 
 
 def test_sighup_leaves_the_run_to_a_background_runner_and_writes_it_down(

@@ -20,6 +20,7 @@ from rich.table import Table
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.report import compare, machine_readable, overview, terminal
+from spotrun.report.describe import describe
 from spotrun.report.folding import fold
 from spotrun.report.tables import FiguresTable, dollars, percent, short_duration
 from spotrun.run.events import Cause, RunFailed, RunStopped, SetUp, StopRequested
@@ -372,3 +373,23 @@ def test_a_run_that_failed_says_so():
     history.write(RunFailed(cause=Cause.QUOTA, detail="none"))
     assert status_word(history.state) == "failed"
     assert summarise(history.state, history.now).state == "failed"
+
+
+def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
+    history = History(spec={"train": {"run": "make"}})
+    for lost in (True, False):
+        launch = history.launch()
+        history.after(10).record(launch)
+        history.after(50).start(launch)
+        history.resume()
+        if lost:
+            history.after(60).gone(launch)
+    summary = summarise(history.after(60).state, history.now)
+    (cells,) = (terminal.interruption_cells(each, summary) for each in summary.interruptions)
+    assert cells[-1] == "-"
+    unended = replace(summary, total=replace(summary.total, counterfactual_usd=Decimal(0)))
+    assert "the time of a command without checkpoints counts" in terminal.verdict(unended)
+    assert "has not ended well and has no checkpoints" in terminal.verdict(replace(unended, state="stopped"))
+    assert "; nothing was trained that" in terminal.verdict(replace(unended, state="stopped", plain=False))
+    history.completed(None)
+    assert describe(history.entries[-1]) == "run completed: its command ended well"

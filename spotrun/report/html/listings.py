@@ -61,7 +61,10 @@ def interruptions(summary: RunSummary) -> Markup:
     for each in found[-ROWS_MAX:]:
         where = f"{each.offering.zone} {capacity_text(each.offering)}"
         rows.append(
-            row(str(summary.ordinals[each.attempt]), [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each)])
+            row(
+                str(summary.ordinals[each.attempt]),
+                [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each, summary)],
+            )
         )
     names = ("attempt", "training ended (UTC)", "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
