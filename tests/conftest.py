@@ -28,6 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # moto makes each of its 1,300 images anew whenever it is reset; two are enough.
 os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
 
+# Where several processes share the tests, each has this set, and spotrun folds what it prints to that width.
+os.environ.pop("COLUMNS", None)
+
 SCHEMES = ("s3", "gs")
 
 
