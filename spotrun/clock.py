@@ -48,6 +48,10 @@ class ScaledClock:
     def now(self) -> datetime:
         return self.epoch + (datetime.now(UTC) - self.epoch) * self.scale
 
+    def on_the_wall(self, moment: datetime) -> datetime:
+        """The system time at a moment of run time."""
+        return self.epoch + (moment - self.epoch) / self.scale
+
     def monotonic(self) -> float:
         return time.monotonic() * self.scale
 

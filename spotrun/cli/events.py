@@ -9,10 +9,10 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     """
     List everything that happened to a run, in order.
 
-    Times are UTC. Entries without effect are marked VOID.
+    Times are UTC; where the run has a faster clock, they are its own. Entries without effect are marked VOID.
     """
     from spotrun.cli.runs import open_run
-    from spotrun.report.describe import EVENT_INDENT, event_line
+    from spotrun.report.describe import EVENT_INDENT, about_times, event_line
     from spotrun.report.folding import say
     from spotrun.report.tables import plain
     from spotrun.run.events import entry_json
@@ -30,3 +30,5 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     for number in sorted(voids.keys() - readable):
         if not as_json:
             say(f"                {number:4}  VOID: {plain(voids[number])}", EVENT_INDENT)
+    if not as_json and (faster := about_times(opened.created.time_scale)):
+        say(faster)

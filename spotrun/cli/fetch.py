@@ -68,7 +68,7 @@ def fetch(
     if as_json:
         print_json(report.as_json(opened.id, outputs, listing, chosen, folder, found))
     else:
-        print(report.text(outputs, listing, folder, found))
+        print(report.text(outputs, listing, folder, found, opened.clock))
     _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])
 
 

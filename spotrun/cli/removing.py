@@ -12,7 +12,6 @@ from spotrun.errors import CloudError, SpecInvalid, SpotrunError, StoreError
 from spotrun.folder.removal import objects_of, remove
 from spotrun.report.describe import gigabytes
 from spotrun.report.folding import say
-from spotrun.run.state import RunState
 from spotrun.store.opening import open_store
 from spotrun.store.port import Inspectable, Store
 from spotrun.units import count_of
@@ -68,7 +67,7 @@ def removable(run: OpenRun) -> Removable:
     size_bytes = sum(stored.size_bytes for stored in objects)
     return Removable(
         run=run,
-        ended_at=ended_at(run, state),
+        ended_at=run.clock.on_the_wall(state.terminal.at),
         outcome=state.terminal.outcome,
         store=store,
         folder=folder,
@@ -76,12 +75,6 @@ def removable(run: OpenRun) -> Removable:
         size_bytes=size_bytes,
         disks=len(instances) if run.cloud.here else 0,
     )
-
-
-def ended_at(run: OpenRun, state: RunState) -> datetime:
-    """When it ended, by the wall clock; the run's own clock may be faster."""
-    assert state.terminal is not None
-    return run.created.clock_epoch + (state.terminal.at - run.created.clock_epoch) / run.created.time_scale
 
 
 def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:

@@ -9,11 +9,11 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     """
     Explain each decision of a run in a sentence, and say what comes next.
 
-    Times are UTC.
+    Times are UTC; where the run has a faster clock, they are its own.
     """
     from spotrun.cli.runs import open_run
     from spotrun.folder.room import shortage
-    from spotrun.report.describe import EVENT_INDENT, timestamp
+    from spotrun.report.describe import EVENT_INDENT, about_times, timestamp
     from spotrun.report.folding import say
     from spotrun.report.next_decision import next_decision
     from spotrun.report.why import briefly, decisions
@@ -29,3 +29,5 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
         say(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}", EVENT_INDENT)
     if coming:
         say(f"next                  {coming}", EVENT_INDENT)
+    if faster := about_times(opened.created.time_scale):
+        say(faster)

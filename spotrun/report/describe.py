@@ -37,6 +37,16 @@ def timestamp(at: datetime) -> str:
     return f"{at:%m-%d %H:%M:%S}"
 
 
+def zone(time_scale: float) -> str:
+    """What the times of a run's events are in: `UTC`, or `of run time` where that passes faster than the wall clock."""
+    return "UTC" if time_scale == 1 else "of run time"
+
+
+def about_times(time_scale: float) -> str:
+    """A line below the events of a run whose times are not the wall clock's; empty for others."""
+    return "" if time_scale == 1 else f"Times are run time, {time_scale:g} times as fast as the wall clock."
+
+
 EVENT_INDENT = 22
 """Where the sentence of `event_line` begins."""
 

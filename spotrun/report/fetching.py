@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from spotrun.clock import ScaledClock
 from spotrun.folder.stored_files import Fetched, Listing, Outcome, OutputFile
 from spotrun.report.describe import size, timestamp
 from spotrun.report.tables import plain
@@ -43,8 +44,11 @@ def _modified(file: OutputFile) -> datetime:
     return datetime.fromtimestamp(file.modified_ns // 10**9, UTC)
 
 
-def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetched]) -> str:
-    """What was fetched, file by file; what was not; and in a sentence what is here now."""
+def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetched], clock: ScaledClock) -> str:
+    """
+    What was fetched, file by file; what was not; and in a sentence what is here now. Times are the wall clock's, as
+    those of files are.
+    """
     fetched, same, changed = (
         [each.file for each in found if each.outcome is outcome]
         for outcome in (Outcome.FETCHED, Outcome.SAME, Outcome.CHANGED_HERE)
@@ -68,7 +72,7 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
     if not fetched:
         told = f"nothing new: {_amount(same)} in {where} already"
     step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
-    as_of = f"as of {step}{timestamp(outputs.event.looked_at)} UTC"
+    as_of = f"as of {step}{timestamp(clock.on_the_wall(outputs.event.looked_at))} UTC"
     return "\n".join([*lines, f"{told} ({as_of})", *_left_out(outputs, listing)])
 
 

@@ -12,7 +12,7 @@ from spotrun.policy.changeovers import changeover
 from spotrun.policy.lives import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
 from spotrun.policy.standbys import failing_standbys
-from spotrun.report.describe import span
+from spotrun.report.describe import span, zone
 from spotrun.report.tables import dollars
 from spotrun.report.why import offering_text
 from spotrun.run.state import Attempt, Launch, RunState
@@ -43,8 +43,9 @@ def next_decision(state: RunState, spec: RunSpec, now: datetime, no_room: str = 
         return _back_to_spot(state, spec, current)
     life = timedelta(seconds=state.launch_of(current).intent.time_to_live_s)
     until = lives_until(state, current) - kept_for_handover(state, life)
+    clock = zone(state.created.time_scale)
     kind = "on demand" if _on_demand(state.launch_of(current)) else "on spot until a notice or a loss"
-    return f"stays {kind}, and asks for another instance at {until:%a %H:%M} UTC, before the time-to-live ends"
+    return f"stays {kind}, and asks for another instance at {until:%a %H:%M} {clock}, before the time-to-live ends"
 
 
 def _once_it_is_there(pending: Launch, current: Attempt | None) -> str:
@@ -68,8 +69,8 @@ def _back_to_spot(state: RunState, spec: RunSpec, current: Attempt) -> str:
     """Without a deadline, the cool-down ends at a time; with one, spot has to save more than the changeover costs."""
     sums = _sums(state, state.launch_of(current))
     if spec.policy.deadline is None:
-        at = kept_since(state, current) + spec.policy.return_cooldown
-        return f"asks for spot again at {at:%H:%M:%S} UTC" + ("" if sums is None else f": {sums}")
+        at, clock = kept_since(state, current) + spec.policy.return_cooldown, zone(state.created.time_scale)
+        return f"asks for spot again at {at:%H:%M:%S} {clock}" + ("" if sums is None else f": {sums}")
     if spec.policy.strategy != "ours" or sums is None:
         return f"returns to spot when strategy {spec.policy.strategy} decides that the deadline allows it"
     return f"returns to spot when it is expected to last long enough: {sums}"
