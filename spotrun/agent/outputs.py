@@ -53,6 +53,7 @@ APART_MIN_S = 2.0
 """System time. More would leave out checkpoints where run time passes faster."""
 REST_S = 1.0
 """System time in which a file must not change; else it may be half written."""
+TRIES_BETWEEN_WRITES = 5
 WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
 """System time after a fault of the store that may pass."""
@@ -353,12 +354,17 @@ class _Storing:
         return now
 
     def _new(self, sending: _Sending, path: str, seen: Seen) -> OutputFile:
+        work = self._node.assignment.work
+        if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
+            seen, pieces = sending.small(work, seen)
+        else:
+            pieces = tuple(sending.pieces(work, seen))
         return OutputFile(
             path=path,
             size_bytes=seen.stamp.size_bytes,
             modified_ns=max(0, seen.stamp.modified_ns),
             attempt=self._attempt,
-            pieces=tuple(sending.pieces(self._node.assignment.work, seen)),
+            pieces=pieces,
             executable=bool(seen.stamp.mode & stat.S_IXUSR),
         )
 
@@ -431,6 +437,28 @@ class _Sending:
         self.sent: dict[str, int] = {}
         self.done: dict[str, OutputFile] = {}
 
+    def small(self, work: os.PathLike[str], seen: Seen) -> tuple[Seen, tuple[Piece, ...]]:
+        """
+        A file of one piece or none, as it is now: it is read between two writes, and sent then.
+
+        Raises:
+            Refused: it changes too fast, has grown, cannot be read, or holds a secret.
+        """
+        try:
+            for _ in range(TRIES_BETWEEN_WRITES):
+                with _opened(work, seen.place) as fd:
+                    stamp = Stamp.of(os.fstat(fd))
+                    if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
+                        break
+                    data = os.pread(fd, stamp.size_bytes, 0)
+                    if Stamp.of(os.fstat(fd)) == stamp and len(data) == stamp.size_bytes:
+                        if self._node.console.redaction.finds(data):
+                            raise Refused(SECRET)
+                        return Seen(seen.place, stamp), (self._piece(data),) if data else ()
+        except OSError as error:
+            raise Refused(f"it cannot be read: {error.strerror}") from error
+        raise Refused(RESTLESS, passing=True)
+
     def pieces(self, work: os.PathLike[str], seen: Seen) -> Iterator[Piece]:
         """
         The pieces of a file, all of them stored.
@@ -439,7 +467,9 @@ class _Sending:
             Refused: it is not what it was, or cannot be read, or holds a secret.
         """
         try:
-            with _opened(work, seen) as fd:
+            with _opened(work, seen.place) as fd:
+                if Stamp.of(os.fstat(fd)) != seen.stamp:
+                    raise Refused(RESTLESS, passing=True)
                 yield from self._pieces(fd, seen.stamp.size_bytes)
                 if Stamp.of(os.fstat(fd)) != seen.stamp:
                     raise Refused(RESTLESS, passing=True)
@@ -466,19 +496,13 @@ class _Sending:
 
 
 @contextlib.contextmanager
-def _opened(work: os.PathLike[str], seen: Seen) -> Iterator[int]:
-    """
-    Raises:
-        Refused: another file is there now.
-    """
+def _opened(work: os.PathLike[str], place: str) -> Iterator[int]:
     root = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = open_for_reading(root, seen.place)
+        fd = open_for_reading(root, place)
     finally:
         os.close(root)
     try:
-        if Stamp.of(os.fstat(fd)) != seen.stamp:
-            raise Refused(RESTLESS, passing=True)
         yield fd
     finally:
         os.close(fd)

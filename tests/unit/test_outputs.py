@@ -302,7 +302,9 @@ def test_an_agent_that_slept_through_its_replacement_damages_nothing(run: Run) -
     assert run.fetched() == {"a": "fourth", "b": "first"}
 
 
-def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(run: Run) -> None:
+def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = run.instance()
     one.write("large", b"x" * 25)
     one.write("log", "1")
@@ -316,6 +318,12 @@ def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(run: Ru
     assert run.left_out() == {"large": agent_outputs.RESTLESS}
     one.store_files()
     assert run.fetched()["large"] == "y" * 30
+    monkeypatch.setattr(one.node.console.redaction, "finds", lambda _: one.write("log", "xyz, while it is sent"))
+    one.write("log", "x")
+    one.store_files(lambda: one.write("log", "xy"))
+    assert run.fetched()["log"] == "xy"
+    monkeypatch.undo()
+    monkeypatch.setattr(agent_outputs, "PIECE_MAX_BYTES", 10)
     one.write("log", "123")
     one.write("large", b"z" * 40)
     one.store_files(lambda: one.write("large", b"z" * 50))
