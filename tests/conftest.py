@@ -28,8 +28,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # moto makes each of its 1,300 images anew whenever it is reset; two are enough.
 os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
 
-# Where several processes share the tests, each has this set, and spotrun folds what it prints to that width.
+# pytest imports readline, which gives each process that we start a width: spotrun would fold what it prints to that.
+# xdist tells its workers by os.environ, readline its own process by the C library alone.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 SCHEMES = ("s3", "gs")
 

@@ -55,7 +55,7 @@ def test_what_the_first_decision_asks_for_is_ticked_before_anything_is_rented(sa
 
     assert " spot " in ticked()
     assert "on-demand" in ticked("--on-demand")
-    assert "on_demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
+    assert "on-demand" in ticked("--deadline", "8h"), "the work is unknown, so it begins on demand"
     small = sandbox.job("small")
     small.write_text(small.read_text() + "budget: {max_usd: 0.001}\n")
     assert "raise budget.max_usd" in sandbox.call("launch", small, "-y", code=2)
@@ -142,7 +142,7 @@ def test_a_plain_command_runs_to_its_end_and_is_billed(sandbox: Sandbox) -> None
     decisions = sandbox.call("why", "plain").splitlines()
     assert "asked for: spot where possible" in decisions[0]
     assert "first launch: the cheapest of" in decisions[1]
-    assert "training completed" in decisions[-2]
+    assert "run completed: its command ended well" in decisions[-2]
     assert decisions[-1] == "Times are run time, 60 times as fast as the wall clock."
     found = sandbox.call_json("why", "plain")
     assert [each["kind"] for each in found["decisions"]][:2] == ["wish", "spot"]

@@ -16,6 +16,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+import psutil
+
+from tests.support.eventually import eventually
+
 EXPECTED_WITHIN_S = 90.0
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -66,6 +70,8 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def press_ctrl_c(self) -> None:
+        """Once the command waits: Python's `input` misses a Ctrl-C between its question and its reading."""
+        eventually(lambda: psutil.Process(self.process.pid).status() == psutil.STATUS_SLEEPING)
         self.type("\x03")
 
     def ended(self, code: int) -> str:
