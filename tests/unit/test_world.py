@@ -45,6 +45,7 @@ def test_a_seed_is_a_world_down_to_the_last_entry_and_another_seed_another(fault
     assert first.trace_sha256 != other.trace_sha256
 
 
+@pytest.mark.exhaustive
 def test_another_process_sees_the_same_world() -> None:
     """With another hash seed, so that no set's order is part of it."""
     words = "from tests.support.small_worlds import *; print(world(7, faults=ALL_FAULTS).run(1e6).trace_sha256)"
