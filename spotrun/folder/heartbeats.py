@@ -7,13 +7,9 @@ import socket
 from datetime import timedelta
 
 from spotrun.clock import Clock
+from spotrun.folder.looks import Looks
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerStatus, launch_of, write_status
 from spotrun.store.port import Store
-
-LOOK_EVERY_S = 15.0
-"""Run time. Each look lists and writes, the dearest requests of S3, and silence matters only after minutes."""
-LOOK_MIN_S = 1.0
-"""System time."""
 
 
 class Heartbeats:
@@ -22,8 +18,7 @@ class Heartbeats:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._every_s = max(LOOK_EVERY_S, LOOK_MIN_S * clock.scale)
-        self._looked_at = -self._every_s
+        self._looks = Looks(clock)
         self._sequence = 0
         self._silent: dict[int, timedelta] = {}
         self.refused = ""
@@ -39,10 +34,10 @@ class Heartbeats:
         Raises:
             StoreUnavailable: nothing was seen; the next call looks again.
         """
-        if self._clock.monotonic() - self._looked_at >= self._every_s:
+        if self._looks.due():
             self._silent = self._look()
             self._write(message)
-            self._looked_at = self._clock.monotonic()
+            self._looks.taken()
         return self._silent
 
     def _look(self) -> dict[int, timedelta]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spotrun.address import BucketAddress, parse
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, WritesRefused
+from spotrun.folder.looks import Looks
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
 from spotrun.store.port import Inspectable, Store
@@ -14,10 +15,6 @@ TRIAL_MAX_BYTES = 16 << 20
 """As large as a part of a checkpoint: what is left of a full disk may still hold small objects."""
 SMALLEST_BYTES = 1 << 20
 """What a checkpoint is expected to take before there is one."""
-LOOK_EVERY_S = 15.0
-"""Run time."""
-LOOK_MIN_S = 1.0
-"""System time."""
 
 
 class Room:
@@ -25,9 +22,7 @@ class Room:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
-        self._clock = clock
-        self._every_s = max(LOOK_EVERY_S, LOOK_MIN_S * clock.scale)
-        self._looked_at = -self._every_s
+        self._looks = Looks(clock)
         self._refused = ""
 
     def refused(self, state: RunState) -> str:
@@ -38,9 +33,9 @@ class Room:
         last = next(reversed(state.attempts.values()), None)
         if last is None or last.end is None or last.end.cause is not Cause.STORE_FULL:
             return ""
-        if self._clock.monotonic() - self._looked_at >= self._every_s:
+        if self._looks.due():
             self._refused = self._try(last.refused_bytes)
-            self._looked_at = self._clock.monotonic()
+            self._looks.taken()
         return self._refused
 
     def _try(self, size_bytes: int) -> str:

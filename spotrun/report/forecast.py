@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PICTURE_WIDTH, PICTURE_WIDTH_MIN = 44, 24
 
-
 COSTS = ("mean", "P50", "P95", "over", "epochs/$")
 TIMES = ("P50", "P95", "late", "lost", "start", "redo", "wait")
 

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from spotrun.account.summary import summarise
 from spotrun.agent.trainer_process import user_environment
 from spotrun.errors import SpecInvalid, StoreUnavailable
-from spotrun.instance import EndedBy
 from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night
 from spotrun.notify.notifier import CLOSE_WITHIN_S, Notifier
@@ -120,10 +119,7 @@ def test_a_budget_that_is_nearly_spent_is_told_before_its_end() -> None:
 def test_standbys_that_fail_beside_a_living_training_are_told_once() -> None:
     history = History()
     history.running()
-    for _ in range(5):
-        launch = history.after(60).launch()
-        history.record(launch)
-        history.after(60).gone(launch, EndedBy.ITSELF)
+    history.failed_standbys(5)
     assert kinds(history) == ["started", "standby"]
     assert list(news_of(history.entries))[-1].sentence.startswith("3 standbys in a row failed (the newest: instance i-")
 

@@ -171,6 +171,14 @@ class History:
 
     # -- attempts and their trainers
 
+    def failed_standbys(self, count: int) -> int:
+        """Standbys that end before they take over, a minute each; the number of the last launch."""
+        for _ in range(count):
+            launch = self.after(60).launch()
+            self.record(launch)
+            self.after(60).gone(launch, EndedBy.ITSELF)
+        return launch
+
     def start(self, launch: int, booted_at: datetime | None = None, setup: ev.SetUp | None = None) -> int:
         booted_at = self.now if booted_at is None else booted_at
         return self.write(ev.AttemptStarted(launch=launch, instance_id=f"i-{launch}", booted_at=booted_at, setup=setup))

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.errors import AccessDenied, CloudUnavailable
-from spotrun.folder.heartbeats import LOOK_EVERY_S
+from spotrun.folder import looks
 from spotrun.instance import EndedBy
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.run import events as ev
@@ -200,7 +200,7 @@ def test_an_agent_that_is_silent_while_we_see_is_condemned_and_replaced(played: 
         played.turn()
         runner.tick()
     silent = played.training_on()
-    for _ in range(int((SILENCE.total_seconds() + 2 * LOOK_EVERY_S) / 10) + 5):
+    for _ in range(int((SILENCE.total_seconds() + 2 * looks.EVERY_S) / 10) + 5):
         played.clock.advance(10)
         runner.tick()
     assert silent.instance_id in played.cloud.terminations

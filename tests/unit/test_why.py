@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spotrun.account.outcome import status_word
-from spotrun.instance import EndedBy
 from spotrun.report.next_decision import next_decision
 from spotrun.report.overview import notes
 from spotrun.report.watching import watching
@@ -195,10 +194,7 @@ def test_what_comes_next_is_told_with_its_reason() -> None:
 def test_standbys_that_fail_are_told_with_what_follows_for_the_next_one() -> None:
     history = History()
     history.running()
-    for _ in range(3):
-        launch = history.after(60).launch()
-        history.record(launch)
-        history.after(60).gone(launch, EndedBy.ITSELF)
+    launch = history.failed_standbys(3)
     first, second, third = (each.sentence for each in told(history) if each.kind == "give-up")
     assert first == second == "the standby, spot in local-a (sim-gpu), ended before it took over (the cloud's record)"
     again = f"{history.now + timedelta(minutes=10):%a %H:%M:%S} UTC"
