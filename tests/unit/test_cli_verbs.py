@@ -156,7 +156,12 @@ def test_what_a_narrow_terminal_shows_fits_and_money_and_states_are_whole(
     (runs.parent / "job.yaml").write_text("name: first\nrun: python train.py\nresources: {cloud: local}\n")
     costs = {dollars(Decimal(row["cost_usd"])) for row in spotrun("status", "--json").json}
     of_runs = ("status", "report 1111111111", "compare 1111111111 2222222222")
-    others = ("checkpoints ls 1111111111", "rm 1111111111 --dry-run", "offers --cloud local", "plan job.yaml --work 3h")
+    others = (
+        "checkpoints ls 1111111111",
+        "rm 1111111111 --dry-run",
+        "offers --cloud local",
+        "plan job.yaml --work 3h --lifetimes 20",
+    )
     for words in of_runs + others:
         said = spotrun(*words.split())
         assert (said.code, said.err) == (0, ""), words
