@@ -28,14 +28,6 @@ from tests.support.terminals import Terminal
 
 pytestmark = pytest.mark.first_hour
 SPOTRUN = (sys.executable, "-m", "spotrun")
-
-
-@pytest.fixture
-def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
-    """Commands without a terminal."""
-    return Spotrun(monkeypatch, capsys)
-
-
 TRAIN = """
 import runpy, sys, time
 from pathlib import Path

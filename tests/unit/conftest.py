@@ -1,12 +1,10 @@
-"""Fixtures of the tests that call commands in their own process."""
+"""What the tests that call commands in their own process have in common."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-
-from tests.support.called_spotrun import Spotrun
 
 
 @pytest.fixture
@@ -17,9 +15,3 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPOTRUN_STORE", str(tmp_path / "runs"))
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
-    """Calls a command in this process."""
-    return Spotrun(monkeypatch, capsys)

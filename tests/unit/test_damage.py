@@ -7,18 +7,17 @@ which a part is gone or changed (protocol 4).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from spotrun import errors
-from spotrun.cli import app
 from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run.fold import fold
 from spotrun.store.local import LocalStore
+from tests.support.called_spotrun import Spotrun
 from tests.support.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
@@ -172,25 +171,14 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
     return SmallRun(LocalStore(tmp_path / "runs" / "demo-0123456789"))
 
 
-def spotrun(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command; a traceback would be this test's."""
-    monkeypatch.setattr(sys, "argv", ["spotrun", *words.split()])
-    with pytest.raises(SystemExit) as left:
-        app.main()
-    printed = capsys.readouterr()
-    return int(left.value.code or 0), printed.out, printed.err
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("what", AT_THE_DOOR)
 @pytest.mark.parametrize("verb", LEDGER_VERBS)
-def test_a_damaged_ledger_is_one_letter_at_the_door(
-    verb: str, what: str, stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_ledger_is_one_letter_at_the_door(verb: str, what: str, stored: SmallRun, spotrun: Spotrun) -> None:
     number, damage = AT_THE_DOOR[what]
     number %= stored.history.state.next_number
     Case(what, {key_of(number): damage(stored.objects[key_of(number)])}).happen(stored.store)
-    code, output, letter = spotrun(verb, monkeypatch, capsys)
+    code, output, letter = spotrun(*verb.split())
     assert code == LEDGER, (output, letter)
     assert letter.count("error: ") == 1
     assert f"entry {number} " in output + letter
@@ -199,39 +187,35 @@ def test_a_damaged_ledger_is_one_letter_at_the_door(
 
 @pytest.mark.parametrize("name", ["part-0001", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others(
-    name: str, stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, stored: SmallRun, spotrun: Spotrun
 ) -> None:
-    assert spotrun("checkpoints verify demo", monkeypatch, capsys)[0] == 0
+    assert spotrun("checkpoints", "verify", "demo").code == 0
     newest = stored.history.state.commits[-1]
     Case("cut", {f"{newest.event.prefix}/{name}": b"cut"}).happen(stored.store)
-    code, output, letter = spotrun("checkpoints verify demo", monkeypatch, capsys)
+    code, output, letter = spotrun("checkpoints", "verify", "demo")
     assert code == CHECKPOINT
     assert output.count("DAMAGED") == 1
     assert name in output
     assert output.count("whole") == COMMITS - 1
     assert "falls back" in letter
     for verb in ("status", "events demo", "report demo", "checkpoints ls demo"):
-        assert spotrun(verb, monkeypatch, capsys)[0] == 0
+        assert spotrun(*verb.split()).code == 0
 
 
-def test_a_void_entry_is_named_and_stops_nobody(
-    stored: SmallRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_void_entry_is_named_and_stops_nobody(stored: SmallRun, spotrun: Spotrun) -> None:
     from spotrun.run.events import seal
 
     end = stored.history.state.next_number
     stored.store.put_if_absent(key_of(end), seal(b'{"number":%d}' % end))
-    code, output, _ = spotrun("events demo", monkeypatch, capsys)
+    code, output, _ = spotrun("events", "demo")
     assert code == 0
     assert f"{end}  VOID" in output
 
 
-def test_one_damaged_run_does_not_hide_the_others(
-    stored: SmallRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_damaged_run_does_not_hide_the_others(stored: SmallRun, tmp_path: Path, spotrun: Spotrun) -> None:
     SmallRun(LocalStore(tmp_path / "runs" / "other-0123456789"))
     stored.store.delete(key_of(0))
-    code, output, letter = spotrun("status", monkeypatch, capsys)
+    code, output, letter = spotrun("status")
     assert code == LEDGER
     assert "completed" in output
     assert "damaged" in output
