@@ -156,7 +156,8 @@ def cli() -> str:
         settings = command.context_settings
         context = typer.Context(command, info_name=words, terminal_width=80, max_content_width=80, **settings)
         text += f"## {words}\n\n```text\n{command.get_help(context)}\n```\n\n"
-    return text + EXIT_CODES
+    told_in = "[Troubleshooting](troubleshooting.md#exit-codes) says what each exit code means, and what to do next."
+    return f"{text}## Exit codes\n\n{told_in}\n"
 
 
 def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
@@ -166,28 +167,6 @@ def verbs(group: TyperGroup, path: str) -> Iterator[tuple[str, TyperCommand]]:
         elif not command.hidden:
             assert isinstance(command, TyperCommand)
             yield f"{path} {name}", command
-
-
-EXIT_CODES = """## Exit codes
-
-| code | meaning |
-|---|---|
-| 0 | done |
-| 1 | failed, or you answered no |
-| 2 | the job file or a flag is wrong; nothing was started |
-| 3 | there is no such run |
-| 4 | the run failed or was stopped |
-| 5 | the store cannot be used |
-| 6 | no checkpoint can be read back |
-| 7 | the cloud refused |
-| 8 | the ledger is damaged: an entry is missing, was moved, or is not what was written |
-| 9 | an interrupted training differs from the undisturbed one (`verify-resume`) |
-| 10 | the condition of `--fail-if`, or of `report.fail_if` in the job, is true |
-| 11 | last night's run is still going (`--nightly`) |
-| 12 | `bill` cannot explain what the cloud charged |
-| 13 | a Python package or a program that this needs is not installed |
-| 129, 130, 143 | ended by SIGHUP, Ctrl-C or SIGTERM |
-"""
 
 
 if __name__ == "__main__":
