@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from spotrun import address
 from spotrun.clock import Clock
@@ -33,12 +34,13 @@ SKEW_MAX = timedelta(minutes=15)
 
 
 class Trial:
-    """Everything happens in one folder with a random name."""
+    """Everything happens in one folder with a random name. A store that is not there yet is not there afterwards."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._folder = f"doctor-{secrets.token_hex(8)}"
+        self._absent = _absent_folders(store.uri)
 
     def findings(self) -> Iterator[Finding]:
         """
@@ -153,12 +155,22 @@ class Trial:
         with contextlib.suppress(StoreError):
             for found in self._store.list(f"{self._folder}/"):
                 persist(partial(self._store.delete, found.key))
+        for folder in self._absent:
+            with contextlib.suppress(OSError):  # somebody else has put something there meanwhile
+                folder.rmdir()
 
     def _nothing_left(self) -> Finding:
         left = persist(lambda: self._store.list(f"{self._folder}/"))
         if left:
             raise StoreError(f"objects left in {self._folder}: {len(left)}", hint="delete them by hand")
         return ok("tidiness", "nothing of these checks is left behind")
+
+
+def _absent_folders(uri: str) -> list[Path]:
+    """What the first object would make on this machine: the store's folder and those above, the deepest first."""
+    place = address.parse(uri)
+    above = (Path(place), *Path(place).parents) if isinstance(place, str) else ()
+    return [folder for folder in above if not folder.exists()]
 
 
 @contextlib.contextmanager

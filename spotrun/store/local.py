@@ -85,8 +85,8 @@ class LocalStore:
 
     def inspect(self) -> StoreFacts:
         with self._translated(""):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            free_bytes = shutil.disk_usage(self._folder).free
+            there = next(folder for folder in (self._folder, *self._folder.parents) if folder.exists())
+            free_bytes = shutil.disk_usage(there).free
         return StoreFacts(region=None, expiries=(), versioned=False, free_bytes=free_bytes)
 
     def _path(self, key: str) -> Path:

@@ -251,3 +251,16 @@ def test_a_store_that_is_not_there_is_an_error_where_runs_are_looked_for(
     assert "spotrun launch" in spotrun("status").out, "before the first launch it need not be there"
     assert "there is no folder new" in spotrun("report", "mine").err
     assert not Path("new").exists()
+
+
+def test_the_checks_of_a_store_leave_no_folder_that_was_not_there(
+    runs: Path, spotrun: Spotrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTRUN_STORE", "home/.spotrun/runs")
+    Path("home").mkdir()
+    said = spotrun("doctor")
+    assert (said.code, "nothing of these checks is left behind" in said.out) == (0, True)
+    assert " GB free" in said.out
+    assert list(Path("home").iterdir()) == []
+    assert spotrun("doctor", "--store", runs).code == 0
+    assert runs.exists(), "this one was there"
