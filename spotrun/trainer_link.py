@@ -30,6 +30,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 AGENT_FD = "SPOTRUN_AGENT_FD"
+TAKEN = "taken"
+"""The value of `SPOTRUN_AGENT_FD` once a training has its link: what it starts from then on has no agent."""
 
 LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
@@ -41,6 +43,10 @@ _CHUNK_BYTES = 1 << 16
 
 class LinkClosed(Exception):
     """The other end is gone, or speaks something else. Nothing more can be sent or received."""
+
+
+class LinkLost(Exception):
+    """An agent started this program, and a process between the two did not pass its socket on."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -353,16 +359,23 @@ def pair() -> tuple[TrainerLink, socket.socket]:
 
 
 def from_environment() -> TrainerLink | None:
-    """The trainer's link, where an agent started this process; None elsewhere, in its child processes too."""
+    """
+    The trainer's link, where an agent started this process; None elsewhere. Only one caller gets it: from then on, this
+    process and its children have no agent.
+
+    Raises:
+        LinkLost: the variable was inherited and the descriptor was not.
+    """
     number = os.environ.get(AGENT_FD)
-    if number is None:
+    if number is None or number == TAKEN:
         return None
     try:
         sock = socket.socket(fileno=int(number))
-    except (OSError, ValueError):
-        return None  # the variable was inherited and the descriptor was not
+    except (OSError, ValueError) as error:
+        raise LinkLost from error
     if sock.family is not socket.AF_UNIX:
         sock.detach()
-        return None
+        raise LinkLost
     sock.set_inheritable(False)
+    os.environ[AGENT_FD] = TAKEN
     return TrainerLink(sock)

@@ -32,7 +32,9 @@ def _callbacks(package: str) -> list[Any]:
     if AGENT_FD not in os.environ:
         return []
     from spotrun.exactness.trace_file import FILE_VARIABLE
+    from spotrun.lightning import launched
 
+    launched.watch(package)
     traced = [_trace_class(package)()] if FILE_VARIABLE in os.environ else []
     return [_class_for((package,))(), *traced]
 

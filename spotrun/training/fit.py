@@ -28,8 +28,8 @@ from typing import Any
 
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder import start_file
-from spotrun.trainer_link import Finished, Resume
-from spotrun.training import figures, machine, module_state, seeds, session, tensors, unsupported
+from spotrun.trainer_link import Finished, LinkLost, Resume
+from spotrun.training import figures, machine, module_state, seeds, session, tensors, trained_weights, unsupported
 from spotrun.training.data import generators
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.due_validation import DueValidation
@@ -85,7 +85,7 @@ class Fit:
     def begin(cls, framework: Framework) -> Fit | None:
         """The fit, ready for the framework to restore and start it; None if there is no agent."""
         ranks = Ranks(framework.rank, framework.ranks)
-        agent = _claim() if ranks.rank == 0 else session.Follower()
+        agent = claim() if ranks.rank == 0 else session.Follower()
         if not ranks.agree(agent is not None) or agent is None:
             return None
         unsupported.check(framework, agent)
@@ -159,8 +159,20 @@ class Fit:
         if self._resumed is not None:
             self._agent.want_arenas(self._resumed_bytes)
         else:
-            self._size_bytes()  # ends a training whose state cannot be saved, before its first step
+            self._refuse_what_no_image_holds()
         self._resumed = None
+
+    def _refuse_what_no_image_holds(self) -> None:
+        state = self._snapshots.state(self._here())
+        self._snapshots.plan(state)
+        others = {key: value for key, value in state.items() if key != OPTIMIZERS}
+        if names := trained_weights.left_out(self._framework.module, self._framework.optimizers, others):
+            unsupported.reject(
+                self._agent,
+                f"an optimizer trains weights that state_dict() lacks: {trained_weights.in_words(names)}",
+                "let the module have them (nn.ModuleList, nn.ModuleDict or nn.ParameterList in place of a list or"
+                " dict), and its state_dict() and on_save_checkpoint() leave them in",
+            )
 
     def _size_bytes(self) -> int:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes
@@ -274,11 +286,23 @@ class Fit:
         self._reporter.progress("train", always=True)
 
 
-def _claim() -> session.Session | None:
+def claim() -> session.Session | None:
+    """
+    The session of this process; None if there is no agent.
+
+    Raises:
+        TrainingUnsupported: the process has had its fit(), or cannot reach its agent.
+    """
     try:
         return session.claim()
     except session.SecondFit:
         raise TrainingUnsupported(
             "a second fit() in one process cannot be resumed exactly",
             hint="split the script, one fit() in each; validate() and test() may be called freely",
+        ) from None
+    except LinkLost:
+        raise TrainingUnsupported(
+            "this process cannot reach the agent that saves and resumes it: what started it did not pass the socket on",
+            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may exec '
+            "the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
         ) from None

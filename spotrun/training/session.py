@@ -244,6 +244,7 @@ def claim() -> Session | None:
 
     Raises:
         SecondFit: the process has had its fit().
+        LinkLost: there is an agent, and no way to it.
     """
     global _claimed_by
     if _claimed_by == os.getpid():

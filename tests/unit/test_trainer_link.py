@@ -22,6 +22,7 @@ from spotrun.trainer_link import (
     Finished,
     Hello,
     LinkClosed,
+    LinkLost,
     Progress,
     Resume,
     SnapshotTaken,
@@ -213,13 +214,30 @@ def test_an_endless_line_closes_the_link():
 def test_no_agent_no_link(monkeypatch):
     monkeypatch.delenv(trainer_link.AGENT_FD, raising=False)
     assert trainer_link.from_environment() is None
-    for stale in ("700", "nonsense", "-1"):
-        monkeypatch.setenv(trainer_link.AGENT_FD, stale)
-        assert trainer_link.from_environment() is None
+    monkeypatch.setenv(trainer_link.AGENT_FD, trainer_link.TAKEN)
+    assert trainer_link.from_environment() is None
+
+
+@pytest.mark.parametrize("stale", ["700", "nonsense", "-1"])
+def test_a_variable_without_a_socket_is_no_missing_agent(monkeypatch, stale):
+    monkeypatch.setenv(trainer_link.AGENT_FD, stale)
+    with pytest.raises(LinkLost):
+        trainer_link.from_environment()
+
+
+def test_the_first_who_asks_gets_the_link(monkeypatch):
+    agent, theirs = trainer_link.pair()
+    monkeypatch.setenv(trainer_link.AGENT_FD, str(theirs.detach()))
+    link = trainer_link.from_environment()
+    assert link
+    assert trainer_link.from_environment() is None
+    link.close()
+    agent.close()
 
 
 def test_a_descriptor_that_is_something_else_is_left_alone(monkeypatch, tmp_path):
     with open(tmp_path / "file", "w") as file:
         monkeypatch.setenv(trainer_link.AGENT_FD, str(file.fileno()))
-        assert trainer_link.from_environment() is None
+        with pytest.raises(LinkLost):
+            trainer_link.from_environment()
         file.write("still open")

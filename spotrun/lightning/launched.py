@@ -1,0 +1,50 @@
+"""
+Refuses a fit() that hands its training to other processes: ddp_spawn, a notebook's strategies, a cluster's.
+
+The process that fit() is called in has the agent's socket and none of the steps; those that train have no socket. No
+callback is called before they start, so fit() itself is asked.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from spotrun.training import unsupported
+from spotrun.training.fit import claim
+from spotrun.training.session import Follower
+
+TRAINS_HERE_TOO = "_SubprocessScriptLauncher"
+"""Starts the other ranks as programs of their own, and this process is rank 0."""
+
+
+def watch(package: str) -> None:
+    """Let fit() of every Trainer of `package` ask first which process will train. Idempotent."""
+    trainer_class = importlib.import_module(package).Trainer
+    original = trainer_class.fit
+    if hasattr(original, "asks_who_trains"):
+        return
+
+    @functools.wraps(original)
+    def fit(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_others(trainer)
+        return original(trainer, *args, **kwargs)
+
+    fit.asks_who_trains = True  # type: ignore[attr-defined]
+    trainer_class.fit = fit
+
+
+def refuse_others(trainer: Any) -> None:
+    """
+    Raises:
+        TrainingUnsupported: other processes than this one would train.
+    """
+    launcher = trainer.strategy.launcher
+    if launcher is None or any(cls.__name__ == TRAINS_HERE_TOO for cls in type(launcher).__mro__):
+        return
+    unsupported.reject(
+        claim() or Follower(),
+        "the Trainer's strategy hands the training to processes that it starts, which no agent reaches",
+        'Trainer(strategy="ddp") where devices is more than 1; Trainer(devices=1) without a strategy else',
+    )
