@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from spotrun.account.outcome import is_plain
 from spotrun.account.summary import RunSummary, summarise
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
@@ -104,14 +105,15 @@ def _started(state: RunState, attempt: Attempt) -> tuple[str, str] | None:
     """News if this is the run's first attempt that trains, or the first on another capacity type than before."""
     intent = state.launch_of(attempt).intent
     where = f"{offering_text(intent.offering)} at ${intent.offering.price_usd_per_hour}/h"
+    what = "the command" if is_plain(state) else "training"
     trained = [each for each in state.attempts.values() if each.number < attempt.number and each.trainers]
     if not trained:
-        return "started", f"training began on {where}"
+        return "started", f"{what} began on {where}"
     if state.launch_of(trained[-1]).intent.offering.capacity_type is intent.offering.capacity_type:
         return None
     if intent.offering.capacity_type is CapacityType.ON_DEMAND:
-        return "fallback", f"training goes on on demand, {where}: {intent.reason}"
-    return "returned", f"training is back on {where}: {intent.reason}"
+        return "fallback", f"{what} goes on on demand, {where}: {intent.reason}"
+    return "returned", f"{what} is back on {where}: {intent.reason}"
 
 
 def _interruption_notice(before: RunState, entry: Entry, event: ev.NoticeSeen) -> tuple[str, str] | None:

@@ -105,7 +105,7 @@ def _budget_nearly_spent(event: ev.BudgetNearlySpent) -> str:
 
 def _resumed(event: ev.ResumedFrom) -> str:
     if event.commit is None:
-        return "training begins at step 0"
+        return "beginning at the start: there is no checkpoint to resume from"
     skipped = f"; {len(event.skipped)} newer could not be read back" if event.skipped else ""
     return f"resuming from step {event.step:,} (epoch {event.epoch + 1}){skipped}"
 

@@ -34,7 +34,7 @@ _LEFT_OUT = re.compile(
     r"|launch \d+ given up"
     r"|  \.\.  "  # where training is at the moment
     r"|\d  checkpoint durable: (?!.*\((final|interruption))"
-    r"|^\d\d-\d\d .*(instance \S+ is running|attempt \d+ started|training: first new step|training begins)"
+    r"|^\d\d-\d\d .*(instance \S+ is running|attempt \d+ started|training: first new step|beginning at the start)"
 )
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from spotrun.account.outcome import status_word
 from spotrun.account.summary import RunSummary, summarise
+from spotrun.notify.news import news_of
 from spotrun.report import compare, machine_readable, overview, terminal
 from spotrun.report.describe import describe
 from spotrun.report.folding import fold
@@ -385,6 +386,9 @@ def test_a_command_without_checkpoints_is_not_said_to_train() -> None:
         if lost:
             history.after(60).gone(launch)
     summary = summarise(history.after(60).state, history.now)
+    assert [each.kind for each in news_of(history.entries)] == ["started", "interrupted"]
+    told = [describe(entry) for entry in history.entries] + [news.sentence for news in news_of(history.entries)]
+    assert not [sentence for sentence in told if "step" in sentence or "training" in sentence]
     (cells,) = (terminal.interruption_cells(each, summary) for each in summary.interruptions)
     assert cells[-1] == "-"
     unended = replace(summary, total=replace(summary.total, counterfactual_usd=Decimal(0)))
