@@ -23,6 +23,7 @@ import msgspec
 
 from spotrun.checkpoint.tree import MAPPINGS, Json, tensors_in
 from spotrun.errors import CheckpointDamaged
+from spotrun.units import count_of
 
 MAGIC = b"SPOTRUN1"
 FORMAT = 1
@@ -116,7 +117,9 @@ def decode_header(image: Buffer) -> Header:
     """
     header = _parse_header(image)
     if header.size_bytes > len(image):
-        raise CheckpointDamaged(f"the checkpoint has {len(image)} bytes, and its index needs {header.size_bytes}")
+        raise CheckpointDamaged(
+            f"the checkpoint has {count_of(len(image), 'byte')}, and its index needs {header.size_bytes}"
+        )
     return header
 
 
@@ -128,7 +131,7 @@ def header_end(image: Buffer) -> int:
         CheckpointDamaged
     """
     if len(image) < PREFIX_BYTES:
-        raise CheckpointDamaged(f"the checkpoint has {len(image)} bytes, too few for a header")
+        raise CheckpointDamaged(f"the checkpoint has {count_of(len(image), 'byte')}, too few for a header")
     magic, size_bytes = _PREFIX.unpack_from(image)
     if magic != MAGIC:
         raise CheckpointDamaged(f"the checkpoint begins with {magic!r} instead of {MAGIC!r}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from spotrun.doctor.finding import Finding, ok, unknown, warned
 from spotrun.errors import StoreError
 from spotrun.store.port import Inspectable, Store, StoreFacts, Unsaid
+from spotrun.units import count_of
 
 FREE_WARNED_BYTES = 10 << 30
 FREE_MIN_BYTES = 1 << 30
@@ -53,9 +54,8 @@ def _versioning(facts: StoreFacts) -> Iterator[Finding]:
     if isinstance(facts.versioned, Unsaid):
         yield unknown("versioning", facts.versioned.reason)
     elif facts.versioned and facts.older_versions_days is not None:
-        yield ok(
-            "versioning", f"on: what is deleted or overwritten is kept, and paid for, {facts.older_versions_days} days"
-        )
+        days = count_of(facts.older_versions_days, "day")
+        yield ok("versioning", f"on: what is deleted or overwritten is kept, and paid for, {days}")
     elif facts.versioned:
         hint = "expire noncurrent versions by a lifecycle rule, or the deleted checkpoints are paid for"
         yield warned("versioning", "on: retired checkpoints and older status objects are kept as versions", hint)

@@ -240,7 +240,7 @@ def read_every(value: object) -> Literal["auto"] | timedelta | Steps:
     if value == "auto":
         return "auto"
     if isinstance(value, int) and not isinstance(value, bool):
-        raise Unreadable(f"{value} has no unit", f'write "{value} steps" or {value}s, {value}m or {value}h')
+        raise Unreadable(f"{value} has no unit", f'write "{_steps(value)}" or {value}s, {value}m or {value}h')
     if isinstance(value, Steps) or (isinstance(value, str) and parse_steps(value) is not None):
         return read_steps(value)
     return read_positive_duration(value)
@@ -250,11 +250,15 @@ def read_steps(value: object) -> Steps:
     steps = parse_steps(value) if isinstance(value, str) else value
     if not isinstance(steps, Steps):
         number = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        advice = f'write "{shown(value)} steps"' if number else 'write it like "500 steps"'
+        advice = f'write "{_steps(value)}"' if number else 'write it like "500 steps"'
         raise Unreadable(f"{shown(value)} is not a number of steps", advice)
     if steps.count == 0:
         raise Unreadable("must be at least 1 step", 'write it like "500 steps"')
     return steps
+
+
+def _steps(count: object) -> str:
+    return f"{shown(count)} step{'' if count == 1 else 's'}"
 
 
 def read_share(value: object) -> Decimal:

@@ -259,6 +259,7 @@ def test_a_group_that_lets_something_in_is_warned_of(account: GuardedAccount) ->
         boto3.client("ec2").authorize_security_group_ingress(GroupName="spotrun-node", IpPermissions=[rule])
     found = examined()
     assert found["ingress"].verdict is Verdict.WARNED
+    assert "1 rule lets something into" in found["ingress"].detail
     assert "revoke-security-group-ingress" in found["ingress"].hint
 
 

@@ -223,6 +223,9 @@ def test_an_old_rule_has_its_prefix_outside_of_a_filter() -> None:
     old = {"ID": "r", "Status": "Enabled", "Prefix": "logs/", "Expiration": {"Days": 3}}
     assert s3_expiries([old], ROOT) == ()
     assert s3_expiries([{**old, "Prefix": "runs/"}], ROOT) == ("rule 'r' deletes after 3 days",)
+    assert s3_expiries([{**old, "Prefix": "runs/", "Expiration": {"Days": 1}}], ROOT) == (
+        "rule 'r' deletes after 1 day",
+    )
 
 
 @pytest.mark.parametrize(

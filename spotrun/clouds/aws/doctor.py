@@ -31,6 +31,7 @@ from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
+from spotrun.units import count_of
 
 SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
@@ -127,7 +128,8 @@ class AwsDoctor:
         rules = account_checks.ingress_rules(self._region, network.group)
         if rules:
             hint = "remove them with `aws ec2 revoke-security-group-ingress`: spotrun needs none"
-            yield warned("ingress", f"{rules} rules let something into {network.group}", hint)
+            what = count_of(rules, "rule lets", "rules let")
+            yield warned("ingress", f"{what} something into {network.group}", hint)
         else:
             yield ok("ingress", "no rule lets anything in")
 
