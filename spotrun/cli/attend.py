@@ -49,8 +49,8 @@ def show_plan(spec: RunSpec) -> None:
     Print the offerings that suit the run, and tick the one that it will ask for first.
 
     Raises:
-        CloudError: none is within max_price now.
-        SpecInvalid: no offering suits, or the run would never be done.
+        SpecInvalid: no offering suits, none is within max_price now, or the run would never be done.
+        CloudError: nothing is offered there.
     """
     unborn, world = first_look(spec)
     refuse_hopeless(spec, world)

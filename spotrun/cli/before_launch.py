@@ -72,12 +72,13 @@ def without_checkpoints(spec: RunSpec) -> str | None:
 
 def no_choice(spec: RunSpec, offerings: Sequence[Offering]) -> CloudError | SpecInvalid:
     """
-    Why a run of `spec` may ask for none of these, which suit it: the key at fault, and what there is instead. A price
-    may fall again, and what is not offered at all is the job's mistake.
+    Why a run of `spec` may ask for none of these, which suit it: the key at fault, and what there is instead.
+
+    A limit that all of them exceed is the job's mistake, as a budget is that is too small: no cloud was asked for one.
     """
     if offerings:
         found = too_dear(offerings, spec.resources)
-        return CloudError(found.message, hint=found.suggestion, key=found.at)
+        return SpecInvalid(found.message, hint=found.suggestion, key=found.at)
     hint = f"see `spotrun offers --cloud {spec.resources.cloud}`"
     reason = "no offering suits resources: nothing is offered there"
     return not_offered(spec) or CloudError(reason, hint=hint, key=("resources",))

@@ -61,8 +61,8 @@ def planned(
     The forecast of the job at `spec_path` under `overrides`, from what is known in `store`.
 
     Raises:
-        SpecInvalid: the job cannot be forecast so, or no offering suits.
-        CloudError: none is within max_price now.
+        SpecInvalid: the job cannot be forecast so, no offering suits, or none is within max_price now.
+        CloudError: nothing is offered there.
     """
     spec = load_spec(spec_path, dict(overrides), arguments=arguments)
     known = _measured(spec, store)

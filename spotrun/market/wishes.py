@@ -122,7 +122,7 @@ def too_dear(offered: Sequence[Offering], resources: ResourcesSpec) -> Unreadabl
     if not wanted:
         return Unreadable(f"no {said}offering suits", "write spot_policy: auto", at=("resources", "spot_policy"))
     cheapest = min(wanted, key=lambda found: found.price_usd_per_hour)
-    advice = f"the cheapest is {cheapest} at {_price(cheapest.price_usd_per_hour)}: raise max_price, or leave it out"
+    advice = f"write {cheapest.price_usd_per_hour:f} or more, the price of {cheapest} now, or leave it out"
     return Unreadable(f"no {said}offering that suits is within max_price", advice, at=("resources", "max_price"))
 
 

@@ -225,6 +225,23 @@ def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -
     assert spotrun("checkpoints", "ls", "mine", "--json").json == []
 
 
+def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value(runs: Path, spotrun: Spotrun) -> None:
+    job = "run: make\nresources: {cloud: local, accelerators: V100:1, spot_policy: on-demand}\n"
+    Path("job.yaml").write_text(job)
+    for verb in (("launch", "job.yaml", "-y"), ("launch", "job.yaml", "--dry-run")):
+        said = spotrun(*verb, "--max-price", "2.50")
+        assert said.code == 2
+        assert said.err.startswith("error: --max-price: no on-demand offering that suits is within max_price\n")
+        assert "try: write 3.06 or more, the price of p3.2xlarge on_demand in local/" in said.err
+    Path("job.yaml").write_text(job.replace("}", ", max_price: 2.50}"))
+    for verb in (("launch", "job.yaml", "-y"), ("plan", "job.yaml", "--work", "1h", "--lifetimes", "20")):
+        said = spotrun(*verb)
+        assert said.code == 2
+        assert said.err.startswith("error: job.yaml:2: resources.max_price: no on-demand offering")
+    assert spotrun("launch", "job.yaml", "--dry-run", "--max-price", "3.06").code == 0
+    assert list(runs.iterdir()) == []
+
+
 # -- a store that is not there ---------------------------------------------------------------------------------------
 
 
