@@ -30,6 +30,8 @@ from tests.support.trainings.trainers import Spawner
 SCRIPT = "from benchmarks.checkpoint.training import main\n\nmain()\n"
 NOTICE_SAVES, NOTICE_MIN_S = 3.0, 6.0
 """A notice leaves time for so many saves, as long as the slowest so far, and so much more."""
+LATE_MAX = 2
+"""On a busy machine a last checkpoint may be late. So many instances more are taken away then."""
 
 
 def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
@@ -82,8 +84,12 @@ def _trained(run: AgentRun, folder: Path, notices: int) -> int:
         _await(run, node, lambda: (folder / MEASURED).exists() and run.state.commits)
         (folder / DIGESTS_WANTED).touch()
         _taken_away(run, node)
-    for _ in range(1, notices):
+    launches = 1
+    while _finals(run) < notices:
+        if launches == notices + LATE_MAX:
+            raise Failed(f"the last checkpoint was not durable when the instance went:\n{run.log(node)[-2000:]}")
         node = run.launch()
+        launches += 1
         _await(run, node, lambda: node.status().get("phase") == "train")  # noqa: B023
         _taken_away(run, node)
     return memory.peak_bytes
@@ -99,12 +105,13 @@ def _await(run: AgentRun, node: Node, condition: Callable[[], object]) -> None:
 
 
 def _taken_away(run: AgentRun, node: Node) -> None:
-    finals = sum(commit.event.final for commit in run.state.commits)
     slowest_s = max(commit.event.durable_s / SCALE for commit in run.state.commits)
     node.notice((NOTICE_SAVES * slowest_s + NOTICE_MIN_S) * SCALE)
     node.bootstrap.wait(WITHIN_S)
-    if sum(commit.event.final for commit in run.state.commits) == finals:
-        raise Failed(f"the last checkpoint was not durable when the instance went:\n{run.log(node)[-2000:]}")
+
+
+def _finals(run: AgentRun) -> int:
+    return sum(commit.event.final for commit in run.state.commits)
 
 
 class Restoring(Agent):
