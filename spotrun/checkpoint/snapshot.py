@@ -153,6 +153,7 @@ class _Encoder:
 
     def __init__(self, lenient: frozenset[str]) -> None:
         self.tensors: list[Tensor] = []
+        self._numbers: dict[object, int] = {}
         self.kinds: list[tuple[str, tuple[int, ...]]] = []
         self._lenient = lenient
 
@@ -179,9 +180,11 @@ class _Encoder:
         name = _DTYPE_NAMES.get(tensor.dtype)
         if name is None or type(tensor) not in _KINDS:
             raise Unsavable(path, f"a {type(tensor).__name__} of {tensor.dtype}")
+        if (known := self._numbers.setdefault(_memory_of(tensor), len(self.tensors))) < len(self.tensors):
+            return known  # a hook may show the same weights under two names
         self.tensors.append(tensor)
         self.kinds.append((name, tuple(tensor.shape)))
-        return len(self.tensors) - 1
+        return known
 
     def _array(self, array: np.ndarray[Any, Any], path: Path, kind: str = "array") -> Json:
         if not _NUMPY_DTYPE.fullmatch(array.dtype.str):
@@ -192,6 +195,13 @@ class _Encoder:
             else torch.empty(0, dtype=torch.uint8)
         )
         return {kind: [self._keep(data, path), array.dtype.str, list(array.shape)]}
+
+
+def _memory_of(tensor: Tensor) -> object:
+    """Equal for two tensors only if they are the same memory, read in the same way."""
+    if not tensor.numel() or tensor.is_conj() or tensor.is_neg():
+        return object()
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 class _Decoder:

@@ -20,6 +20,7 @@ from spotrun.lightning.connectors.position import Position
 from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.weights import Weights
 
 
 class LightningFramework(Position, Loaders):
@@ -27,6 +28,7 @@ class LightningFramework(Position, Loaders):
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
+        self._state: State = {}
         self._rest: State = {}
         self._place: Place
         self.name = names.package(trainer)
@@ -107,19 +109,25 @@ class LightningFramework(Position, Loaders):
     def dump_metrics(self) -> State:
         return trainer_state.dump_metrics(self._trainer)
 
-    def load(self, state: State, rest: State, place: Place, optimizers: OptimizerStates) -> None:
+    def load(
+        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+    ) -> None:
         """In `Callback.setup`."""
         self._rest, self._place = rest, place
         self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
-        if trainer_state.others_load_it(self._trainer):
-            trainer_state.load(self._trainer, state | {OPTIMIZERS: optimizers.take()})
-        else:
-            trainer_state.load(self._trainer, state | {OPTIMIZERS: []})
+        others_load_it = trainer_state.others_load_it(self._trainer)
+        self._state = state | {OPTIMIZERS: optimizers.take() if others_load_it else []}
+        trainer_state.load(self._trainer, self._state)
+        if not others_load_it:
             trainer_state.load_optimizers_by(self._trainer, optimizers.load)
+        if weights is not None:
+            trainer_state.load_weights(self._trainer, weights)
         self._loops.make_loaders_as_in(rest["loaded_at"])
 
     def load_metrics(self, metrics: State) -> None:
         """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
+        trainer_state.load_again(self._trainer, self._state)
+        self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])
 

@@ -26,8 +26,8 @@ from spotrun.checkpoint.layout import Buffer
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
-OURS = "spotrun"
-"""The key of the part that only spotrun reads."""
+OURS = ("spotrun", "spotrun_weights")
+"""The parts that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
 
 
@@ -49,7 +49,7 @@ def export(image: Buffer | mmap.mmap, path: Path) -> Facts:
         SpotrunError: the state holds something that such a file cannot hold, or the file cannot be written.
     """
     state, _ = read_image(image)
-    state.pop(OURS, None)
+    state = {name: value for name, value in state.items() if name not in OURS}
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         torch.save(_plain(state), temporary)

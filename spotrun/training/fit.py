@@ -29,7 +29,17 @@ from typing import Any
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.folder import start_file
 from spotrun.trainer_link import Finished, LinkLost, Resume
-from spotrun.training import figures, machine, module_state, seeds, session, tensors, trained_weights, unsupported
+from spotrun.training import (
+    figures,
+    machine,
+    module_state,
+    seeds,
+    session,
+    tensors,
+    trained_weights,
+    unsupported,
+    weights,
+)
 from spotrun.training.data import generators
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.due_validation import DueValidation
@@ -59,6 +69,7 @@ class Fit:
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
         self._own: State = self._resumed["ranks"][ranks.rank] if self._resumed else {}
+        self._weights: weights.Weights | None = None
         # The script's own seed decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, framework.seed)
         if state is None and start_file.VARIABLE in os.environ:
@@ -121,12 +132,14 @@ class Fit:
     def _load(self, state: State, memory: Memory) -> None:
         assert self._resumed is not None
         self._snapshots.resumed_at(state[STEP])
+        if beside := state.pop(weights.BESIDE, None):  # an older snapshot has none
+            self._weights = weights.saved(state.get(WEIGHTS), beside)
         self._optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = memory.keep({key: value for key, value in state.items() if key != WEIGHTS})
         place = Place(**self._resumed["place"])
         self._resumed_at_end = place.finished
-        self._framework.load({**state, **kept}, self._resumed, place, self._optimizers)
+        self._framework.load({**state, **kept}, self._weights, self._resumed, place, self._optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
     def close(self) -> None:
@@ -143,15 +156,32 @@ class Fit:
         if self._resumed is None:
             return
         self._framework.load_metrics(self._own["metrics"])
-        module_state.load(module, self._own["module"])
-        module_state.load_buffers(module, self._own["buffers"])
-        for average, state in zip(self._framework.averages, self._own["callbacks"], strict=True):
+
+    def _put_back(self) -> None:
+        """After the script's own hooks of the start, which may write to anything, and make parts of the model."""
+        if not self._own:
+            return
+        own, self._own = self._own, {}
+        module = self._framework.module
+        if self._weights is not None:
+            self._put_back_weights(self._weights)
+        module_state.load_buffers(module, own["buffers"])
+        module_state.load(module, own["module"])
+        module_state.load_gradients(module, own["module"])
+        for average, state in zip(self._framework.averages, own["callbacks"], strict=True):
             module_state.load(average, state)
+        self._snapshots.attributes.load(own["attributes"])
+
+    def _put_back_weights(self, saved: weights.Weights) -> None:
+        try:
+            weights.put_back(self._framework.module, saved)
+        except weights.Misfit as misfit:
+            unsupported.reject(self._agent, str(misfit), "make all parts of the model in configure_model or setup")
+        self._weights = None
 
     def start(self) -> None:
         self._data.check()
         if self._resumed is not None:
-            module_state.load_gradients(self._framework.module, self._own["module"])
             self._framework.enter()
             every_kind.load(self._framework.loggers, self._resumed)
         self._data.begin_here()
@@ -169,9 +199,8 @@ class Fit:
         if names := trained_weights.left_out(self._framework.module, self._framework.optimizers, others):
             unsupported.reject(
                 self._agent,
-                f"an optimizer trains weights that state_dict() lacks: {trained_weights.in_words(names)}",
-                "let the module have them (nn.ModuleList, nn.ModuleDict or nn.ParameterList in place of a list or"
-                " dict), and its state_dict() and on_save_checkpoint() leave them in",
+                f"an optimizer trains weights that the model does not have: {trained_weights.in_words(names)}",
+                "let the module have them: nn.ModuleList, nn.ModuleDict or nn.ParameterList in place of a list or dict",
             )
 
     def _size_bytes(self) -> int:
@@ -208,9 +237,7 @@ class Fit:
     # --- the loop
 
     def epoch_begins(self) -> None:
-        if self._own:  # only now, as the script may set them when training starts
-            self._snapshots.attributes.load(self._own["attributes"])
-            self._own = {}
+        self._put_back()
         self._seed_at("epoch begins", self._framework.epoch)
 
     def batch_begins(self) -> None:
@@ -271,6 +298,7 @@ class Fit:
         if self._finished:
             return
         self._finished = True
+        self._put_back()  # there was nothing left to train
         figures.log_last(self._framework, self._agent.figures)
         epoch = self._framework.epoch
         there = self._resumed_at_end and not self._trained

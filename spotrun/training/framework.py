@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.weights import Weights
 
 State: TypeAlias = dict[str, Any]
 Stage: TypeAlias = Literal["train", "validate"]
@@ -140,7 +141,8 @@ class Framework(Protocol):
 
     def dump(self) -> State:
         """
-        The framework's own checkpoint, with WEIGHTS, OPTIMIZERS and STEP in it. Tensors are the living ones.
+        The framework's own checkpoint, with WEIGHTS as the script shows them, OPTIMIZERS and STEP in it. Tensors are
+        the living ones.
         """
 
     def dump_rest(self) -> State:
@@ -149,11 +151,16 @@ class Framework(Protocol):
     def dump_metrics(self) -> State:
         """What this rank has counted and logged so far."""
 
-    def load(self, state: State, rest: State, place: Place, optimizers: OptimizerStates) -> None:
+    def load(
+        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+    ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` holds what `dump_rest` gave. The
         framework takes them when it restores itself, and copies the weights, whose memory goes away. `optimizers` is
         taken, or loads what the optimizers keep while the first batch is computed.
+
+        `state[WEIGHTS]` is what the script showed of `weights`, the module's own, which are put back before the first
+        batch whatever this makes of them. They are None for a state from before they were saved.
         """
 
     def load_metrics(self, metrics: State) -> None:

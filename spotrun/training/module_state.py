@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from spotrun.training import weights
+
 State = dict[str, Any]
 
 
@@ -43,11 +45,8 @@ def _flat(state: Any) -> Any:
 
 def load(module: torch.nn.Module, state: State) -> None:
     parts = list(module.named_modules())
-    buffers = dict(_hidden_buffers(parts))
     for name, value in state["buffers"].items():
-        if name in buffers and buffers[name].shape == value.shape:
-            with torch.no_grad():
-                buffers[name].copy_(value)
+        weights.put_buffer(module, name.removeprefix("."), value)  # one of the module's own is called ".name"
     metrics = dict(_metrics(parts))
     for name, saved in state["metrics"].items():
         metric: Any = metrics[name]

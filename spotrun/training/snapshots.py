@@ -1,7 +1,8 @@
 """
 Snapshots of a training: when one is due, what it holds, and how it gets into an arena.
 
-A snapshot is the framework's own checkpoint, and under the key "spotrun" what that leaves out.
+A snapshot is the framework's own checkpoint, under the key "spotrun" what that leaves out, and the living weights that
+it does not show (weights.py).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
-from spotrun.training import machine, module_state, tensors, unsupported
+from spotrun.training import machine, module_state, tensors, unsupported, weights
 from spotrun.training.data.training_data import TrainingData
-from spotrun.training.framework import OPTIMIZERS, STEP, Framework, State
+from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
 from spotrun.training.place import Place
@@ -145,8 +146,8 @@ class Snapshots:
         before, self._step = self._step, self._framework.step
         later = self._overlap.pieces(plan) if place.overlaps and not final else []
         watch = self._overlap.watch(later)
-        weights = list(self._framework.module.parameters())
-        finite = self._agent.aside(partial(tensors.are_finite, self._framework.loss, weights), weights)
+        parameters = list(self._framework.module.parameters())
+        finite = self._agent.aside(partial(tensors.are_finite, self._framework.loss, parameters), parameters)
         overlapped = bool(later) and not watch.probes
         if not overlapped:
             finite.begin()  # another thread looks while this one copies
@@ -221,6 +222,7 @@ class Snapshots:
         """Everything that the rest of the training depends on. Tensors are the living ones."""
         framework = self._framework
         state = framework.dump()
+        state[weights.BESIDE] = weights.beside(framework.module, state.get(WEIGHTS))
         state[KEY] = {
             "place": place.to_dict(),
             "seed": self._seed,

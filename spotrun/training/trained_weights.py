@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from spotrun.training.framework import WEIGHTS, State
+from spotrun.training.framework import State
 from spotrun.training.tensors import tensors_of
 
 NAMED_MAX = 4
@@ -21,10 +21,9 @@ def left_out(module: nn.Module, optimizers: Sequence[Optimizer], state: State) -
     Names of the weights that an optimizer trains and `state` lacks, in the optimizers' order. `state` is the whole one
     without the optimizers' own.
 
-    A weight is there under its name, or as a tensor in the same memory: a script may rename it, or save it elsewhere.
+    The module's own are there in any case (weights.py), others as a tensor in the same memory: a script may save them.
     """
-    saved = state[WEIGHTS]
-    there = {id(weight) for name, weight in module.named_parameters(remove_duplicate=False) if name in saved}
+    there = {id(weight) for weight in module.parameters()}
     memory: set[int] | None = None
     missing = []
     for place, weight in _trained(optimizers):

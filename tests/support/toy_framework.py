@@ -24,6 +24,7 @@ from spotrun.training.fit import Fit
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Hooks, Problem, Stage, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.weights import Weights
 from tests.support.trainings.comparison import sha256
 from tests.support.trainings.datasets import WIDTH
 from tests.support.trainings.loaders import Loaders
@@ -244,7 +245,9 @@ class ToyFramework:
     def dump_metrics(self) -> State:
         return dict(self._toy.metrics)
 
-    def load(self, state: State, rest: State, place: Place, optimizers: OptimizerStates) -> None:
+    def load(
+        self, state: State, weights: Weights | None, rest: State, place: Place, optimizers: OptimizerStates
+    ) -> None:
         self._saved = state, place, optimizers
 
     def restore(self) -> None:

@@ -16,6 +16,8 @@ PRIVATE_NAMES = (
     "_checkpoint_connector.resume_start",
     "_checkpoint_connector._loaded_checkpoint",
     "_checkpoint_connector._ckpt_path",
+    "precision_plugin.on_save_checkpoint",
+    "strategy.load_model_state_dict",
     "_data_connector._prepare_dataloader",
     "_logger_connector._callback_metrics",
     "_logger_connector._logged_metrics",

@@ -6,17 +6,39 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from spotrun.lightning.connectors.names import result_classes
-from spotrun.training.framework import OPTIMIZERS, State
+from torch import nn
 
+from spotrun.lightning.connectors.names import result_classes
+from spotrun.training import weights
+from spotrun.training.framework import OPTIMIZERS, WEIGHTS, State
+from spotrun.training.weights import Weights
+
+RESTORED_LAST = ("loops", "lr_schedulers", OPTIMIZERS)
+"""What Lightning restores after on_fit_start."""
 LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
 """Called with the optimizers, and with a function that loads one state into each as Lightning does."""
 
 
 def dump(trainer: Any) -> State:
-    """What Lightning would save. Tensors are the living ones, not copies."""
-    state: State = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-    return state
+    """
+    What Lightning would save, and what the script's hooks have thrown away of that, but for the weights. Tensors are
+    the living ones, not copies.
+    """
+    plugin, before_hooks = trainer.precision_plugin, State()
+    original = plugin.on_save_checkpoint
+
+    def on_save_checkpoint(checkpoint: State) -> None:
+        original(checkpoint)
+        optimizers = [dict(state) for state in checkpoint[OPTIMIZERS]]
+        before_hooks.update(checkpoint | {OPTIMIZERS: optimizers})
+
+    plugin.on_save_checkpoint = on_save_checkpoint
+    try:
+        state: State = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    finally:
+        del plugin.on_save_checkpoint
+    del before_hooks[WEIGHTS]
+    return before_hooks | state | {OPTIMIZERS: before_hooks[OPTIMIZERS]}
 
 
 def load(trainer: Any, state: State) -> None:
@@ -26,9 +48,36 @@ def load(trainer: Any, state: State) -> None:
     def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
         del connector.resume_start  # once only: a later validate(ckpt_path=…) is the user's
         connector._ckpt_path = None
-        connector._loaded_checkpoint = state
+        connector._loaded_checkpoint = dict(state)
 
     connector.resume_start = resume_start
+
+
+def load_again(trainer: Any, state: State) -> None:
+    """In on_fit_start, after the script's `on_load_checkpoint`: what that took away is there for Lightning again."""
+    connector = trainer._checkpoint_connector
+    connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
+
+
+def load_weights(trainer: Any, saved: Weights) -> None:
+    """
+    In `Callback.setup`: let this fit() take those of `saved` that its module has a place for by now. A module with a
+    `load_state_dict` of its own gets what its own `state_dict` made.
+    """
+    strategy = trainer.strategy
+    original = strategy.load_model_state_dict
+
+    def load_model_state_dict(checkpoint: State, strict: bool = True) -> None:
+        del strategy.load_model_state_dict  # once only, as above
+        module = trainer.lightning_module
+        if type(module).load_state_dict is not nn.Module.load_state_dict:
+            original(checkpoint, strict=strict)
+            return
+        shown = checkpoint.get(WEIGHTS)
+        others = {name: value for name, value in (shown or {}).items() if name not in saved.by_name}
+        original({**checkpoint, WEIGHTS: others | weights.fitting(module, saved)}, strict=False)
+
+    strategy.load_model_state_dict = load_model_state_dict
 
 
 def load_optimizers_by(trainer: Any, load_optimizers: LoadOptimizers) -> None:

@@ -13,6 +13,6 @@ def assert_same(straight, killed):
 
 def sha256(*states):
     digest = hashlib.sha256()
-    for name, tensor in (item for state in states for item in state.items()):
-        digest.update(name.encode() + (b"" if tensor is None else tensor.numpy().tobytes()))
+    for name, tensor in (item for state in states for item in sorted(state.items())):
+        digest.update(name.encode() + (b"" if tensor is None else tensor.detach().numpy().tobytes()))
     return digest.hexdigest()

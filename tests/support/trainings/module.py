@@ -16,10 +16,14 @@ from torch.utils.checkpoint import checkpoint
 from tests.support.trainings.datasets import WIDTH, joined
 from tests.support.trainings.schedules import SCHEDULES
 from tests.support.trainings.trace import generators, learning_rates
+from tests.support.trainings.variants import VARIANTS
 
 
 def model(pl, job, loaders, trace):
-    """A module of the package `pl`. Its attributes are carried on, so what is not its state is in the closure."""
+    """
+    A module of the package `pl`, and the callbacks that its variant brings. Its attributes are carried on, so what is
+    not its state is in the closure.
+    """
 
     class Model(pl.LightningModule):
         def __init__(self):
@@ -153,7 +157,9 @@ def model(pl, job, loaders, trace):
 
     if job.get("load_hook"):
         Model.on_load_checkpoint = look_at_checkpoint
-    return Model()
+    variant = VARIANTS[job["variant"]] if "variant" in job else lambda pl, kind: (kind, [])
+    kind, callbacks = variant(pl, Model)
+    return kind(), callbacks
 
 
 def look_at_checkpoint(module, checkpoint):

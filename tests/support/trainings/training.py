@@ -21,10 +21,10 @@ def train(pl, job):
     trace = Trace(job)
     folder = trace.path.parent
     loaders = Loaders(pl, job)
-    callbacks = _callbacks(pl, job, trace)
+    first, *callbacks = _callbacks(pl, job, trace)
     pl.seed_everything(job.get("seed", 1), verbose=False)
-    module = model(pl, job, loaders, trace)
-    trainer = _trainer(pl, job, folder, callbacks)
+    module, more = model(pl, job, loaders, trace)
+    trainer = _trainer(pl, job, folder, [first, *more, *callbacks])
     other = pl.Trainer(logger=False, enable_checkpointing=False, **QUIET)
     validation = loaders.validation()
     if job.get("validate_first"):
@@ -98,7 +98,7 @@ def _result(job, folder, module, trainer):
     ]
     states = [values for optimizer in trainer.optimizers for values in optimizer.state_dict()["state"].values()]
     return {
-        "weights": sha256(module.state_dict()),
+        "weights": sha256(dict(module.named_parameters()), dict(module.named_buffers())),
         "optimizer": sha256(*states),
         "step": trainer.global_step,
         "epoch": trainer.current_epoch,

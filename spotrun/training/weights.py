@@ -1,0 +1,163 @@
+"""
+The weights of a module as they are: its parameters and persistent buffers, by name.
+
+`state_dict()` is what a script shows of them to other readers: averages in their place, adapters alone, a pruned model.
+A snapshot keeps that as it is, and beside it (`BESIDE`) whatever living weight it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+State = dict[str, Any]
+
+BESIDE = "spotrun_weights"
+"""The entry of a state that holds what `beside` gave."""
+
+
+class Misfit(Exception):
+    """The module is not built as it was when its weights were saved. The text says where."""
+
+
+class Weights(NamedTuple):
+    """Saved weights, and the names of all parts that the module had."""
+
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    modules: frozenset[str]
+
+    @property
+    def by_name(self) -> dict[str, Tensor]:
+        return {**self.parameters, **self.buffers}
+
+
+def beside(module: nn.Module, shown: Any) -> State:
+    """What a snapshot has to hold beside `shown`, the script's own view of the weights. Tensors are the living ones."""
+    parameters, buffers = dict(module.named_parameters()), dict(_persistent_buffers(module))
+    view = shown if isinstance(shown, Mapping) else {}
+    return {
+        "parameters": list(parameters),
+        "buffers": list(buffers),
+        "modules": [name for name, _ in module.named_modules()],
+        "own": {name: t for name, t in (parameters | buffers).items() if not _is_same(t, view.get(name))},
+    }
+
+
+def saved(shown: Any, beside: State) -> Weights:
+    """The way back, with the tensors of both."""
+    own = beside["own"]
+    parameters, buffers = (
+        {name: own[name] if name in own else shown[name] for name in beside[kind]} for kind in ("parameters", "buffers")
+    )
+    return Weights(parameters, buffers, frozenset(beside["modules"]))
+
+
+def put_back(module: nn.Module, weights: Weights) -> None:
+    """
+    Give `module` these weights, in its own memory where shape and type are the same. Parameters and buffers that came
+    after the module was made are made here; a part that is missing is not.
+
+    Raises:
+        Misfit: nothing was changed but by `prune_again`.
+    """
+    prune_again(module, weights)
+    _check(module, weights)
+    with torch.no_grad():
+        for name, value in weights.parameters.items():
+            _put_parameter(*_owner(module, name), value, _device(module))
+    for name, value in weights.buffers.items():
+        put_buffer(module, name, value)
+    _put_in_order(module, weights.parameters)
+
+
+def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:
+    """Those for which the module has a place of the same shape now."""
+    now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
+    return {name: value for name, value in weights.by_name.items() if name in now and now[name].shape == value.shape}
+
+
+def prune_again(module: nn.Module, weights: Weights) -> None:
+    """Split those parameters that torch.nn.utils.prune has split into `…_orig` and `…_mask`, and has yet to now."""
+    parts = dict(module.named_modules())
+    for name in weights.parameters:
+        whole = name.removesuffix("_orig")
+        mask = weights.buffers.get(f"{whole}_mask")
+        prefix, _, leaf = whole.rpartition(".")
+        part = parts.get(prefix)
+        if whole != name and mask is not None and part is not None and part._parameters.get(leaf) is not None:
+            prune.custom_from_mask(part, leaf, mask.to(_device(module), copy=True))  # type: ignore[no-untyped-call]
+
+
+def _check(module: nn.Module, weights: Weights) -> None:
+    parts = {name for name, _ in module.named_modules()}
+    if missing := sorted(weights.modules - parts):
+        raise Misfit(f"the checkpoint's model has {_named(missing)}, which this one has not when it goes on")
+    now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
+    if new := sorted(now.keys() - weights.by_name.keys()):
+        raise Misfit(f"this model has {_named(new)} when it goes on, which the checkpoint's has not")
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    hidden = {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules()
+        for name in part._non_persistent_buffers_set
+    }
+    return ((name, buffer) for name, buffer in module.named_buffers() if name not in hidden)
+
+
+def _is_same(weight: Tensor, other: Any) -> bool:
+    """Both are the same memory, read in the same way."""
+    if not isinstance(other, Tensor) or (weight.shape, weight.dtype) != (other.shape, other.dtype):
+        return False
+    return weight is other or (weight.stride() == other.stride() and weight.data_ptr() == other.data_ptr())
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    prefix, _, leaf = name.rpartition(".")
+    return module.get_submodule(prefix), leaf
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+
+
+def _put_parameter(owner: nn.Module, leaf: str, value: Tensor, device: torch.device) -> None:
+    now = owner._parameters.get(leaf)
+    if now is None:
+        setattr(owner, leaf, nn.Parameter(value.to(device, copy=True), requires_grad=value.is_floating_point()))
+    elif (now.shape, now.dtype) == (value.shape, value.dtype):
+        now.copy_(value)
+    else:
+        now.data = value.to(now.device, copy=True)  # an optimizer may hold this very parameter
+
+
+def _put_in_order(module: nn.Module, names: Iterable[str]) -> None:
+    """Each part lists its parameters as it did; sums over all of them depend on that."""
+    for name in names:
+        owner, leaf = _owner(module, name)
+        owner._parameters[leaf] = owner._parameters.pop(leaf)
+
+
+@torch.no_grad()
+def put_buffer(module: nn.Module, name: str, value: Tensor) -> None:
+    """In its own memory where shape and type are the same, else in new memory."""
+    owner, leaf = _owner(module, name)
+    now = owner._buffers.get(leaf)
+    if now is not None and (now.shape, now.dtype) == (value.shape, value.dtype):
+        now.copy_(value)
+        return
+    if leaf not in owner._buffers:
+        vars(owner).pop(leaf, None)
+        owner.register_buffer(leaf, None)
+    owner._buffers[leaf] = value.to(_device(module) if now is None else now.device, copy=True)
