@@ -331,6 +331,6 @@ def claim() -> session.Session | None:
     except LinkLost:
         raise TrainingUnsupported(
             "this process cannot reach the agent that saves and resumes it: what started it did not pass the socket on",
-            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may exec '
-            "the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
+            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may exec'
+            " the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
         ) from None
