@@ -1,9 +1,10 @@
 """
 Stars out the secrets that a program prints, before its output leaves the instance. Nothing else of it is changed.
 
-Only exact values are looked for: the run's secrets, and variables whose names sound secret. A value of several lines is
-looked for line by line; the run's secrets also in the forms in which programs quote them. Each byte becomes a star, so
-that what was shipped can still be counted in bytes of the file.
+Two kinds are looked for. Exact values: the run's secrets, and variables whose names sound secret. A value of several
+lines is looked for line by line; the run's secrets also in the forms in which programs quote them. And what stands
+behind a name that says it is secret (`--password X`, `api_key: X`). Each byte becomes a star, so that what was shipped
+can still be counted in bytes of the file.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from spotrun.secrets import named_values
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
+ONE_BYTE_EACH = "latin-1"
+"""Bytes as text in which each is one character, whatever their encoding."""
 VALUE_MIN = 8
 """Characters. A shorter value occurs in any output by chance."""
 
@@ -43,22 +47,22 @@ class OutputRedaction:
     @property
     def reach(self) -> int:
         """How many bytes before a position may belong to a secret that continues there."""
-        return len(self._secrets[0]) - 1 if self._secrets else 0
+        return max(named_values.REACH, len(self._secrets[0]) - 1 if self._secrets else 0)
 
     def hide(self, data: bytes) -> bytes:
         """`data`, as long as it was, without any whole secret."""
-        if self._pattern is None:
-            return data
-        return self._pattern.sub(lambda found: b"*" * len(found[0]), data)
+        if self._pattern is not None:
+            data = self._pattern.sub(lambda found: b"*" * len(found[0]), data)
+        return named_values.hide(data.decode(ONE_BYTE_EACH)).encode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
-        """Whether a whole secret is in it."""
+        """Whether an exact value is in it: what a file says behind a name may be its purpose."""
         return any(secret in data for secret in self._secrets)
 
     def unfinished(self, data: bytes) -> int:
         """How many bytes at the end may be the beginning of a secret of which the rest is still to come."""
-        lengths = (self._begun(data, secret) for secret in self._secrets)
-        return max(lengths, default=0)
+        named = named_values.unfinished(data[-named_values.REACH :].decode(ONE_BYTE_EACH))
+        return max([named, *(self._begun(data, secret) for secret in self._secrets)])
 
     @staticmethod
     def _begun(data: bytes, secret: bytes) -> int:

@@ -3,7 +3,8 @@ Removes secrets from texts before they leave in a notification.
 
 It recognises a secret in two ways. By value: what the run's own variables hold, what the runner's environment holds
 under a name that sounds secret, and the addresses of the webhooks. Twelve characters of a value are enough, because a
-line of a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services.
+line of a log may begin or end within a secret. By shape: keys and tokens that look like those of well-known services,
+and what stands behind a name that says it (`--password X`, `api_key: X`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from spotrun.secrets.named_values import hide
+
 HIDDEN = "***"
 PIECE = 12
 """This many characters of a secret give it away. Shorter secrets are looked for as a whole."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """Shorter values are words like `true` and `0.1`. If the name sounds secret, four characters are enough."""
+_OF_TEXT = re.compile(
+    r"TOKENI[SZ][A-Z]*|(?:MAX|MIN|NUM|PAD|EOS|BOS|UNK)_(?:NEW_)?TOKENS?"
+    r"|TOKENS?_(?:COUNT|IDS?|LEN|LENGTH|LIMIT|SIZE)(?![A-Z])",
+    re.IGNORECASE,
+)
+"""Tokens of a text, which are no secrets."""
 SOUNDS_SECRET = re.compile(r"TOKEN|SECRET|PASS|KEY|CREDENTIAL|AUTH|WEBHOOK|DSN|COOKIE|PRIVATE", re.IGNORECASE)
 WELL_KNOWN = r"""
       \b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk_live_|sk_live_|rk_live_|npm_|pypi-|dop_v1_)[\w-]{8,}
@@ -33,15 +42,6 @@ WELL_KNOWN = r"""
 """
 """What keys and tokens of well-known services look like. It does not match a variable (`https://$USER@…`)."""
 _WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
-_SHAPES = re.compile(
-    rf"""
-    {WELL_KNOWN}
-    | (?i:\bbearer\s+)\S+
-    | (?i:(?<=[?&])[\w-]*(?:token|key|secret|password|sig|signature|auth|code)[\w-]*=)[^\s&#]+
-    | (?i:\b[\w-]*(?:token|secret|passw(?:or)?d|passwd|api_?key|access_?key)[\w-]*["']?\s*[=:]\s*)[^\s,;]+
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 
 
 def holds_credential(text: str) -> bool:
@@ -65,7 +65,7 @@ class Redactor:
         """`text` without the secrets that are known by value or by shape."""
         text = self._without_pieces(text)
         text = self._whole.sub(HIDDEN, text) if self._whole is not None else text
-        return _SHAPES.sub(HIDDEN, text)
+        return hide(_WELL_KNOWN.sub(HIDDEN, text), HIDDEN)
 
     def clean_all(self, value: Any) -> Any:
         """Plain data with each of its texts cleaned, keys included."""
@@ -112,7 +112,7 @@ def _least(name: str) -> int:
 
 def sounds_secret(name: str) -> bool:
     """Whether a variable of this name probably holds a secret."""
-    return SOUNDS_SECRET.search(name) is not None
+    return SOUNDS_SECRET.search(_OF_TEXT.sub("", name)) is not None
 
 
 def _secret_parts(address: str) -> Iterable[str]:

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from spotrun.secrets.named_values import names_secret
 from spotrun.secrets.redaction import holds_credential
 from spotrun.spec.problems import Problem
 
-NAMED = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|(?:ACCESS|SECRET|PRIVATE|AUTH)_KEY|CREDENTIALS?|DSN|WEBHOOK)$",
-    re.IGNORECASE,
-)
+NAMED = re.compile(r"(?:^|_)(?:DSN|WEBHOOK)$", re.IGNORECASE)
 KEY = re.compile(r"(?:^|_)KEY$", re.IGNORECASE)
 """May be the key of a mapping (`SORT_KEY: timestamp`), so only a long value with digits counts as a secret."""
 SECRET_MIN, KEY_MIN = 8, 16
@@ -36,6 +34,6 @@ def _is_secret(name: str, value: str) -> bool:
         return True
     if value.startswith(("/", "~", "./")) or value.replace(".", "", 1).isdigit():
         return False
-    if NAMED.search(name):
+    if names_secret(name) or NAMED.search(name):
         return len(value) >= SECRET_MIN
     return bool(KEY.search(name)) and len(value) >= KEY_MIN and any(character.isdigit() for character in value)

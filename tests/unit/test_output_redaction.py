@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spotrun.agent.logs import Console, LogShipper
 from spotrun.agent.output_redaction import OutputRedaction, secret_values
+from spotrun.secrets.redaction import Redactor
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
@@ -58,6 +59,126 @@ def test_however_output_comes_and_is_shipped_no_secret_is_and_no_byte_is_lost(
     while some := console.read(len(shipped), size):
         shipped += some
     assert shipped == redaction.hide(written)
+
+
+S = "hunter22"
+SECRET = f"""
+    curl --password {S} host
+    --token={S}
+    --api-key {S}
+    --api-key={S}
+    -token {S}
+    api-key={S}
+    api_key: {S}
+    --hub-token '{S} {S}'
+    --ngrok-authtoken {S}
+    export WANDB_API_KEY="{S}"
+    DB_PASSWORD={S}
+    AWS_SECRET_ACCESS_KEY={S}/a+b
+    password2={S}
+    password := {S}
+    {{"password": "{S}", "x": 1}}
+    {{'client_secret': '{S} b'}}
+    {{\\"token\\": \\"{S}\\"}}
+    os.environ["HF_TOKEN"] = "{S}"
+    Namespace(token='{S}', x=1)
+    apiKey={S}
+    credentials={S}
+    the secret password={S}
+    X-Api-Key: {S}
+    Authorization: Bearer {S}
+    -H 'Authorization: Basic {S}=='
+    bearer {S}{S}
+    https://me:{S}@host/x
+    https://host/?a=b&sig={S}&c=d
+    https://host/?api_key={S}
+"""
+HARMLESS = """
+    --token-count 5
+    --token-count 50000
+    max_tokens=100000
+    tokenizer=bert-base
+    --tokenizer bert-base
+    pad_token_id=50256
+    pad_token='[PAD]'
+    eos_token: "<|endoftext|>"
+    padToken=whatever
+    tokens: 123456
+    token: 15496
+    ms/token: 12.345ms
+    token=self.token
+    token=hub_token
+    api_key=get_key('x')
+    token: Optional[str] = None
+    password=None)
+    --use-auth-token true
+    --password $DB_PASSWORD host
+    --token "$HF_TOKEN"
+    api_key=${KEY}
+    token=<your-token>
+    usage: [--token TOKEN] [--api-key API_KEY]
+    --token TEXT
+    --token     The token of the hub
+    --password --other flagged
+    GOOGLE_APPLICATION_CREDENTIALS=/run/x.json
+    token == other
+    secret::thing
+    sort_key=timestamp
+    the token generator
+    passwordless: yes-please
+    key: value1
+    tokenization: slow
+    secrets: [WANDB_API_KEY, HF_TOKEN]
+    secret HF_TOKEN: the variable HF_TOKEN is not set
+    https://host/?max_tokens=2048&tokenizer=bert
+    http://host:80/a
+    Küche: Bücher
+"""
+
+
+@pytest.mark.parametrize("text", SECRET.strip().splitlines())
+def test_what_stands_behind_a_name_that_says_secret_is_starred(text: str) -> None:
+    hidden = OutputRedaction().hide(text.encode()).decode()
+    assert len(hidden) == len(text)
+    assert S not in hidden
+    assert S not in Redactor(()).clean(text)
+    assert not OutputRedaction().finds(text.encode()), "a file of the script is stored as it is"
+
+
+@pytest.mark.parametrize("text", HARMLESS.strip().splitlines())
+def test_what_counts_tokens_and_what_is_no_value_stays(text: str) -> None:
+    assert OutputRedaction().hide(text.encode()).decode() == text
+    assert Redactor(()).clean(text) == text
+
+
+@pytest.mark.parametrize("name", ["TOKENIZER", "MAX_TOKENS", "PAD_TOKEN_ID", "TOKENIZERS_PARALLELISM", "TOKEN_COUNT"])
+def test_variables_about_the_tokens_of_a_text_are_no_secrets(name: str) -> None:
+    assert secret_values({name: "bert-base-uncased", "HF_TOKENS": "one-two-three"}) == {"one-two-three"}
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["password=hunter22", " --token ab-12 ", "token", "=", " ", "\n", "api_key: '", "'", "x y z ", "9"]
+        ),
+        max_size=30,
+    ),
+    st.data(),
+)
+def test_however_output_comes_what_stands_behind_a_name_is_starred(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], data: st.DataObject
+) -> None:
+    written = "".join(parts).encode()
+    console = Console(tmp_path_factory.mktemp("log"))
+    shipped, begun = b"", 0
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=6))), len(written)]:
+        with console.path.open("ab") as file:
+            file.write(written[begun:cut])
+        begun = cut
+        while some := console.read(len(shipped), 200, last=False):
+            shipped += some
+    shipped += console.read(len(shipped), 600)
+    assert shipped == console.redaction.hide(written)
 
 
 def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(

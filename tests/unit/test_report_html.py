@@ -163,6 +163,8 @@ def test_the_job_is_shown_without_defaults_and_reads_back_as_it_was():
         {"envs": {"A": "hf_hunter2hunter2"}},
         {"train": {"script": "train.py", "args": ["--api-key", "hunter2", "--epochs", "3"]}},
         {"train": {"script": "train.py", "args": ["--password=hunter2"]}},
+        {"train": {"script": "train.py", "args": ["--password", "a hunter2"]}},
+        {"train": {"run": "curl -H 'X-Api-Key: hunter2' host | python train.py --api-key=hunter2"}},
         {"train": {"run": "python train.py --hub-token hunter2 --epochs 3"}},
         {"setup": "export TOKEN=hunter2\npip install x"},
         {"setup": "pip install https://me:hunter2@host/x"},

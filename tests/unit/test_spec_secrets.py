@@ -34,7 +34,7 @@ def test_a_name_that_says_secret_with_a_value_that_could_be_one_is_refused(name:
     [
         ("MAX_TOKENS", "2048000000"),
         ("TOKENIZERS_PARALLELISM", "false"),
-        ("PAD_TOKEN", "<pad>"),
+        ("PAD_TOKEN", "<|endoftext|>"),
         ("SORT_KEY", "timestamp_of_the_event"),
         ("NUM_KEYPOINTS", "17"),
         ("AUTHOR", "somebody at home"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from spotrun.errors import SpecInvalid
 from spotrun.report.html.markup import Markup, element, head, join, row, table
 from spotrun.run.events import Revision
 from spotrun.run.state import RunState
+from spotrun.secrets.named_values import is_secret
 from spotrun.secrets.redaction import HIDDEN, Redactor
 from spotrun.spec.leaks import plain_secrets
 from spotrun.spec.model import RunSpec
@@ -16,7 +16,6 @@ from spotrun.spec.yaml import write_yaml
 
 PROGRAMS = ("spotrun", "python", "torch", "lightning", "driver")
 """The versions that are shown, by their names in a checkpoint's entry."""
-_OPTION = re.compile(r"(?P<before>(?<!\S)-{1,2}(?P<name>[\w-]+)\s+)(?P<value>\S+)")
 
 
 def made_with(state: RunState) -> Markup:
@@ -61,27 +60,16 @@ def job_yaml(stored: dict[str, Any]) -> str:
 
 
 def _clean(value: Any, redactor: Redactor) -> Any:
-    """Plain data without secrets, also those that follow an option's name: `--api-key VALUE`."""
+    """Plain data without secrets, also where a flag and its value are two items of a list."""
     if isinstance(value, str):
-        return redactor.clean(_OPTION.sub(lambda match: _option(match, redactor), value))
+        return redactor.clean(value)
     if isinstance(value, dict):
         return {redactor.clean(key): _clean(item, redactor) for key, item in value.items()}
     if isinstance(value, list):
         pairs = zip([None, *value], value, strict=False)
-        return [_clean(_argument(before, item, redactor), redactor) for before, item in pairs]
+        return [HIDDEN if _is_secret(before, item) else _clean(item, redactor) for before, item in pairs]
     return value
 
 
-def _argument(before: Any, item: Any, redactor: Redactor) -> Any:
-    option = isinstance(before, str) and isinstance(item, str) and before.startswith("-") and "=" not in before
-    return HIDDEN if option and _is_secret(before, item, redactor) else item
-
-
-def _option(match: re.Match[str], redactor: Redactor) -> str:
-    hidden = _is_secret(match["name"], match["value"], redactor)
-    return match["before"] + (HIDDEN if hidden else match["value"])
-
-
-def _is_secret(option: str, value: str, redactor: Redactor) -> bool:
-    assigned = f"{option.lstrip('-').replace('-', '_')}={value}"
-    return redactor.clean(assigned) != assigned
+def _is_secret(before: Any, item: Any) -> bool:
+    return isinstance(before, str) and isinstance(item, str) and before.startswith("-") and is_secret(before, item)

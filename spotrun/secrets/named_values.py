@@ -1,0 +1,149 @@
+"""
+Finds values that stand behind a name which says that they are secret.
+
+    --password X    HF_TOKEN=X    "api_key": "X"    X-Api-Key: X    Authorization: Bearer X    https://me:X@host/?sig=X
+
+A name says so by its end: `hub_token` does; `max_tokens`, `token-count` and `pad_token` do not. Some values are no
+secrets, whatever their name: a variable (`$HF_TOKEN`), a placeholder (`<token>`), a word like `None`, a path, a number
+behind `token`, an expression (`token=self.token`), and what is shorter than four characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+NAME_MAX, VALUE_MAX = 64, 4096
+"""Characters. What is longer is no password or token any more."""
+REACH = NAME_MAX + VALUE_MAX + 64
+"""How many characters before a position can decide whether it belongs to such a value: its name, signs, and itself."""
+UNDECIDED_MAX = 64
+"""A value that has begun with so many characters of a secret is one, whatever follows."""
+SECRET_MIN, BEARER_MIN = 4, 16
+NUMBER_MAX = 11
+"""Characters of a number that counts tokens, or is measured for each."""
+
+_KEY = r"(?:api|access|secret|private|auth|account|signing|encryption)[_-]?keys?"
+_CORE = rf"(?P<core>secrets?|passw(?:or)?ds?|passphrase|token|credentials?|{_KEY})(?:[_-]?\d{{1,3}})?"
+_SIGN = r"""\\*["']?\]?[ \t]{0,8}(?::=|=>|[=:](?![=:]))[ \t]{0,8}"""
+_NAME = re.compile(rf"{_CORE}(?![\w-])(?:(?P<sign>{_SIGN})|[ ](?![\s-]))", re.IGNORECASE | re.ASCII)
+_WHOLE_NAME = re.compile(rf"{_CORE}$", re.IGNORECASE | re.ASCII)
+_FLAG = re.compile(rf"(?<![\w-])--?[\w.-]{{0,{NAME_MAX}}}$", re.ASCII)
+"""The text before the end of a name, if that is a flag: only a flag needs no sign before its value."""
+_VALUE = re.compile(
+    rf"""
+      (?P<quote>\\*["'])(?P<quoted>(?:(?!(?P=quote))\\.|(?!(?P=quote))[^\\\r\n]){{0,{VALUE_MAX}}})
+    | (?P<bare>[^\s"']{{1,{VALUE_MAX}}})
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_BY_PLACE = re.compile(
+    rf"""
+      authorization\\*["']?[ \t]{{0,8}}[:=][ \t]{{0,8}}\\*["']?
+      (?:bearer|basic|digest|token|negotiate|api-?key|aws4-hmac-sha256)[ ](?P<header>[^\r\n"'\\]{{1,{VALUE_MAX}}})
+    | \bbearer[ ](?P<bearer>[\w.~+/=-]{{{BEARER_MIN},{VALUE_MAX}}})
+    | [?&](?:[\w.-]{{0,{NAME_MAX}}}[_.-])?(?:sig|signature|auth|code|key)=(?P<query>[^\s&\#"']{{1,{VALUE_MAX}}})
+    | ://[^\s/:@"']{{0,{NAME_MAX}}}:(?P<login>[^\s/@$"']{{1,{VALUE_MAX}}})@
+    """,
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+_HINTS = ("secret", "passw", "passphrase", "token", "credential", "key", "auth", "bearer", "sig", "code=", "://")
+"""Text with none of these in it has no such value."""
+_OF_TEXT = re.compile(
+    r"pad|eos|bos|unk|sep|cls|mask|special|start|end|stop|begin|image|img|video|audio|vision|class|prompt|per|each|next|new"
+    r"|prev|previous|current|first|last|generated|sampled|predicted|input|output|word|dummy|empty|extra",
+    re.IGNORECASE,
+)
+"""A token that is called after one of these is a piece of text."""
+_WORD = re.compile(
+    r"none|null|true|false|undefined|unset|missing|required|optional|redacted|hidden|text|string|bytes|bool|value",
+    re.IGNORECASE,
+)
+_EXPRESSION = re.compile(
+    r"(?:self|cls|os|args|cfg|config|settings|environ|kwargs|hparams|opts?)[.\[(]|(?:list|optional)\[|[a-z_][\w.]*\($"
+    r"|\$\(|\$\{\w+\}?$|(?-i:\$[A-Z_][A-Z0-9_]*$)|<[^<>]*>$|\[[a-z_]+$|\{\w*$|\*+$|\.\.\.$",
+    re.IGNORECASE | re.ASCII,
+)
+_NUMBER = re.compile(r"[-+]?\d[\d.,_]*(?:e[-+]?\d+)?[a-z%/]{0,6}", re.IGNORECASE | re.ASCII)
+_PATH = re.compile(r"[~.]{0,2}/[\w.-]*(?:/[\w.-]*)*", re.ASCII)
+_LAST_WORD = re.compile(r"(?:[a-z]+|[A-Z][a-z]+|[A-Z]+)$")
+
+
+class Found(NamedTuple):
+    """Where such a value stands. `secret`: it is one, as far as it can be read. `ends`: at the end of the text."""
+
+    start: int
+    end: int
+    secret: bool
+    ends: bool
+
+
+def names_secret(name: str) -> bool:
+    """Whether the value of a flag, a key or a variable of this name is a secret."""
+    found = _WHOLE_NAME.search(name)
+    return found is not None and not _is_of_text(found["core"], name[: found.start()])
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether this value under this name is a secret: of two items of a command, say."""
+    found = _WHOLE_NAME.search(name)
+    return found is not None and names_secret(name) and _is_secret(value, found["core"].casefold())
+
+
+def hide(text: str, hidden: str | None = None) -> str:
+    """`text` with `hidden` in the place of each secret value; with a star for each of its characters by default."""
+    kept: list[str] = []
+    done = 0
+    for start, end, secret, _ in sorted(values_in(text)):
+        if secret and end > done:
+            first = max(start, done)
+            kept += text[done:first], "*" * (end - first) if hidden is None else hidden
+            done = end
+    return "".join([*kept, text[done:]])
+
+
+def unfinished(text: str) -> int:
+    """How many characters at the end belong to a value of which too little is there to know whether it is a secret."""
+    begun = (len(text) - found.start for found in values_in(text) if found.ends)
+    return max((size for size in begun if size < UNDECIDED_MAX), default=0)
+
+
+def values_in(text: str) -> Iterator[Found]:
+    """The values behind such names and in such places, in no order. Each is on one line; one may hold another."""
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return
+    for name in _NAME.finditer(text):
+        before = text[max(0, name.start() - NAME_MAX) : name.start()]
+        value = _VALUE.match(text, name.end()) if name["sign"] or _FLAG.search(before) else None
+        if value is not None and not _is_of_text(name["core"], before):
+            yield _judged(value, "quoted" if value["bare"] is None else "bare", name["core"].casefold())
+    for place in _BY_PLACE.finditer(text):
+        yield _judged(place, str(place.lastgroup), "")
+
+
+def _judged(match: re.Match[str], group: str, core: str) -> Found:
+    start, end = match.span(group)
+    value = match[group].rstrip(",;)}]") if group == "bare" else match[group]
+    return Found(start, start + len(value), _is_secret(value, core), end == len(match.string))
+
+
+def _is_of_text(core: str, before: str) -> bool:
+    """Whether a token is a piece of text: `pad_token`, `eosToken`."""
+    word = _LAST_WORD.search(before.rstrip("_.-"))
+    return core.casefold() == "token" and word is not None and bool(_OF_TEXT.fullmatch(word[0]))
+
+
+def _is_secret(value: str, core: str) -> bool:
+    if len(value) < SECRET_MIN or _WORD.fullmatch(value):
+        return False
+    if _EXPRESSION.match(value) or _PATH.fullmatch(value) or _is_passed_on(value, core):
+        return False
+    return not (core == "token" and len(value) <= NUMBER_MAX and _NUMBER.fullmatch(value))
+
+
+def _is_passed_on(value: str, core: str) -> bool:
+    """Whether it is the name of a variable, as in `token=hub_token` and in `--api-key API_KEY`."""
+    written, name = value.casefold().replace("-", "_"), core.replace("-", "_")
+    return bool(core) and (written == name or written.endswith(f"_{name}"))
