@@ -18,6 +18,11 @@ SCALE_VARIABLE = "SPOTRUN_TIME_SCALE"
 EPOCH_VARIABLE = "SPOTRUN_CLOCK_EPOCH"
 
 
+def zone(time_scale: float) -> str:
+    """What the moments of a run are in: `UTC`, or `of run time` where that passes faster than the wall clock."""
+    return "UTC" if time_scale == 1 else "of run time"
+
+
 class Clock(Protocol):
     scale: float
 

@@ -148,7 +148,8 @@ def cli() -> str:
     assert isinstance(group, TyperGroup)
     text = NOTE.format("what the commands say") + (
         "# Commands\n\n"
-        "This is what `spotrun VERB --help` prints. All times are UTC.\n"
+        "This is what `spotrun VERB --help` prints. Times are UTC. A run whose clock is faster says so: its\n"
+        "times are its own.\n"
         "RUN is the id of a run, its name (which means the newest run of that name), the first letters of either,\n"
         "or the address of its folder.\n\n"
     )

@@ -34,6 +34,7 @@ class BudgetForecast(msgspec.Struct, frozen=True):
     passes_at: datetime | None = None
     epoch: int | None = None
     needs_usd: Decimal | None = None
+    time_scale: float = 1
 
     @property
     def left_usd(self) -> Decimal:
@@ -44,7 +45,7 @@ def forecast_spending(
     summary: RunSummary, budget_usd: Decimal, now: datetime, epochs_total: int | None = None
 ) -> BudgetForecast:
     """`epochs_total` is how many epochs the whole training has; None if it does not say."""
-    spent = BudgetForecast(budget_usd, summary.total.cost_usd)
+    spent = BudgetForecast(budget_usd, summary.total.cost_usd, time_scale=summary.time_scale)
     usd, wall = _pace(summary.epochs)
     if not usd or not wall or summary.ended_at is not None:
         return spent
@@ -60,7 +61,8 @@ def forecast_spending(
     if left > LONGEST.total_seconds():
         return msgspec.structs.replace(spent, needs_usd=needs_usd)
     epoch = newest + 1 + int((summary.rest.cost_usd + spent.left_usd) / usd)
-    return BudgetForecast(budget_usd, spent.spent_usd, now + timedelta(seconds=left), epoch, needs_usd)
+    passes_at = now + timedelta(seconds=left)
+    return msgspec.structs.replace(spent, passes_at=passes_at, epoch=epoch, needs_usd=needs_usd)
 
 
 def _pace(epochs: Sequence[Account]) -> tuple[Decimal, timedelta]:

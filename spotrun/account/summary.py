@@ -23,6 +23,7 @@ from spotrun.account.work import Work, work_of
 from spotrun.run.billing import SECONDS_PER_HOUR, exact_seconds, to_nano
 from spotrun.run.events import SetUp
 from spotrun.run.state import RunState
+from spotrun.units import count_of
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def assumptions(state: RunState) -> str:
     if any(launch.recorded is not None and launch.gone is None for launch in state.launches.values()):
         parts.append("instances whose end is not recorded (`spotrun resume` sees to it) are billed up to now")
     if unpriced:
-        parts.append(f"UNKNOWN PRICE of {unpriced} instance(s), counted as 0: the true cost is higher")
+        parts.append(f"UNKNOWN PRICE of {count_of(unpriced, 'instance')}, counted as 0: the true cost is higher")
     if state.pauses:
         parts.append("while it was stopped, the run's clock stood still")
     if created.time_scale != 1:

@@ -43,7 +43,7 @@ def fetch(
     """
     Fetch the files that the script has written, during the run and after it.
 
-    Only what is not here yet is fetched. The job's `outputs` say which files are stored.
+    Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
     """
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files
@@ -57,7 +57,7 @@ def fetch(
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
-        print_json(report.as_json(opened.id, outputs, listing, chosen)) if as_json else report.show(
+        print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock)) if as_json else report.show(
             outputs, listing, chosen
         )
         return
@@ -66,7 +66,7 @@ def fetch(
         told = report.Bytes(sum(file.size_bytes for file in chosen), shown)
         found = list(fetch_files(opened.store, chosen, folder, told, force=force))
     if as_json:
-        print_json(report.as_json(opened.id, outputs, listing, chosen, folder, found))
+        print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock, folder, found))
     else:
         print(report.text(outputs, listing, folder, found, opened.clock))
     _refuse_failures([each for each in found if each.outcome is Outcome.FAILED])

@@ -23,7 +23,8 @@ def why(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False
     made = decisions(opened.ledger.entries, opened.spec)
     coming = next_decision(state, opened.spec, opened.clock.now(), shortage(opened.store, state))
     if as_json:
-        print_json({"run": opened.id, "decisions": [each.to_dict() for each in made], "next": coming or None})
+        told = {"decisions": [each.to_dict() for each in made], "next": coming or None}
+        print_json({"run": opened.id, "time_scale": opened.created.time_scale, **told})
         return
     for each in briefly(made):
         say(f"{timestamp(each.at)}  {each.number:4}  {each.sentence}", EVENT_INDENT)

@@ -10,11 +10,12 @@ import msgspec
 
 from spotrun.account.outcome import is_plain
 from spotrun.account.summary import RunSummary, summarise
+from spotrun.clock import ScaledClock, zone
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
 from spotrun.policy.money import OUT_OF_BUDGET
 from spotrun.policy.standbys import failing_standbys
-from spotrun.report.describe import describe
+from spotrun.report.describe import describe, nearly_spent
 from spotrun.report.machine_readable import optional_usd, rounded, usd_text
 from spotrun.report.terminal import verdict
 from spotrun.report.why import offering_text
@@ -29,7 +30,7 @@ from spotrun.units import count_of, to_the_second
 class News(msgspec.Struct, frozen=True):
     """
     One piece of news. `entry` is the ledger entry that caused it. Together with `kind` it identifies the news, so
-    another reading of the ledger gives the same news.
+    another reading of the ledger gives the same news. `at` is when it was written, by the wall clock.
     """
 
     entry: int
@@ -51,7 +52,8 @@ def news_of(entries: Iterable[Entry]) -> Iterator[News]:
         found = _kind_and_sentence(before, entry, after)
         if found is not None:
             run = f"{after.created.name}-{after.created.uid}"
-            yield News(entry.number, found[0], entry.at, run, found[1], _figures(summarise(after, entry.at)))
+            at, figures = _on_the_wall(after, entry.at), _figures(summarise(after, entry.at))
+            yield News(entry.number, found[0], at, run, found[1], figures)
 
 
 def night(state: RunState, summary: RunSummary) -> News:
@@ -62,7 +64,12 @@ def night(state: RunState, summary: RunSummary) -> News:
     )
     counts = f"{epochs}, {count_of(summary.total.interruptions, 'interruption')}, {to_the_second(summary.total.wall)}"
     sentence = f"the night is over ({summary.state}): {verdict(summary)} {counts}."
-    return News(state.terminal.number, "night", state.terminal.at, summary.run, sentence, _figures(summary))
+    at = _on_the_wall(state, state.terminal.at)
+    return News(state.terminal.number, "night", at, summary.run, sentence, _figures(summary))
+
+
+def _on_the_wall(state: RunState, at: datetime) -> datetime:
+    return ScaledClock(state.created.clock_epoch, state.created.time_scale).on_the_wall(at)
 
 
 def _figures(summary: RunSummary) -> dict[str, Any]:
@@ -91,7 +98,7 @@ def _kind_and_sentence(before: RunState, entry: Entry, after: RunState) -> tuple
             late = to_the_second(event.expected_at - event.deadline_at)
             return "late", f"the deadline cannot be met: even on demand the run would be {late} late"
         case ev.BudgetNearlySpent():
-            return "budget", describe(entry)
+            return "budget", nearly_spent(event, f" {zone(after.created.time_scale)}")
         case ev.RunCompleted():
             return "done", describe(entry)
         case ev.RunFailed():

@@ -13,6 +13,7 @@ from itertools import takewhile
 
 import msgspec
 
+from spotrun.clock import zone
 from spotrun.offering import CapacityType
 from spotrun.policy.ending import STILLBORN_MAX, stillborn
 from spotrun.policy.lives import HANDOVER_BEFORE_END, lives_until
@@ -32,10 +33,11 @@ class FailedStandbys(msgspec.Struct, frozen=True):
     count: int
     why: str
     again_at: datetime
+    time_scale: float
 
     @property
     def when(self) -> str:
-        return f"{self.again_at:%a %H:%M:%S} UTC"
+        return f"{self.again_at:%a %H:%M:%S} {zone(self.time_scale)}"
 
     @property
     def sentence(self) -> str:
@@ -64,7 +66,7 @@ def failed_standbys(state: RunState, capacity_type: CapacityType) -> FailedStand
     ]
     if len(failed) < STILLBORN_MAX:
         return None
-    return FailedStandbys(len(failed), _why(failed[0]), _again_at(state, current, failed))
+    return FailedStandbys(len(failed), _why(failed[0]), _again_at(state, current, failed), state.created.time_scale)
 
 
 def failing_standbys(state: RunState) -> FailedStandbys | None:

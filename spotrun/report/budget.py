@@ -7,6 +7,7 @@ from decimal import Decimal
 
 from spotrun.account.spending import BudgetForecast, forecast_spending
 from spotrun.account.summary import RunSummary
+from spotrun.clock import zone
 from spotrun.report.tables import dollars
 from spotrun.run.state import RunState
 
@@ -24,18 +25,19 @@ def budget_line(found: BudgetForecast) -> str:
     `$12.30 of $40: passes it in epoch 37 at 11-22 02:10 UTC, and needs $51.20`; without a forecast if there is none.
     """
     spent = dollars(found.spent_usd) if found.spent_usd else "$0"
-    line = f"{spent} of ${found.budget_usd:f}" + passing(found.passes_at, found.epoch, "it")
+    clock = f" {zone(found.time_scale)}"
+    line = f"{spent} of ${found.budget_usd:f}" + passing(found.passes_at, found.epoch, "it", clock)
     if found.needs_usd is None:
         return line
     return f"{line}{': ' if found.passes_at is None else ', and '}needs {dollars(found.needs_usd)}"
 
 
-def passing(at: datetime | None, epoch: int | None, what: str) -> str:
-    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not."""
+def passing(at: datetime | None, epoch: int | None, what: str, clock: str = "") -> str:
+    """`: passes it in epoch 37 at 11-22 02:10 UTC`; empty if it does not. `clock` is what follows the moment."""
     if at is None:
         return ""
     where = "" if epoch is None else f" in epoch {epoch + 1}"
-    return f": passes {what}{where} at {at:%m-%d %H:%M} UTC"
+    return f": passes {what}{where} at {at:%m-%d %H:%M}{clock}"
 
 
 def share(spent_usd: Decimal, budget_usd: Decimal) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from spotrun.clock import zone
 from spotrun.report.budget import passing
 from spotrun.report.tables import dollars, plain, short_duration
 from spotrun.run import events as ev
@@ -33,13 +34,13 @@ def describe(entry: Entry, ordinals: Mapping[int, int] = {}) -> str:
 
 
 def timestamp(at: datetime) -> str:
-    """A UTC time as lines about a run begin with it: `11-22 02:10:05`. A run may last for days."""
+    """A moment as lines about a run begin with it: `11-22 02:10:05`. A run may last for days."""
     return f"{at:%m-%d %H:%M:%S}"
 
 
-def zone(time_scale: float) -> str:
-    """What the times of a run's events are in: `UTC`, or `of run time` where that passes faster than the wall clock."""
-    return "UTC" if time_scale == 1 else "of run time"
+def dated(what: str, time_scale: float) -> str:
+    """A head of a column of moments: `started (UTC)`, `started (run time)`."""
+    return f"{what} ({zone(time_scale).removeprefix('of ')})"
 
 
 def about_times(time_scale: float) -> str:
@@ -99,8 +100,9 @@ def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
     )
 
 
-def _budget_nearly_spent(event: ev.BudgetNearlySpent) -> str:
-    return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget')}"
+def nearly_spent(event: ev.BudgetNearlySpent, clock: str = "") -> str:
+    """The sentence of that event; `clock` is what follows its moment, where no other moment stands beside it."""
+    return f"{dollars(event.spent_usd)} is spent{passing(event.passes_at, event.epoch, 'the budget', clock)}"
 
 
 def _resumed(event: ev.ResumedFrom) -> str:
@@ -113,7 +115,7 @@ def _resumed(event: ev.ResumedFrom) -> str:
 def _notice(event: ev.NoticeSeen) -> str:
     if event.deadline_at is None:
         return f"notice: {event.kind}"
-    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S} UTC"
+    return f"interruption notice: the cloud takes the instance at {event.deadline_at:%H:%M:%S}"
 
 
 def _committed(event: ev.CheckpointCommitted) -> str:
@@ -158,7 +160,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.InstanceCondemned: lambda event: f"the instance of launch {event.launch} has to end{_detail(event.detail)}",
     ev.InstanceGone: _gone,
     ev.DeadlineOutOfReach: _deadline_lost,
-    ev.BudgetNearlySpent: _budget_nearly_spent,
+    ev.BudgetNearlySpent: nearly_spent,
     ev.RunStopped: lambda event: f"run stopped: {event.reason}",
     ev.RunFailed: lambda event: f"run failed ({event.cause}){_detail(event.detail)}",
     ev.AttemptStarted: lambda event: f"attempt started on {event.instance_id}",

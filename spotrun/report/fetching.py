@@ -94,10 +94,14 @@ def as_json(
     outputs: Outputs,
     listing: Listing,
     chosen: Sequence[OutputFile],
+    clock: ScaledClock,
     folder: Path | None = None,
     found: Sequence[Fetched] = (),
 ) -> dict[str, Any]:
-    """`outcome`, `problem` and `kept_as` of a file are there if it was to be fetched."""
+    """
+    `outcome`, `problem` and `kept_as` of a file are there if it was to be fetched. Times are the wall clock's, as those
+    of files are.
+    """
     became = {
         each.file.path: {"outcome": str(each.outcome), "problem": each.problem or None, "kept_as": each.kept_as or None}
         for each in found
@@ -107,7 +111,7 @@ def as_json(
         "folder": None if folder is None else str(folder),
         "step": outputs.event.step,
         "commit": outputs.event.commit,
-        "looked_at": outputs.event.looked_at.isoformat(),
+        "looked_at": clock.on_the_wall(outputs.event.looked_at).isoformat(),
         "files": [
             {
                 "path": file.path,

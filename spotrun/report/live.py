@@ -14,7 +14,7 @@ from rich.text import Text
 from spotrun.account.outcome import status_word
 from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
-from spotrun.clock import Clock
+from spotrun.clock import Clock, zone
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.report.budget import budget_forecast, budget_line
@@ -99,7 +99,7 @@ class LiveView(_Watching, Screen[Tick]):
             (self._run_id, "bold"),
             "  ",
             (status_word(tick.state), "bold cyan"),
-            f"  {timestamp(self._clock.now())} UTC{scale}",
+            f"  {timestamp(self._clock.now())} {zone(self._clock.scale)}{scale}",
         )
 
     def _bar(self, status: AgentStatus | None) -> RenderableType:

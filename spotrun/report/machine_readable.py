@@ -29,6 +29,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
     return {
         "run": summary.run,
         "state": summary.state,
+        "time_scale": summary.time_scale,
         "epochs": [figures(epoch) for epoch in summary.epochs],
         "unfinished": figures(summary.rest),
         "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},

@@ -6,13 +6,14 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 from spotrun.account.outcome import is_plain
+from spotrun.clock import zone
 from spotrun.offering import CapacityType
 from spotrun.policy.capacity import kept_since
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.lives import kept_for_handover, lives_until
 from spotrun.policy.ranking import spot_launches
 from spotrun.policy.standbys import failing_standbys
-from spotrun.report.describe import span, zone
+from spotrun.report.describe import span
 from spotrun.report.tables import dollars
 from spotrun.report.why import offering_text
 from spotrun.run.state import Attempt, Launch, RunState

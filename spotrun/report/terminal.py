@@ -11,7 +11,7 @@ from rich.text import Text
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
-from spotrun.report.describe import gigabytes, timestamp
+from spotrun.report.describe import dated, gigabytes, timestamp
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -100,9 +100,8 @@ def interruption_table(summary: RunSummary) -> FiguresTable:
     found = summary.interruptions
     shown = found[-INTERRUPTIONS_SHOWN:]
     left_out = f" (the last {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
-    table = figures_table(
-        f"Interruptions{left_out}", "training\nended (UTC)", ["where", *INTERRUPTION_FIGURES], texts=(0, 1)
-    )
+    ended = dated("training\nended", summary.time_scale)
+    table = figures_table(f"Interruptions{left_out}", ended, ["where", *INTERRUPTION_FIGURES], texts=(0, 1))
     for each in shown:
         where = f"{each.offering.zone} {capacity_text(each.offering)}"
         add_row(table, [timestamp(each.at), plain(where), *interruption_cells(each, summary)])

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from spotrun.clock import zone
 from spotrun.offering import CapacityType, Offering
 from spotrun.policy.patience import tick
 from spotrun.policy.ranking import POOL_REST
@@ -130,7 +131,8 @@ class _Narrator:
         if event.price_cap_usd_per_hour is not None:
             wishes.append(f"never above ${event.price_cap_usd_per_hour} an hour")
         if event.deadline_at is not None:
-            wishes.append(f"done by {event.deadline_at:%Y-%m-%d %H:%M} UTC, strategy {self._spec.policy.strategy}")
+            by = f"{event.deadline_at:%Y-%m-%d %H:%M} {zone(event.time_scale)}"
+            wishes.append(f"done by {by}, strategy {self._spec.policy.strategy}")
         return "wish", f"asked for: {', '.join(wishes)}"
 
     def _intended(self, before: RunState, entry: Entry, event: ev.LaunchIntended) -> Narrated:

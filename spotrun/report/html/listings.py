@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
-from spotrun.report.describe import describe
+from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
 from spotrun.report.tables import count, dollars, percent, short_duration
@@ -66,7 +66,8 @@ def interruptions(summary: RunSummary) -> Markup:
                 [f"{each.at:%Y-%m-%d %H:%M:%S}", where, *interruption_cells(each, summary)],
             )
         )
-    names = ("attempt", "training ended (UTC)", "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
+    ended = dated("training ended", summary.time_scale)
+    names = ("attempt", ended, "where", *(name.replace("\n", " ") for name in INTERRUPTION_FIGURES))
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
 
 
@@ -78,17 +79,18 @@ def attempts(state: RunState) -> Markup:
             "" if attempt.end is None else f"{attempt.end.cause}: {in_one_line(attempt.end.detail)}".removesuffix(": ")
         )
         notice = "" if attempt.notice_at is None else f"{attempt.notice_at:%Y-%m-%d %H:%M:%S}"
-        started = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
+        began = f"{attempt.started_at:%Y-%m-%d %H:%M:%S}"
         place = (offering.zone, offering.instance_type, capacity_text(offering))
-        rows.append(row(str(ordinals[attempt.number]), [started, *place, notice, end]))
-    heads = [head(name) for name in ("attempt", "started (UTC)", "zone", "type", "capacity", "notice", "end")]
+        rows.append(row(str(ordinals[attempt.number]), [began, *place, notice, end]))
+    started = dated("started", state.created.time_scale)
+    heads = [head(name) for name in ("attempt", started, "zone", "type", "capacity", "notice", "end")]
     return table(f"Attempts{_cut(tuple(state.attempts))}", heads, rows, class_="words")
 
 
-def events(entries: Sequence[Entry], ordinals: Mapping[int, int]) -> Markup:
+def events(entries: Sequence[Entry], ordinals: Mapping[int, int], time_scale: float) -> Markup:
     """Folded away: they would be most of the page."""
     rows = [row(str(e.number), [f"{e.at:%Y-%m-%d %H:%M:%S}", describe(e, ordinals)]) for e in entries[-ROWS_MAX:]]
-    heads = [head(name) for name in ("entry", "when (UTC)", "what happened")]
+    heads = [head(name) for name in ("entry", dated("when", time_scale), "what happened")]
     listed = table(f"Events{_cut(entries)}", heads, rows, class_="words")
     return element("details", element("summary", f"Show the {count_of(len(rows), 'entry', 'entries')}"), listed)
 

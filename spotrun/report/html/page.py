@@ -46,7 +46,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),
         section("Made with", made_with(state)),
-        section("Events", listings.events(entries, summary.ordinals)),
+        section("Events", listings.events(entries, summary.ordinals, summary.time_scale)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),
     )
     return document(headline(summary), body)
