@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotrun.checkpoint import layout
+from spotrun.checkpoint import layout, notes, objects
+from spotrun.checkpoint.objects import Held, Standing
+from spotrun.checkpoint.plain_kinds import Unnamed
 from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
 from spotrun.errors import CheckpointDamaged
 
@@ -54,17 +56,25 @@ class ImagePlan:
     size_bytes: int
 
 
-def plan_image(state: Any, meta: Mapping[str, Any], *, lenient: Iterable[str] = ()) -> ImagePlan:
+def plan_image(
+    state: Any, meta: Mapping[str, Any], *, lenient: Collection[str] = (), standing: Standing | None = None
+) -> ImagePlan:
     """
     Lay out `state`, without a copy: the plan refers to the living tensors.
 
-    What cannot be saved below a key of `lenient` (hyper-parameters are any object) becomes a note that says so.
+    What is below a key of `lenient` (hyper-parameters are any object) is saved as plain values, and what has none as a
+    note that says so. Of what is `standing` some objects are found again by their place.
 
     Raises:
         Unsavable: names the value that has no place in an image.
     """
-    encoder = _Encoder(frozenset(lenient))
+    for key in lenient:
+        if key in state:
+            state = {**state, key: notes.plain(state[key])}
+    encoder = _Encoder(frozenset(lenient), standing)
     tree = encode_tree(state, encoder)
+    if standing is not None:
+        standing.first_look_ends()
     entries = layout.place(encoder.kinds)
     header = layout.encode_header(entries, tree, meta)
     pieces = [
@@ -151,11 +161,12 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 class _Encoder:
     """Takes tensors and arrays out of the tree, in the order in which they come."""
 
-    def __init__(self, lenient: frozenset[str]) -> None:
+    def __init__(self, lenient: frozenset[str], standing: Standing | None) -> None:
         self.tensors: list[Tensor] = []
         self._numbers: dict[object, int] = {}
         self.kinds: list[tuple[str, tuple[int, ...]]] = []
         self._lenient = lenient
+        self._standing = standing
 
     def __call__(self, value: Any, path: Path) -> Json:
         if isinstance(value, Tensor):
@@ -170,9 +181,21 @@ class _Encoder:
             return {"dtype": str(value).removeprefix("torch.")}
         if isinstance(value, torch.device):
             return {"device": str(value)}
+        if isinstance(value, np.dtype):
+            return {"numpy_dtype": value.str}
         if not self._lenient.isdisjoint(path):
-            return f"<{type(value).__module__}.{type(value).__qualname__}, not saved by spotrun>"
-        raise Unsavable(path, f"a {type(value).__module__}.{type(value).__qualname__}")
+            return notes.note(value)
+        return self._object(value, path)
+
+    def _object(self, value: Any, path: Path) -> Json:
+        try:
+            parts = objects.parts_of(value, path, self._standing)
+        except Unnamed as problem:
+            raise Unsavable(path, str(problem)) from None
+        if parts is None:
+            raise Unsavable(path, f"a {objects.described(type(value))}")
+        kind, name, content = parts
+        return {kind: [name, encode_tree(content, self, path)]}
 
     def _keep(self, tensor: Tensor, path: Path) -> int:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
@@ -226,6 +249,12 @@ class _Decoder:
             return torch.Size(content)
         if kind == "dtype":
             return _DTYPES[content]
+        if kind == "numpy_dtype" and _NUMPY_DTYPE.fullmatch(content):
+            return np.dtype(content)
+        if kind in objects.HELD:
+            if type(content) is not list or len(content) != 2 or type(content[0]) is not str:
+                raise TypeError("not a name and a content")
+            return Held(kind, content[0], decode_tree(content[1], self))
         if kind == "device" and _DEVICE.fullmatch(content):
             return torch.device(content)
         raise ValueError(kind)

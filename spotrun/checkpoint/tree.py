@@ -13,9 +13,13 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from enum import Enum
+from pathlib import Path as ConcretePath
 from pathlib import PurePath
 from typing import Any
 
+from spotrun.checkpoint import plain_kinds
+from spotrun.checkpoint.plain_kinds import KINDS, Unnamed
 from spotrun.errors import CheckpointDamaged
 
 DEPTH_MAX = 200
@@ -46,7 +50,7 @@ DecodeOther = Callable[[str, Json], Any]
 
 def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     """
-    `value` as JSON. Subclasses of the plain types become these; a namedtuple becomes a tuple.
+    `value` as JSON. Subclasses of the plain types become these, except for enums and named tuples.
 
     Raises:
         Unsavable: names the first value that has no place in an image.
@@ -62,6 +66,8 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
         raise Unsavable(path[:5], f"nested more than {DEPTH_MAX} levels deep")
     if kind.__module__ in _OF_TORCH:
         return encode_other(value, path)  # nearly all there is in a state: asked before what takes longer to ask
+    if kind in KINDS:
+        return _encode_kind(value, encode_other, path)
     if kind is dict or isinstance(value, Mapping):
         return _encode_mapping(value, encode_other, path)
     if kind is list:
@@ -69,7 +75,18 @@ def encode_tree(value: Any, encode_other: EncodeOther, path: Path = ()) -> Json:
     return _encode_rarer(value, encode_other, path)
 
 
+def _encode_kind(value: Any, encode_other: EncodeOther, path: Path) -> Json:
+    kind = KINDS[type(value)]
+    try:
+        parts = kind.parts(value)
+    except Unnamed as problem:
+        raise Unsavable(path, str(problem)) from None
+    return {kind.name: [encode_tree(part, encode_other, path) for part in parts]}
+
+
 def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
+    if isinstance(value, Enum) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return encode_other(value, path)
     if isinstance(value, bool | str | int) and type(value).__module__ != "numpy":
         return _encode_int(int(value)) if isinstance(value, int) else str.__str__(value)
     if isinstance(value, float) and type(value).__module__ != "numpy":
@@ -83,8 +100,8 @@ def _encode_rarer(value: Any, encode_other: EncodeOther, path: Path) -> Json:
     if type(value).__module__.partition(".")[0] in ("torch", "numpy"):  # torch.Size is a tuple
         return encode_other(value, path)
     if isinstance(value, list | tuple | AbstractSet):
-        items = sorted(value, key=repr) if isinstance(value, AbstractSet) else value
-        encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(items)]
+        # Those of a set in its own order: put in again like that, they mostly come to lie as they did.
+        encoded = [encode_tree(item, encode_other, (*path, n)) for n, item in enumerate(value)]
         return encoded if isinstance(value, list) else {_sequence_kind(value): encoded}
     return encode_other(value, path)
 
@@ -133,7 +150,10 @@ def decode_tree(node: Json, decode_other: DecodeOther, depth: int = 0) -> Any:
             return _SEQUENCES[kind](decode_tree(item, decode_other, depth + 1) for item in _listed(content))
         if kind in _SCALARS:
             return _SCALARS[kind](content)
-    except (TypeError, ValueError, OverflowError, binascii.Error) as error:
+        if kind in plain_kinds.BY_NAME:
+            parts = [decode_tree(part, decode_other, depth + 1) for part in _listed(content)]
+            return plain_kinds.BY_NAME[kind].make(*parts)
+    except (TypeError, ValueError, ArithmeticError, LookupError, binascii.Error) as error:
         raise CheckpointDamaged(f"the checkpoint's state holds a malformed {kind!r}") from error
     return decode_other(kind, content)
 
@@ -174,7 +194,7 @@ _SCALARS: dict[str, Callable[[Json], Any]] = {
     "int": lambda content: int(_text(content), 16),
     "complex": lambda content: complex(*(float(_text(part)) for part in _listed(content))),
     "bytes": lambda content: base64.b64decode(_text(content), validate=True),
-    "path": lambda content: PurePath(_text(content)),
+    "path": lambda content: ConcretePath(_text(content)),
 }
 
 

@@ -118,7 +118,9 @@ class LightningFramework(Position, Loaders):
         others_load_it = trainer_state.others_load_it(self._trainer)
         self._state = state | {OPTIMIZERS: optimizers.take() if others_load_it else []}
         trainer_state.load(self._trainer, self._state)
-        if not others_load_it:
+        if others_load_it:
+            trainer_state.load_all_optimizers(self._trainer)
+        else:
             trainer_state.load_optimizers_by(self._trainer, optimizers.load)
         if weights is not None:
             trainer_state.load_weights(self._trainer, weights)

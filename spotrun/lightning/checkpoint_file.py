@@ -13,8 +13,10 @@ import mmap
 import os
 import pickle
 import zipfile
-from collections import Counter, OrderedDict
+from argparse import Namespace
+from collections import Counter, OrderedDict, deque
 from pathlib import Path, PurePath
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -23,6 +25,8 @@ import torch
 from torch import Tensor
 
 from spotrun.checkpoint.layout import Buffer
+from spotrun.checkpoint.objects import STANDS, Held
+from spotrun.checkpoint.plain_kinds import KINDS
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
@@ -107,7 +111,8 @@ def _plain(value: Any) -> Any:
     """
     The same tree, made of values that `weights_only` accepts, with copies of all tensors.
 
-    Paths become texts, arrays become tensors, frozen sets become sets.
+    Paths become texts, arrays become tensors, frozen sets become sets, members of an enum become their names, and other
+    objects their attributes.
     """
     if isinstance(value, Tensor):
         return value.clone()
@@ -115,7 +120,15 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value.copy())
-    if isinstance(value, PurePath):
+    if isinstance(value, Held):
+        return value.name if value.kind == STANDS else _plain(value["content"])
+    if isinstance(value, deque):
+        return [_plain(item) for item in value]
+    if isinstance(value, Namespace | SimpleNamespace):
+        return _plain(vars(value))
+    if type(value) in KINDS and not isinstance(value, dict):
+        return str(value)
+    if isinstance(value, PurePath | np.dtype):
         return str(value)
     if isinstance(value, Counter | OrderedDict):
         return type(value)({_plain(key): _plain(item) for key, item in value.items()})

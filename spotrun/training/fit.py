@@ -51,6 +51,7 @@ from spotrun.training.place import Place
 from spotrun.training.progress import ProgressReporter
 from spotrun.training.python_state.attributes import Attributes
 from spotrun.training.ranks import Ranks
+from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.unsupported import TrainingUnsupported
 
@@ -114,7 +115,7 @@ class Fit:
         state: State
         state, meta = read_image(image, memory.need)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
-        state[KEY] = tensors.owned(state[KEY])
+        state[KEY] = revived(tensors.owned(state[KEY]))
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
             unsupported.reject(
                 self._agent,
@@ -136,10 +137,10 @@ class Fit:
             self._weights = weights.saved(state.get(WEIGHTS), beside)
         self._optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
-        kept = memory.keep({key: value for key, value in state.items() if key != WEIGHTS})
+        kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
         place = Place(**self._resumed["place"])
         self._resumed_at_end = place.finished
-        self._framework.load({**state, **kept}, self._weights, self._resumed, place, self._optimizers)
+        self._framework.load({**revived(state), **kept}, self._weights, self._resumed, place, self._optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
     def close(self) -> None:
@@ -331,6 +332,6 @@ def claim() -> session.Session | None:
     except LinkLost:
         raise TrainingUnsupported(
             "this process cannot reach the agent that saves and resumes it: what started it did not pass the socket on",
-            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may exec'
-            " the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
+            hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may '
+            "exec the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
         ) from None

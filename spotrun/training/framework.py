@@ -20,6 +20,8 @@ WEIGHTS = "state_dict"
 OPTIMIZERS = "optimizer_states"
 STEP = "global_step"
 """The three entries that every framework's state has: weights by name, one state an optimizer, the count of steps."""
+SCHEDULERS = "lr_schedulers"
+"""Of what is below this entry and OPTIMIZERS, a framework gives `load_state_dict` the script's own objects again."""
 
 
 class Problem(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from spotrun.training.image_memory import Memory
+from spotrun.training.revival import revived
 
 State = dict[str, Any]
 
@@ -30,7 +31,7 @@ class OptimizerStates:
         self._waiting: list[tuple[Optimizer, list[State]]] = []
 
     def take(self) -> Sequence[State]:
-        """The states, once they have arrived. May be called once."""
+        """The states, once they have arrived. May be called once. See `of_living` for what is missing in them."""
         assert self._views is not None
         states: Sequence[State] = self._memory.keep(self._views)
         self._views = None
@@ -44,9 +45,9 @@ class OptimizerStates:
         """
         assert self._views is not None
         if not all(map(_can_wait, optimizers)):
-            load(self.take())
+            load(of_living(optimizers, self.take()))
             return
-        load([{**saved, "state": {}} for saved in self._views])
+        load(of_living(optimizers, [{**saved, "state": {}} for saved in self._views]))
         self._waiting = [(optimizer, list(map(_copied, optimizer.param_groups))) for optimizer in optimizers]
         for optimizer in optimizers:
             optimizer.state = _Awaited(optimizer, self.arrive)  # type: ignore[assignment]
@@ -59,6 +60,13 @@ class OptimizerStates:
         waiting, self._waiting = self._waiting, []
         for (optimizer, groups), saved in zip(waiting, states, strict=False):  # as Lightning pairs them
             _complete(optimizer, groups, saved)
+
+
+def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
+    """`states` with the functions that the script has put into the groups of its optimizers."""
+    # A copy of each group, as the one that a checkpoint's is filled with must not be the optimizer's own.
+    living = [{"param_groups": list(map(dict, optimizer.param_groups))} for optimizer in optimizers]
+    return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
 def _can_wait(optimizer: Optimizer) -> bool:
@@ -80,7 +88,8 @@ def _complete(optimizer: Optimizer, loaded_groups: list[State], saved: State) ->
     """
     groups = optimizer.param_groups
     optimizer.state, optimizer.param_groups = defaultdict(dict), loaded_groups
-    optimizer.load_state_dict(saved)
+    (complete,) = of_living([optimizer], [saved])
+    optimizer.load_state_dict(complete)
     optimizer.param_groups = groups
 
 

@@ -17,13 +17,14 @@ from typing import NoReturn
 import msgspec
 
 import spotrun
+from spotrun.checkpoint.objects import Standing
 from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, tensors, unsupported, weights
 from spotrun.training.data.training_data import TrainingData
-from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, State
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
 from spotrun.training.place import Place
@@ -37,6 +38,7 @@ LAST_ARENA_WAIT_S = 600.0
 
 KEY = "spotrun"
 LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
+"""No resume reads them."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Snapshots:
         self._step = framework.step
         self._overlap = Overlap(framework)
         self._pending: _Pending | None = None
+        self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
         self.attributes: Attributes
 
     def resumed_at(self, step: int) -> None:
@@ -213,7 +216,7 @@ class Snapshots:
             **machine.facts(),
         }
         try:
-            return plan_image(state, meta, lenient=LENIENT)
+            return plan_image(state, meta, lenient=LENIENT, standing=self._standing)
         except Unsavable as problem:
             hint = f"leave {problem.where} out of the saved state"
             unsupported.reject(self._agent, f"the state holds {problem}", hint)
@@ -232,6 +235,10 @@ class Snapshots:
         }
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
         return state
+
+    def _saved_elsewhere(self, value: object) -> bool:
+        framework = self._framework
+        return any(value is each for each in (*framework.optimizers, *framework.module.modules()))
 
     def _own(self, place: Place) -> State:
         """What each rank has for itself."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,6 +29,10 @@ def mapped(value: Any, function: Callable[[Tensor], Any]) -> Any:
         return tree
     if type(value) in (list, tuple, set):
         return type(value)(mapped(item, function) for item in value)
+    if type(value) is deque:
+        return deque((mapped(item, function) for item in value), value.maxlen)
+    if type(value) in (Namespace, SimpleNamespace):
+        return type(value)(**mapped(vars(value), function))
     return value
 
 

@@ -11,8 +11,15 @@ import random
 import struct
 import subprocess
 import sys
-from collections import Counter, OrderedDict, defaultdict, namedtuple
-from pathlib import Path, PurePath
+from argparse import Namespace
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from types import SimpleNamespace
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -67,6 +74,13 @@ def tensors(draw):
     return torch.frombuffer(data, dtype=dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
 
 
+PLAIN = [
+    range(3, 30, 4), slice(None, 5), bytearray(b"ab"), deque([1, [2]], maxlen=3), deque(), ..., Decimal("1.10"),
+    Fraction(2, 6), UUID(int=5), Path("a/b"), PurePosixPath("a"), PureWindowsPath("c:/a"), Namespace(a=1, b=[2]),
+    SimpleNamespace(x=(1,)), date(2026, 1, 2), time(3, 4, fold=1), timedelta(days=-1, microseconds=3), UTC,
+    timezone(timedelta(hours=2), "there"), datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), ZoneInfo("UTC"),
+    defaultdict(int, a=1), defaultdict(None, {1: 2}), np.dtype("<f4"),
+]  # fmt: skip
 keys = st.one_of(
     st.text(max_size=8),
     st.integers(),
@@ -131,15 +145,27 @@ def test_layout_needs_no_torch():
 
 
 def test_lookalikes_become_the_plain_types():
-    Point = namedtuple("Point", "x y")
-
     class Word(str):
         pass
 
-    assert round_trip(Point(1, 2)) == (1, 2)
     assert type(round_trip(Word("a"))) is str
-    assert round_trip(defaultdict(list, a=[1])) == {"a": [1]}
-    assert round_trip(Path("a/b")) == PurePath("a/b")
+
+
+@pytest.mark.parametrize("value", PLAIN, ids=repr)
+def test_plain_values_of_python_come_back_as_they_were(value):
+    back = round_trip({"in": [value]})["in"][0]
+    assert (type(back), repr(back), back) == (type(value), repr(value), value)
+
+
+def test_a_defaultdict_and_a_deque_go_on_as_they_were():
+    counts = round_trip(defaultdict(list, a=[1]))
+    counts["b"].append(2)
+    assert counts == {"a": [1], "b": [2]}
+    window = round_trip(deque([torch.ones(2), 2], maxlen=2))
+    window.append(3)
+    assert list(window) == [2, 3]
+    with pytest.raises(Unsavable, match=r"callbacks\.mine is a defaultdict whose default is made by a function"):
+        snapshot.plan_image({"callbacks": {"mine": defaultdict(lambda: 3)}}, {})
 
 
 def test_tied_views_and_strided_tensors_are_saved_by_value():
@@ -160,6 +186,36 @@ def test_what_cannot_be_saved_is_named_with_its_place():
         deep = [deep]
     with pytest.raises(Unsavable, match="nested"):
         snapshot.plan_image(deep, {})
+
+
+class Broken(dict):
+    """As a configuration whose value is missing."""
+
+    def __getitem__(self, key):
+        raise LookupError(key)
+
+
+HYPER_PARAMETERS = {
+    "a class": (torch.nn.MSELoss, "<torch.nn.modules.loss.MSELoss>"),
+    "a function": (test_layout_needs_no_torch, "<tests.unit.test_layout.test_layout_needs_no_torch>"),
+    "a namespace": (Namespace(lr=0.1), {"lr": 0.1}),
+    "a list of another class": (UserList([1, Namespace(a=2)]), [1, {"a": 2}]),
+    "a mapping of another class": (UserDict(a=UserDict(b=1)), {"a": {"b": 1}}),
+    "a value that is missing": (Broken(a=1), {"a": "<LookupError>"}),
+    "a tensor": (torch.Size([2]), torch.Size([2])),
+    "a default by a function": (defaultdict(lambda: 1, a=2), {"a": 2}),
+}
+
+
+@pytest.mark.parametrize("name", HYPER_PARAMETERS)
+def test_hyper_parameters_are_plain_values_or_notes(name):
+    value, note = HYPER_PARAMETERS[name]
+    plan = snapshot.plan_image({"hyper_parameters": {"cfg": value}}, {}, lenient=["hyper_parameters"])
+    assert layout.decode_header(plan.header).tree
+    arena = torch.zeros(max(plan.size_bytes, 1), dtype=torch.uint8)
+    write_image(plan, arena)
+    state, _ = snapshot.read_image(bytearray(arena.numpy().tobytes()))
+    assert state["hyper_parameters"]["cfg"] == note
 
 
 def test_unknown_hyper_parameters_become_a_note():

@@ -14,6 +14,7 @@ PRIVATE_NAMES = (
     "_val_check_time_interval",
     "_checkpoint_connector.dump_checkpoint",
     "_checkpoint_connector.resume_start",
+    "_checkpoint_connector.restore_lr_schedulers",
     "_checkpoint_connector._loaded_checkpoint",
     "_checkpoint_connector._ckpt_path",
     "precision_plugin.on_save_checkpoint",

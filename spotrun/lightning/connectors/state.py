@@ -10,10 +10,14 @@ from torch import nn
 
 from spotrun.lightning.connectors.names import result_classes
 from spotrun.training import weights
-from spotrun.training.framework import OPTIMIZERS, WEIGHTS, State
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, WEIGHTS, State
+from spotrun.training.optimizer_states import of_living
+from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
-RESTORED_LAST = ("loops", "lr_schedulers", OPTIMIZERS)
+TYPES = ("hparams_type", "datamodule_hparams_type")
+"""Of what class hyper-parameters are; these keys hold the class itself. Without them they are read as plain values."""
+RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """What Lightning restores after on_fit_start."""
 LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
 """Called with the optimizers, and with a function that loads one state into each as Lightning does."""
@@ -38,7 +42,8 @@ def dump(trainer: Any) -> State:
     finally:
         del plugin.on_save_checkpoint
     del before_hooks[WEIGHTS]
-    return before_hooks | state | {OPTIMIZERS: before_hooks[OPTIMIZERS]}
+    whole = before_hooks | state | {OPTIMIZERS: before_hooks[OPTIMIZERS]}
+    return {name: value for name, value in whole.items() if name not in TYPES}
 
 
 def load(trainer: Any, state: State) -> None:
@@ -51,6 +56,35 @@ def load(trainer: Any, state: State) -> None:
         connector._loaded_checkpoint = dict(state)
 
     connector.resume_start = resume_start
+    _load_schedulers_living(trainer)
+
+
+def _load_schedulers_living(trainer: Any) -> None:
+    """Let this fit() give its schedulers what they hold themselves where a state has a gap for it."""
+    connector = trainer._checkpoint_connector
+    original = connector.restore_lr_schedulers
+
+    def restore_lr_schedulers() -> None:
+        del connector.restore_lr_schedulers  # once only, as above
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        saved = connector._loaded_checkpoint[SCHEDULERS]
+        filled = [revived(state, each.state_dict()) for state, each in zip(saved, schedulers, strict=False)]
+        connector._loaded_checkpoint[SCHEDULERS] = filled
+        original()
+
+    connector.restore_lr_schedulers = restore_lr_schedulers
+
+
+def load_all_optimizers(trainer: Any) -> None:
+    """In `Callback.setup`: the same for its optimizers."""
+    strategy = trainer.strategy
+    original = strategy.load_optimizer_state_dict
+
+    def load_optimizer_state_dict(checkpoint: State) -> None:
+        del strategy.load_optimizer_state_dict  # once only, as above
+        original({**checkpoint, OPTIMIZERS: of_living(strategy.optimizers, checkpoint[OPTIMIZERS])})
+
+    strategy.load_optimizer_state_dict = load_optimizer_state_dict
 
 
 def load_again(trainer: Any, state: State) -> None:

@@ -1,0 +1,54 @@
+"""Any object as plain values, for people to read: what a training was given, and no resume takes back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+from spotrun.checkpoint.plain_kinds import KINDS
+
+DEPTH_MAX = 50
+_AS_IT_IS = (type(None), bool, int, float, complex, str, bytes)
+_MODULES = ("torch", "numpy")
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """
+    Mappings, sequences, dataclasses and namespaces of any class become dicts and lists; what has no such form stays,
+    as an image may have a place for it.
+    """
+    if depth > DEPTH_MAX:
+        return note(value)
+    if isinstance(value, Enum):
+        return plain(value.value, depth + 1)
+    if isinstance(value, _AS_IT_IS) or type(value).__module__.partition(".")[0] in _MODULES:
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+        return {name: plain(getattr(value, name), depth + 1) for name in names}
+    if isinstance(value, argparse.Namespace | types.SimpleNamespace):
+        return {name: plain(item, depth + 1) for name, item in vars(value).items()}
+    if isinstance(value, Mapping):
+        return {key: plain(_item(value, key), depth + 1) for key in value}
+    if isinstance(value, Sequence) and type(value) not in KINDS:
+        items = [plain(_item(value, n), depth + 1) for n in range(len(value))]
+        return tuple(items) if isinstance(value, tuple) else items
+    return note(value) if isinstance(value, type | types.FunctionType) else value
+
+
+def _item(holder: Any, key: Any) -> Any:
+    """A configuration may have values that are missing, or that refer to such."""
+    try:
+        return holder[key]
+    except Exception as error:  # noqa: BLE001
+        return f"<{type(error).__name__}>"
+
+
+def note(value: Any) -> str:
+    if isinstance(value, type | types.FunctionType):
+        return f"<{value.__module__}.{value.__qualname__}>"
+    return f"<{type(value).__module__}.{type(value).__qualname__}, not saved by spotrun>"

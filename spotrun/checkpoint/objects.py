@@ -1,0 +1,175 @@
+"""
+Objects in a state, as values: they are read as `Held`, which only the training that resumes makes objects of again.
+
+An image says of which class an object was. Reading it looks no class up, imports none and calls none; see
+spotrun/training/revival.py for what a training accepts.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator
+from enum import Enum
+from functools import partial
+from typing import Any, TypeAlias
+
+from spotrun.checkpoint.plain_kinds import Unnamed
+
+Path: TypeAlias = tuple[object, ...]
+
+MEMBER, TUPLE, OBJECT, ASKED, STANDS = "member", "namedtuple", "object", "asked", "stands"
+HELD = frozenset({MEMBER, TUPLE, OBJECT, ASKED, STANDS})
+"""
+A member of an enum; a named tuple; an instance of a plain class; an object that gives and takes its own state; and
+what is found again where the script puts it, so that nothing of it is saved.
+"""
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, partial)
+
+
+class Held(dict[str, Any]):
+    """An object of class `name` as it was saved: "content" has what belongs to it."""
+
+    def __init__(self, kind: str, name: str, content: Any) -> None:
+        super().__init__(content=content)
+        self.kind, self.name = kind, name
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """So that it may stand in a set, or for a key."""
+        return id(self)
+
+
+class Standing:
+    """
+    What stands at each place below the keys `below` when a training begins, and stands there again when it resumes.
+    `is_elsewhere` tells objects whose state is saved elsewhere.
+    """
+
+    def __init__(self, below: Collection[str], is_elsewhere: Callable[[Any], bool]) -> None:
+        self._below = frozenset(below)
+        self.is_elsewhere = is_elsewhere
+        self._first: dict[Path, Any] | None = None
+        self._found: dict[Path, Any] = {}
+
+    def covers(self, path: Path) -> bool:
+        return bool(path) and path[0] in self._below
+
+    def is_same(self, path: Path, value: Any) -> bool:
+        """It stood there at the first look, which `first_look_ends` ends."""
+        if self._first is None:
+            self._found[path] = value
+            return True
+        first = self._first.get(path)
+        return first is value or (isinstance(value, types.MethodType) and first == value)
+
+    def first_look_ends(self) -> None:
+        if self._first is None:
+            self._first = self._found
+
+
+def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, str, Any] | None:
+    """
+    The kind, the name and the content of an object; None if no image can hold it.
+
+    Raises:
+        Unnamed: it would have a place if it could be found again.
+    """
+    kind = type(value)
+    if isinstance(value, Enum):
+        if not is_found(kind) or value.name not in kind.__members__:
+            raise Unnamed(f"a {described(kind)}, which no module has by that name")
+        return MEMBER, name_of(kind), value.name
+    if is_named_tuple(kind):
+        if not is_found(kind):
+            raise Unnamed(f"a {described(kind)}, which no module has by that name")
+        return TUPLE, name_of(kind), list(value)
+    if standing is not None and standing.covers(path):
+        if isinstance(value, _CODE) or standing.is_elsewhere(value):
+            if not standing.is_same(path, value):
+                raise Unnamed(f"a {described(kind)} that was put there after training began")
+            return STANDS, name_of(value if isinstance(value, type | types.FunctionType) else kind), None
+        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            if not standing.is_same(path, value):
+                raise Unnamed(f"a {described(kind)} that was put there after training began")
+            return ASKED, name_of(kind), value.state_dict()
+    if is_plain(kind) and is_of_script(kind):
+        if not is_found(kind):
+            raise Unnamed(f"a {described(kind)}, which no module has by that name")
+        return OBJECT, name_of(kind), attributes(value)
+    return None
+
+
+def name_of(thing: Any) -> str:
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def described(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def class_named(name: str) -> type | None:
+    """The class of this name in the modules that were imported already."""
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
+    return found if isinstance(found, type) else None
+
+
+def is_found(kind: type) -> bool:
+    return class_named(name_of(kind)) is kind
+
+
+def is_of_script(kind: type) -> bool:
+    """Its module is a file that was not installed: the script's own, wherever it lies."""
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return (
+        file is not None
+        and not any(part in ("site-packages", "dist-packages") for part in file.split("/"))
+        and (not file.startswith(_LIBRARY))
+    )
+
+
+_LIBRARY = types.__file__.rpartition("/")[0] + "/"
+
+
+def is_plain(kind: type) -> bool:
+    """Its instances are their attributes: no code of the class has a say in how one is made, copied or thrown away."""
+    own = [base for base in kind.__mro__ if base is not object]
+    return all(base.__flags__ & _MADE_BY_PYTHON and not any(_has_a_say(base)) for base in own)
+
+
+def _has_a_say(kind: type) -> Iterator[bool]:
+    """A frozen dataclass with slots has hooks that only set its attributes."""
+    for hook in _HOOKS & vars(kind).keys():
+        yield getattr(vars(kind)[hook], "__module__", None) != "dataclasses"
+
+
+_HOOKS = frozenset({"__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__"})
+_MADE_BY_PYTHON = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE: the class was made by a `class` statement."""
+
+
+def is_named_tuple(kind: type | None) -> bool:
+    return kind is not None and issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "__del__")
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    slots = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
+    return {**slots, **getattr(value, "__dict__", {})}
+
+
+def _slots(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        names = vars(base).get("__slots__", ())
+        yield from (name for name in ([names] if isinstance(names, str) else names) if not name.startswith("__"))
+
+
+def set_attributes(value: Any, content: dict[str, Any]) -> None:
+    """Without a call of anything that its class has to say about it."""
+    slots = set(_slots(type(value)))
+    for name in slots & content.keys():
+        object.__setattr__(value, name, content[name])
+    if hasattr(value, "__dict__"):
+        value.__dict__.update({name: item for name, item in content.items() if name not in slots})

@@ -1,0 +1,121 @@
+"""
+Objects made again of what a checkpoint says about them.
+
+Nothing of a checkpoint is imported or called. An enum gives the member of that name, a named tuple is a tuple, and an
+instance of the script's own class is made without its `__init__` and given its attributes. Such a class has to be
+there, not installed, and without a say in how it is made or thrown away. An object that stands at the same place
+already is filled, by its own `load_state_dict` where it has one.
+"""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from collections import deque
+from enum import EnumMeta
+from types import FunctionType, SimpleNamespace
+from typing import Any, NoReturn
+
+from spotrun.checkpoint import objects
+from spotrun.checkpoint.objects import ASKED, MEMBER, OBJECT, STANDS, TUPLE, Held
+from spotrun.errors import SpotrunError
+
+_NOBODY = object()
+
+
+class NotRevived(SpotrunError):
+    """A checkpoint holds an object whose class or place this script does not have. The script has changed."""
+
+
+def revived(value: Any, standing: Any = _NOBODY) -> Any:
+    """
+    `value` with objects for all `Held` in it; the very same if there are none. With `standing`, the script's value at
+    that place, its objects are used. Without it those that need one stay as they are.
+
+    Raises:
+        NotRevived: the script has no such class or object any more.
+    """
+    if isinstance(value, Held):
+        return _object(value, standing)
+    if isinstance(value, dict):
+        return _mapping(value, standing)
+    if type(value) in (list, tuple, set, frozenset, deque):
+        items = [revived(item, _at(standing, n)) for n, item in enumerate(value)]
+        if all(map(_is, items, value)):
+            return value
+        return deque(items, value.maxlen) if isinstance(value, deque) else type(value)(items)
+    if type(value) in (Namespace, SimpleNamespace):
+        value.__dict__.update(_mapping(vars(value), standing))
+    return value
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _mapping(value: dict[Any, Any], standing: Any) -> dict[Any, Any]:
+    keys = [revived(key) for key in value]
+    items = [revived(item, _at(standing, key)) for key, item in value.items()]
+    if all(map(_is, keys, value)) and all(map(_is, items, value.values())):
+        return value
+    made = copy.copy(value)
+    made.clear()
+    made.update(zip(keys, items, strict=True))
+    return made
+
+
+def _at(standing: Any, key: Any) -> Any:
+    if isinstance(standing, dict):
+        return standing.get(key, _NOBODY)
+    if isinstance(standing, list | tuple | deque) and type(key) is int and 0 <= key < len(standing):
+        return standing[key]
+    return _NOBODY
+
+
+def _object(held: Held, standing: Any) -> Any:
+    content = held["content"]
+    if held.kind == MEMBER:
+        return _member(held)
+    if held.kind == TUPLE:
+        kind = objects.class_named(held.name)
+        if kind is None or not objects.is_named_tuple(kind):
+            _gone(held)
+        return tuple.__new__(kind, revived(content, standing))
+    if held.kind == OBJECT:
+        return _instance(held, standing)
+    if standing is _NOBODY:
+        return held
+    if held.kind == STANDS and held.name in (_name(standing), objects.name_of(type(standing))):
+        return standing
+    if held.kind == ASKED and objects.name_of(type(standing)) == held.name:
+        standing.load_state_dict(revived(content, standing.state_dict()))
+        return standing
+    return _gone(held)
+
+
+def _name(standing: Any) -> str:
+    return objects.name_of(standing) if isinstance(standing, type | FunctionType) else ""
+
+
+def _member(held: Held) -> Any:
+    kind = objects.class_named(held.name)
+    if not isinstance(kind, EnumMeta) or held["content"] not in kind.__members__:
+        _gone(held)
+    return kind.__members__[held["content"]]
+
+
+def _instance(held: Held, standing: Any) -> Any:
+    stands = objects.name_of(type(standing)) == held.name
+    kind = type(standing) if stands else objects.class_named(held.name)
+    if kind is None or not (objects.is_plain(kind) and objects.is_of_script(kind)):
+        _gone(held)
+    filled = standing if stands else object.__new__(kind)
+    objects.set_attributes(filled, revived(held["content"], objects.attributes(standing) if stands else _NOBODY))
+    return filled
+
+
+def _gone(held: Held) -> NoReturn:
+    raise NotRevived(
+        f"the checkpoint holds a {held.name.replace(':', '.')}, which this script lacks where the checkpoint was made",
+        hint="train with the script that the checkpoint was made by, which imports the module before fit()",
+    )
