@@ -195,6 +195,7 @@ def looking(standing: Standing, state: Any) -> Any:
     return read["lr_schedulers"][0]
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> None:
     optimizer, first = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
@@ -213,6 +214,7 @@ def test_a_scheduler_within_a_scheduler_is_asked_and_stays_the_same_object() -> 
     assert second.last_epoch == first.last_epoch
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_what_was_put_there_after_training_began_is_refused() -> None:
     optimizer, scheduler = schedulers()
     standing = Standing(("lr_schedulers",), lambda value: value is optimizer)
