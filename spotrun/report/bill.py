@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from spotrun.bill.charge import Charge, Statement
 from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
+from spotrun.report.amounts import as_text, rounded, with_sums
 from spotrun.report.machine_readable import usd_text
-from spotrun.report.tables import NOTHING, FiguresTable, add_row, figures_table, plain, print_figures
+from spotrun.report.tables import FiguresTable, add_row, figures_table, plain, print_figures
 
+PLACES = 6
+"""Decimals, because differences are small."""
 SCOPE = (
     "Instances, their disks and addresses. Storage and requests of the bucket are not included: they have no run's tag."
 )
@@ -24,17 +28,20 @@ def show(found: Reconciliation, run: str, *, simulated: bool, console: Console |
 
 
 def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
-    reasons = [Text(f"  {_dollars(part.usd)}  {part.reason}") for part in found.parts]
+    lines, total = _shown(found)
+    by_reason = zip(total.explained, found.parts, strict=True)
+    reasons = [Text(f"  {_dollars(shown, part.usd)}  {part.reason}") for shown, part in by_reason]
     reasons += [
-        Text(f"  {_dollars(line.unexplained_usd)}  UNEXPLAINED, {plain(line.resource, 40)}: {plain(line.why)}")
-        for line in found.unexplained
+        Text(f"  {_dollars(shown.left, line.unexplained_usd)}  {_unexplained(line)}")
+        for line, shown in zip(found.lines, lines, strict=True)
+        if line.unexplained_usd
     ]
     return Group(
         Text(f"{plain(run)} and the {found.statement.title}", style="bold"),
         *([Text("Prices are SIMULATED: no cloud has billed this run.")] if simulated else []),
         Text(_coverage(found)),
         Text(),
-        _table(found),
+        _table(found, lines, total),
         Text(),
         Text("What explains the difference:" if reasons else "There is no difference."),
         *reasons,
@@ -42,6 +49,36 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
         Text(SCOPE, style="dim"),
         Text(f"Rule: {plain(found.statement.rule.source)}", style="dim"),
     )
+
+
+def _unexplained(line: Line) -> str:
+    return f"UNEXPLAINED, {plain(line.resource, 40)}: {plain(line.why)}"
+
+
+class Shown(NamedTuple):
+    """Dollars as they are shown: ours, what explains a difference by reason, and what is left of it."""
+
+    ours: Decimal
+    explained: Sequence[Decimal]
+    left: Decimal
+
+    @property
+    def cells(self) -> list[Decimal]:
+        explained = sum(self.explained, Decimal(0))
+        differ = explained + self.left
+        return [self.ours, self.ours + differ, differ, explained, self.left]
+
+
+def _shown(found: Reconciliation) -> tuple[list[Shown], Shown]:
+    """What is shown of each line and of all: it adds up."""
+    exact = []
+    for line in found.lines:
+        explained = {part.reason: Decimal(0) for part in found.parts}
+        for part in line.parts:
+            explained[part.reason] += part.usd
+        exact.append([line.ours_usd, *explained.values(), line.unexplained_usd])
+    *lines, total = (Shown(row[0], row[1:-1], row[-1]) for row in with_sums(rounded(exact, PLACES)))
+    return lines, total
 
 
 def _coverage(found: Reconciliation) -> str:
@@ -57,29 +94,22 @@ def _files(statement: Statement) -> str:
     return plain(first) + (f" with {len(others)} more" if others else "")
 
 
-def _table(found: Reconciliation) -> FiguresTable:
+def _table(found: Reconciliation, lines: Sequence[Shown], total: Shown) -> FiguresTable:
     table = figures_table("Instance by instance", "instance", ["ours", "theirs", "differ", "explained", "left"])
-    for line in found.lines:
-        add_row(table, [line.resource, *_cells(line)], style="bold" if line.unexplained_usd else "")
+    for line, shown in zip(found.lines, lines, strict=True):
+        exact = [line.ours_usd, line.theirs_usd, line.difference_usd, line.explained_usd, line.unexplained_usd]
+        cells = map(_dollars, shown.cells, exact)
+        add_row(table, [line.resource, *cells], style="bold" if line.unexplained_usd else "")
     table.add_section()
     explained = sum((part.usd for part in found.parts), Decimal(0))
     difference = found.theirs_usd - found.ours_usd
     sums = [found.ours_usd, found.theirs_usd, difference, explained, difference - explained]
-    add_row(table, ["total", *map(_dollars, sums)], style="bold")
+    add_row(table, ["total", *map(_dollars, total.cells, sums)], style="bold")
     return table
 
 
-def _cells(line: Line) -> list[str]:
-    amounts = [line.ours_usd, line.theirs_usd, line.difference_usd, line.explained_usd, line.unexplained_usd]
-    return [_dollars(amount) for amount in amounts]
-
-
-def _dollars(amount: Decimal) -> str:
-    """Six decimals, because differences are small; ten if that would show zero."""
-    if not amount:
-        return NOTHING
-    text = f"{abs(amount):.6f}" if abs(amount) >= Decimal("0.0000005") else f"{abs(amount):.10f}"
-    return f"{'-' if amount < 0 else ''}${text}"
+def _dollars(shown: Decimal, exact: Decimal) -> str:
+    return as_text(shown, exact, PLACES)
 
 
 def as_json(found: Reconciliation, run: str, *, simulated: bool) -> dict[str, Any]:

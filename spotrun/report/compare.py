@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from spotrun.account.summary import RunSummary
 from spotrun.account.timeline import DOWNTIME, Activity
+from spotrun.report.amounts import Money, money
 from spotrun.report.machine_readable import csv_text, figures, optional_usd, rounded
 from spotrun.report.tables import (
     NOTHING,
@@ -47,6 +49,11 @@ class Compared:
     def title(self) -> str:
         """Its name, marked where its time passed faster than the wall clock."""
         return plain(self.summary.run, NAME_MAX) + scale_mark(self.summary.time_scale)
+
+    @cached_property
+    def money(self) -> Money:
+        """Its dollars, as in its own report."""
+        return money(self.summary)[-1]
 
 
 def comparison(summaries: Sequence[RunSummary]) -> tuple[Compared, ...]:
@@ -192,14 +199,14 @@ _KEY_FIGURES = ("cost", "ratio to the first", "wall time")
 _SECTIONS: tuple[tuple[tuple[str, Figure], ...], ...] = (
     (("state", lambda run: run.summary.state), ("epochs", lambda run: count(len(run.summary.epochs)))),
     (
-        ("cost", lambda run: dollars(run.summary.total.cost_usd)),
+        ("cost", lambda run: run.money.cost),
         ("ratio to the first", _ratio_text),
-        ("  spot", lambda run: dollars(run.summary.total.spot_usd)),
-        ("  on-demand", lambda run: dollars(run.summary.total.on_demand_usd)),
-        ("  storage, requests, egress", lambda run: dollars(run.summary.total.kept_usd)),
+        ("  spot", lambda run: run.money.spot),
+        ("  on-demand", lambda run: run.money.on_demand),
+        ("  storage, requests, egress", lambda run: run.money.kept),
         ("cost per epoch", lambda run: dollars(run.summary.usd_per_epoch)),
         ("cost per training hour", lambda run: dollars(run.summary.total.usd_per_productive_hour)),
-        ("all on demand", lambda run: dollars(run.summary.total.counterfactual_usd)),
+        ("all on demand", lambda run: run.money.all_on_demand),
         ("saved", lambda run: percent(run.summary.total.savings)),
     ),
     (

@@ -26,14 +26,18 @@ def plain(text: str, limit: int = 2000) -> str:
 
 
 def dollars(amount_usd: Decimal | None) -> str:
-    """`$0.0123`, `$12.35`: four places below ten dollars, two above, none above ten thousand; a dash for none."""
+    """`$0.0123`, `$12.35`; a dash for none. Amounts that are parts of one another are written by `report.amounts`."""
     if not amount_usd:
         return NOTHING
     if abs(amount_usd) < Decimal("0.00005"):
         return "<$0.0001"
-    places = 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
     sign = "-" if amount_usd < 0 else ""
-    return f"{sign}${abs(amount_usd):.{places}f}"
+    return f"{sign}${abs(amount_usd):.{decimals(amount_usd)}f}"
+
+
+def decimals(amount_usd: Decimal) -> int:
+    """How many decimals an amount is shown with: four below ten dollars, two above, none above ten thousand."""
+    return 4 if abs(amount_usd) < 10 else 2 if abs(amount_usd) < 10_000 else 0
 
 
 def short_duration(duration: timedelta) -> str:

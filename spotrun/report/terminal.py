@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
@@ -11,6 +11,7 @@ from rich.text import Text
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
+from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, gigabytes, timestamp
 from spotrun.report.tables import (
     NOTHING,
@@ -65,16 +66,17 @@ def cost_table(summary: RunSummary) -> FiguresTable:
     headers = ["cost", "spot", "on-\ndemand", kept, "all on\ndemand", "saved", "inter-\nrupted", "steps\nredone"]
     title = "What each epoch cost" + (" (simulated prices)" if summary.simulated else "")
     table = figures_table(title, "epoch", headers)
-    return _filled(table, summary, _cost_cells)
+    accounts = [*summary.epochs, summary.rest, summary.total]
+    return _filled(table, summary, [_cost_cells(*each) for each in zip(accounts, money(summary), strict=True)])
 
 
-def _cost_cells(account: Account) -> list[str]:
+def _cost_cells(account: Account, shown: Money) -> list[str]:
     return [
-        dollars(account.cost_usd),
-        dollars(account.spot_usd),
-        dollars(account.on_demand_usd),
-        dollars(account.kept_usd),
-        dollars(account.counterfactual_usd),
+        shown.cost,
+        shown.spot,
+        shown.on_demand,
+        shown.kept,
+        shown.all_on_demand,
         percent(account.savings),
         count(account.interruptions),
         count(account.steps_redone),
@@ -84,7 +86,8 @@ def _cost_cells(account: Account) -> list[str]:
 def time_table(summary: RunSummary) -> FiguresTable:
     """Wall time of each epoch, and its downtime by cause."""
     headers = ["wall", "training", *(str(kind) for kind in DOWNTIME)]
-    return _filled(figures_table("Where the time went", "epoch", headers), summary, _time_cells)
+    cells = [_time_cells(account) for account in (*summary.epochs, summary.rest, summary.total)]
+    return _filled(figures_table("Where the time went", "epoch", headers), summary, cells)
 
 
 def _time_cells(account: Account) -> list[str]:
@@ -128,14 +131,15 @@ def goodput(summary: RunSummary) -> str:
     return f"{paid}." if hour is None else f"{paid}, {dollars(hour)} an hour of training."
 
 
-def _filled(table: FiguresTable, summary: RunSummary, cells: Callable[[Account], list[str]]) -> FiguresTable:
-    for epoch in summary.epochs:
+def _filled(table: FiguresTable, summary: RunSummary, cells: Sequence[list[str]]) -> FiguresTable:
+    """`cells` of each epoch, of the rest and of the total."""
+    for epoch, figures in zip(summary.epochs, cells, strict=False):
         assert epoch.epoch is not None
-        add_row(table, [str(epoch.epoch + 1), *cells(epoch)])
+        add_row(table, [str(epoch.epoch + 1), *figures])
     if summary.rest.cost_usd or summary.rest.wall:
-        add_row(table, [summary.rest_name, *cells(summary.rest)])
+        add_row(table, [summary.rest_name, *cells[-2]])
     table.add_section()
-    add_row(table, ["total", *cells(summary.total)], style="bold")
+    add_row(table, ["total", *cells[-1]], style="bold")
     return table
 
 

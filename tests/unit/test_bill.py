@@ -438,6 +438,26 @@ def printed(found: Reconciliation) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def usd(text: str) -> Decimal:
+    return Decimal(0) if text == "-" or "<" in text else Decimal(text.replace("$", ""))
+
+
+def test_the_dollars_that_are_shown_add_up(tmp_path: Path) -> None:
+    history = stormy()
+    lines = billed(history)
+    lines.append(beside(lines[0], "other", "Fee", "other", "1.0000004999"))
+    text = printed(by_report(history, lines, tmp_path))
+    table, reasons = text.split("Instance by instance")[1].split("What explains the difference:")
+    *rows, total = [[usd(cell) for cell in line.split()[-5:]] for line in table.splitlines() if "$" in line]
+    assert len(rows) >= 3
+    for ours, theirs, differ, explained, left in [*rows, total]:
+        assert theirs == ours + differ
+        assert differ == explained + left
+    assert total == [sum(column, Decimal(0)) for column in zip(*rows, strict=True)]
+    told = [usd(line.split()[0]) for line in reasons.splitlines() if "$" in line]
+    assert sum(told, Decimal(0)) == total[2]
+
+
 def test_a_person_sees_each_instance_and_each_reason_and_text_from_outside_is_only_text(tmp_path: Path) -> None:
     history = stormy()
     lines = billed(history)

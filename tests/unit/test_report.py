@@ -143,7 +143,7 @@ def test_the_widest_figures_fit_too():
     widest = replace(
         run.total, times=times, spot_usd=usd, on_demand_usd=usd, storage_usd=usd, interruptions=999, steps_redone=99_999
     )
-    text = printed(replace(run, total=widest))
+    text = printed(replace(run, epochs=(), rest=widest, total=widest))
     assert max(len(line) for line in text.splitlines()) <= 80
     costs, figures = (line.split() for line in text.splitlines() if line.startswith("total"))
     assert costs[2:5] == ["$1234.56"] * 3

@@ -97,6 +97,6 @@ def _row(run: Compared) -> Markup:
         figure(count(len(summary.epochs)), len(summary.epochs)),
         figure(NOTHING if ratio is None else f"{ratio:.2f}x", ratio),
         figure(dollars(per_epoch), optional_usd(per_epoch)),
-        *listings.account_cells(summary.total),
+        *listings.account_cells(summary.total, run.money),
     ]
     return element("tr", element("th", run.title, scope="row"), *cells)

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
+from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, describe
 from spotrun.report.html.markup import Markup, element, figure, head, row, table
 from spotrun.report.machine_readable import optional_usd, usd_text
@@ -29,8 +30,10 @@ OTHERS = (
 
 def epochs(summary: RunSummary) -> Markup:
     """A row for each epoch. A cell's `data-value` is the exact figure."""
-    rows = [_account(str(e.epoch + 1), e) for e in summary.epochs[-ROWS_MAX:] if e.epoch is not None]
-    feet = [_account(summary.rest_name, summary.rest), _account("total", summary.total)]
+    *shown, rest, total = money(summary)
+    listed = list(zip(summary.epochs, shown, strict=True))[-ROWS_MAX:]
+    rows = [_account(str(e.epoch + 1), e, texts) for e, texts in listed if e.epoch is not None]
+    feet = [_account(summary.rest_name, summary.rest, rest), _account("total", summary.total, total)]
     heads = [head(element("button", name, type="button")) for name in ("epoch", *COSTS, *OTHERS)]
     return table(f"Epochs{_cut(summary.epochs)}", heads, rows, feet)
 
@@ -99,16 +102,17 @@ def _cut(rows: Sequence[object]) -> str:
     return f" (the last {ROWS_MAX} of {len(rows)})" if len(rows) > ROWS_MAX else ""
 
 
-def _account(name: str, a: Account) -> Markup:
-    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a))
+def _account(name: str, a: Account, shown: Money) -> Markup:
+    return element("tr", element("th", name, scope="row", data_value=name), *account_cells(a, shown))
 
 
-def account_cells(a: Account) -> list[Markup]:
+def account_cells(a: Account, shown: Money) -> list[Markup]:
     """The figures named in `COSTS` and `OTHERS`."""
-    money = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.egress_usd, a.counterfactual_usd)
+    exact = (a.cost_usd, a.spot_usd, a.on_demand_usd, a.storage_usd, a.requests_usd, a.egress_usd, a.counterfactual_usd)
+    paid = (shown.cost, shown.spot, shown.on_demand, shown.storage, shown.requests, shown.egress, shown.all_on_demand)
     times = (a.wall, a.productive, *(a.times[kind] for kind in DOWNTIME))
     return [
-        *(figure(dollars(amount), usd_text(amount)) for amount in money),
+        *(figure(text, usd_text(amount)) for text, amount in zip(paid, exact, strict=True)),
         figure(percent(a.savings), a.savings),
         *(duration(time) for time in times),
         *(figure(count(number), number) for number in (a.interruptions, a.steps_redone)),

@@ -1,0 +1,146 @@
+"""
+Dollars in tables: what is shown adds up to the sums that are shown, in each row and in each column.
+
+Each amount is rounded up or down to the same decimals, and zero stays zero. Where to round up is found as statistical
+offices do it (B. D. Causey, L. H. Cox, L. R. Ernst, "Applications of Transportation Theory to Statistical Problems",
+JASA 80, 1985): amounts that still have a rest form a cycle through rows and columns, along which the rests are shifted,
+once up and once down, until one is gone. So all sums stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import NamedTuple
+
+from spotrun.account.summary import Account, RunSummary
+from spotrun.report.tables import NOTHING, decimals
+
+Place = tuple[int, int]
+"""Row and column of an amount; the last row and the last column are the sums."""
+
+
+class Money(NamedTuple):
+    """The dollars of an account as tables show them. `kept` is for storage, requests and egress together."""
+
+    cost: str
+    spot: str
+    on_demand: str
+    storage: str
+    requests: str
+    egress: str
+    kept: str
+    all_on_demand: str
+
+
+def money(summary: RunSummary) -> list[Money]:
+    """That of each epoch, of the rest, and of the total, to which those before it add up."""
+    accounts = [*summary.epochs, summary.rest]
+    places, compared_places = decimals(summary.total.cost_usd), decimals(summary.total.counterfactual_usd)
+    paid = with_sums(rounded([_parts(account) for account in accounts], places))
+    compared = with_sums(rounded([[account.counterfactual_usd] for account in accounts], compared_places))
+    return [
+        _money(account, parts, places, as_text(other, account.counterfactual_usd, compared_places))
+        for account, parts, (other,) in zip([*accounts, summary.total], paid, compared, strict=True)
+    ]
+
+
+def _parts(account: Account) -> list[Decimal]:
+    return [account.spot_usd, account.on_demand_usd, account.storage_usd, account.requests_usd, account.egress_usd]
+
+
+def _money(account: Account, parts: Sequence[Decimal], places: int, compared: str) -> Money:
+    texts = [as_text(shown, exact, places) for shown, exact in zip(parts, _parts(account), strict=True)]
+    cost = as_text(sum(parts, Decimal(0)), account.cost_usd, places)
+    kept = as_text(sum(parts[2:], Decimal(0)), account.kept_usd, places)
+    return Money._make([cost, *texts, kept, compared])
+
+
+def as_text(shown: Decimal, exact: Decimal, places: int) -> str:
+    """`$0.0123`; a dash for exactly nothing, and `<$0.0001` for something of which nothing is shown."""
+    if not exact:
+        return NOTHING
+    sign = "-" if (shown or exact) < 0 else ""
+    return f"{sign}${abs(shown):.{places}f}" if shown else f"{sign}<${Decimal(1).scaleb(-places):f}"
+
+
+def with_sums(rows: Sequence[Sequence[Decimal]]) -> list[list[Decimal]]:
+    """The rows, and below them the sum of each column."""
+    return [*(list(row) for row in rows), [sum(column, Decimal(0)) for column in zip(*rows, strict=True)]]
+
+
+def rounded(rows: Sequence[Sequence[Decimal]], places: int) -> list[list[Decimal]]:
+    """
+    Each amount rounded up or down to so many decimals. So are the sums of the rows and of the columns; the sum of all
+    is the nearest such amount.
+    """
+    digits = max([places, *(-_exponent(amount) for row in rows for amount in row)])
+    unit = 10 ** (digits - places)
+    exact = [[int(amount.scaleb(digits)) for amount in row] for row in rows]
+    # With the sums, negative, each row and each column adds up to nothing: a shift along a cycle is all that is needed.
+    table = [[*row, -sum(row)] for row in exact]
+    table.append([-sum(column) for column in zip(*table, strict=True)])
+    _shift_rests(table, unit)
+    return [[Decimal(amount // unit).scaleb(-places) for amount in row[:-1]] for row in table[:-1]]
+
+
+def _exponent(amount: Decimal) -> int:
+    exponent = amount.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
+
+
+def _shift_rests(table: list[list[int]], unit: int) -> None:
+    """Shift what is no multiple of `unit` along cycles, until there is nothing of it."""
+    corner = (len(table) - 1, len(table[0]) - 1)
+    nearest = _nearest(table[-1][-1], unit)
+    graph: dict[int, set[int]] = {}
+    for i, row in enumerate(table):
+        for j, amount in enumerate(row):
+            if amount % unit:
+                graph.setdefault(i, set()).add(~j)
+                graph.setdefault(~j, set()).add(i)
+    while graph:
+        cycle = _cycle(graph)
+        if corner in cycle:
+            at = cycle.index(corner)
+            cycle = cycle[at:] + cycle[:at]
+        i, j = cycle[0]
+        upwards = (nearest if cycle[0] == corner else _nearest(table[i][j], unit)) > table[i][j]
+        signs = [1 if (number % 2 == 0) == upwards else -1 for number in range(len(cycle))]
+        step = min(-sign * table[i][j] % unit for (i, j), sign in zip(cycle, signs, strict=True))
+        for (i, j), sign in zip(cycle, signs, strict=True):
+            table[i][j] += sign * step
+            if table[i][j] % unit == 0:
+                _cut(graph, i, ~j)
+
+
+def _nearest(amount: int, unit: int) -> int:
+    """The nearest multiple; of two, the even one, as Decimal does."""
+    return round(Fraction(amount, unit)) * unit
+
+
+def _cycle(graph: dict[int, set[int]]) -> list[Place]:
+    """
+    Places of which each has the row or the column of the one before, in turn. A row is a node `i` of the graph, a
+    column `~j`. No node has one neighbour only, because what adds up to nothing has no rest or several.
+    """
+    path = [next(iter(graph))]
+    at = {path[0]: 0}
+    before: int | None = None
+    while True:
+        following = next(node for node in graph[path[-1]] if node != before)
+        if following in at:
+            nodes = path[at[following] :]
+            return [(max(edge), ~min(edge)) for edge in zip(nodes, [*nodes[1:], following], strict=True)]
+        before = path[-1]
+        at[following] = len(path)
+        path.append(following)
+
+
+def _cut(graph: dict[int, set[int]], one: int, other: int) -> None:
+    for node, neighbour in ((one, other), (other, one)):
+        graph[node].discard(neighbour)
+        if not graph[node]:
+            del graph[node]
