@@ -103,6 +103,7 @@ class LightningFramework(Position, Loaders):
             "should_stop": bool(self._trainer.should_stop),
             "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
             "loaded_at": self._loops.loaded_at(),
+            "lengths": self._loops.lengths(),
             "averaging": averaging.dump(self._trainer),
         }
 
@@ -137,6 +138,8 @@ class LightningFramework(Position, Loaders):
         """In on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
+        if "lengths" in self._rest:  # not in an older snapshot
+            self._loops.have_lengths(self._rest["lengths"])
         self._loops.enter(mid_epoch=not self._place.epoch_ended)
         self._rest = {}
 

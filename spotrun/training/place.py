@@ -49,17 +49,20 @@ class StreamPosition:
     """
     What a pass over a stream needs to begin at `batch` of `epoch`: the stream's own `state`, None if it has none.
 
-    `ended`: the pass has no batch left, and `state` is that between two passes.
+    `ended`: the pass has no batch left, and `state` is that between two passes. `earlier`: of a stream that can be read
+    only once, the passes before and how many batches each has read.
     """
 
     epoch: int
     batch: int
     ended: bool
     state: Any
+    earlier: tuple[tuple[tuple[int, ...], int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As snapshots store it; `StreamPosition(**stored)` is the way back."""
-        return {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
+        whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
+        return whole | {"earlier": self.earlier} if self.earlier else whole
 
     def begins(self, epoch: int | None, batch: int) -> bool:
         return (self.epoch, self.batch) == (epoch, batch)

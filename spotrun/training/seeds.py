@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,10 +42,22 @@ def _seed_others(seed: int) -> None:
 @contextmanager
 def kept() -> Iterator[None]:
     """What happens inside leaves the global generators of this process (not of accelerators) as they were."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before = state()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        set_state(before)
+
+
+GeneratorsState = tuple[Any, Any, torch.Tensor]
+
+
+def state() -> GeneratorsState:
+    """Of the global generators of this process, those of accelerators left out."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def set_state(states: GeneratorsState) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])

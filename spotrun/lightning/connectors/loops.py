@@ -25,6 +25,7 @@ class Loops:
         self._epoch = trainer.fit_loop.epoch_loop
         self._entering: dict[str, Any] | None = None
         self._loaded_at: dict[str, int] = {}
+        self._begins_epoch = False
         self._tapped: list[tuple[object, str]] = []
 
     def open(self, hooks: Hooks) -> None:
@@ -54,6 +55,29 @@ class Loops:
             "validate": self._epoch.val_loop._last_val_dl_reload_epoch,
         }
         return {stage: int(epoch) for stage, epoch in epochs.items() if epoch != float("-inf")}
+
+    def lengths(self) -> dict[str, Any]:
+        """
+        How long Lightning takes the present loaders to be. It asks them once, and their samplers may give other
+        lengths in other epochs.
+        """
+        loader = self._fit._combined_loader
+        return {
+            "limits": list(loader.limits) if loader is not None and loader.limits is not None else None,
+            "batches": self._fit.max_batches,
+            "validation_after": getattr(self._trainer, "val_check_batch", None),
+            "validation": list(self._epoch.val_loop._max_batches),
+        }
+
+    def have_lengths(self, saved: dict[str, Any]) -> None:
+        """In on_train_start, after a resume."""
+        loader = self._fit._combined_loader
+        self._trainer.val_check_batch = saved["validation_after"]
+        if saved["validation"] and len(saved["validation"]) == len(self._epoch.val_loop._max_batches):
+            self._epoch.val_loop._max_batches = saved["validation"]
+        if (loader.limits, self._fit.max_batches) != (saved["limits"], saved["batches"]):
+            loader.limits, self._fit.max_batches = saved["limits"], saved["batches"]
+            iter(self._fit._data_fetcher)
 
     def make_loaders_as_in(self, epochs: dict[str, int]) -> None:
         """In `Callback.setup`: until `enter`, make loaders as if these were the epochs that run (see `loaded_at`)."""
@@ -87,6 +111,7 @@ class Loops:
     def enter(self, *, mid_epoch: bool) -> None:
         """In on_train_start, after a resume: restart in the middle of an epoch, or start the next epoch afresh."""
         self._loaded_at = {}
+        self._begins_epoch = not mid_epoch
         if not mid_epoch:
             self._forget_restart()
             for loop in (self._fit, self._epoch):
@@ -102,6 +127,9 @@ class Loops:
     def _on_epoch_start(self, original: Callable[[], None]) -> None:
         self._hooks.epoch_begins()
         original()
+        if self._begins_epoch:  # elsewhere Lightning begins a pass after these hooks, which may change its samplers
+            self._begins_epoch = False
+            iter(self._fit._data_fetcher)
 
     def _advance(self, original: Callable[[Any], None], fetcher: Any) -> None:
         if self._entering is not None:

@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
@@ -21,6 +22,7 @@ from spotrun.training import seeds
 from spotrun.training.data import generators
 from spotrun.training.data.generators import OwnGenerators
 from spotrun.training.data.proxy import Proxy
+from spotrun.training.data.samplers import Drawn, Samplers
 
 Position = Callable[[], tuple[tuple[object, ...], int]]
 """Where the pass that begins now begins: a key that names the pass ("train", epoch, …), and its first batch."""
@@ -121,7 +123,8 @@ class ExactOrder:
         self._seed = seed
         self._rank = rank
         self._position = position
-        self._order: list[Any] = []
+        self.samplers = Samplers(self._inner)
+        self._order: Drawn = Drawn(iter(()))
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -138,26 +141,31 @@ class ExactOrder:
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of the current pass hold."""
-        return sum(map(len, self._order[:batches])) if self._batched else batches
+        return sum(map(len, self._order.known[:batches])) if self._batched else batches
 
     def indices(self, batch: int) -> Any:
         """What the sampler gave for one batch of the current pass, for the trace of `verify-resume`."""
-        return self._order[batch]
+        return self._order.at(batch)
 
-    def _draw(self, key: tuple[object, ...]) -> list[Any]:
+    def _draw(self, key: tuple[object, ...]) -> Drawn:
         seed = seeds.derive(self._seed, *key, "order")
         with seeds.kept():
             seeds.seed_cpu(seed)
             generators.seed(self._own, seed)
-            for sampler in {id(s): s for s in (self._inner, getattr(self._inner, "sampler", None))}.values():
-                if callable(set_epoch := getattr(sampler, "set_epoch", None)):
-                    set_epoch(key[1])
-            return list(self._inner)
+            self.samplers.begin(key)
+            self.samplers.set_epoch(key[1])
+            order = Drawn(iter(self._inner))
+            self.samplers.drawn()
+            return order
 
-    def _from(self, key: tuple[object, ...], first: int, order: list[Any]) -> Iterator[Keyed | KeyedBatch]:
+    def _from(self, key: tuple[object, ...], first: int, order: Drawn) -> Iterator[Keyed | KeyedBatch]:
         kind = KeyedBatch if self._batched else Keyed
-        for number in range(first, len(order)):
-            yield kind(order[number], seeds.derive(self._seed, *key, self._rank, "batch", number))
+        for number in count(first):
+            try:
+                indices = order.at(number)
+            except IndexError:
+                return
+            yield kind(indices, seeds.derive(self._seed, *key, self._rank, "batch", number))
 
 
 def order_generators(loader: object) -> OwnGenerators:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -67,6 +68,8 @@ class ExactLoader:
         else:
             self._stream = streams.stream(loader, seed, rank)
             self._loader = self._stream.loader
+        self._once = self.order is None and streams.is_read_once(loader)
+        self._earlier: list[tuple[tuple[int, ...], int]] = []
         self.proxy = LoaderProxy(self._loader, self)
 
     @property
@@ -81,19 +84,24 @@ class ExactLoader:
 
     def resume(self, state: dict[str, Any] | None) -> None:
         """The pass that begins where `state` was taken begins with it (see the method `state`)."""
-        self._resumed = StreamPosition(**state) if state else None
+        if self.order is None:
+            self._resumed = StreamPosition(**state) if state else None
+        elif state:
+            self.order.samplers.resume(state)
 
     def state(self, epoch: int, batch: int, *, epoch_ended: bool) -> dict[str, Any] | None:
         """What a pass needs to begin there besides the two numbers; None if it needs nothing."""
-        if self._stream is None or self._current is None:
+        if self._current is None:
             return None
+        if self.order is not None:
+            return self.order.samplers.state(next_pass=epoch_ended)
         if epoch_ended:
-            position = StreamPosition(epoch + 1, 0, ended=False, state=self.state_between())
-        elif self._current.ended and self._current.number == batch:
-            position = StreamPosition(epoch, batch, ended=True, state=self.state_between())
-        else:
-            position = StreamPosition(epoch, batch, ended=False, state=self._current.states.get(batch))
-        return position.to_dict()
+            earlier = (*self._earlier, (self._key, self._current.number)) if self._once else ()
+            return StreamPosition(epoch + 1, 0, ended=False, state=self.state_between(), earlier=earlier).to_dict()
+        earlier = tuple(self._earlier)
+        if self._current.ended and self._current.number == batch:
+            return StreamPosition(epoch, batch, True, self.state_between(), earlier).to_dict()
+        return StreamPosition(epoch, batch, False, self._current.states.get(batch), earlier).to_dict()
 
     def state_between(self) -> Any:
         """The state of a stream between two passes, None if it has none."""
@@ -113,14 +121,46 @@ class ExactLoader:
 
     def begin(self) -> Iterator[Any]:
         start = self.begun = self._start(self)
+        before = self._current, self._key
         self._count_cycle(start)
         self._key = (start.epoch, start.number, self._cycle)
-        root = seeds.derive(self._seed, "pass", *self._key)
         with seeds.kept():
-            seeds.seed_cpu(root)
-            generators.seed(self._own, root)
-            self._current = self._begin_stream(self._stream, root) if self._stream else _Pass(iter(self._loader))
+            if self._once and self._stream:
+                self._current = self._begin_once(self._stream, *before)
+            elif self._stream:
+                self._current = self._begin_stream(self._stream, self._seed_pass(self._key))
+            else:
+                self._seed_pass(self._key)
+                self._current = _Pass(iter(self._loader))
         return self._current
+
+    def _seed_pass(self, key: tuple[int, ...]) -> int:
+        root = seeds.derive(self._seed, "pass", *key)
+        seeds.seed_cpu(root)
+        generators.seed(self._own, root)
+        return root
+
+    def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
+        """What a pass has read is gone for the next one, and for a new process that has not read it again."""
+        if self._resumed is not None:
+            if not self._resumed.begins(self._epoch, self._first):
+                return _Pass(iter(()))  # the framework has yet to restore its place, and will begin again there
+            self._earlier = [(tuple(key), count) for key, count in self._resumed.earlier]
+            for key, count in self._earlier:
+                self._pass_once(stream, key).skip(count)
+            self._resumed = None
+        elif isinstance(before, _OncePass):
+            if last == self._key and before.begins_again():
+                return before
+            self._earlier.append((last, before.number))
+        begun = self._pass_once(stream, self._key)
+        begun.skip(self._first)
+        return begun
+
+    def _pass_once(self, stream: streams.Stream, key: tuple[int, ...]) -> _OncePass:
+        stream.place[:] = stream.place.new_tensor(key)
+        root = self._seed_pass(key)
+        return _OncePass(iter(self._loader), root, self._rank, None, number=0)
 
     def _count_cycle(self, start: PassStart) -> None:
         if not start.cycling:
@@ -197,6 +237,41 @@ class _StreamPass(_Pass):
         if self._holder is not None:
             self.states[self.number] = streams.state_of(self._holder)
             self.states.pop(self.number - KEPT_STATES, None)
+
+
+class _OncePass(_StreamPass):
+    """
+    Of a stream whose batches can be read only once. The first ones are kept, as a framework may read ahead and then
+    begin the pass again.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.skip(0)
+
+    def skip(self, count: int) -> None:
+        """Begin after the next `count` batches."""
+        self._kept: deque[Any] = deque()
+        self._again: deque[Any] = deque()
+        self._first = self.number + count
+        for _ in range(count):
+            next(self, None)
+
+    def begins_again(self) -> bool:
+        """False if too much was read for that."""
+        if self.number - self._first != len(self._kept):
+            return False
+        self._again, self.number, self.ended = self._kept.copy(), self._first, False
+        return True
+
+    def _read(self) -> Any:
+        if self._again:
+            self.number += 1
+            return self._again.popleft()
+        batch = super()._read()
+        if self._first < self.number <= self._first + KEPT_STATES:
+            self._kept.append(batch)
+        return batch
 
 
 def exact_loaders(loaders: Iterable[object]) -> list[ExactLoader]:

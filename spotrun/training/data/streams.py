@@ -26,6 +26,12 @@ def has_state(value: object) -> bool:
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
+def is_read_once(loader: object) -> bool:
+    """It gives its iterator's next items whenever it is iterated over, and has no state: a generator, for one."""
+    data = loader.dataset if isinstance(loader, DataLoader) and not loader.num_workers else loader
+    return isinstance(data, Iterator) and not has_state(loader) and not has_state(data)
+
+
 class SeededStream(Proxy):
     """
     An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.

@@ -14,6 +14,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from tests.support.trainings.changing import kinds
 from tests.support.trainings.datasets import (
     BATCH,
     WHOLE,
@@ -53,6 +54,7 @@ class Loaders:
             "weighted": self.weighted,
             "generator": self.generator,
             "no batches": self.no_batches,
+            **kinds(self),
         }
 
     def noisy(self, count):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from tests.support.trainings.changing import batches_that_grow, hard_samples_first
+
 
 class Shadow:
     """Averages of weights, kept outside of any module."""
@@ -151,6 +153,8 @@ def memory_that_grows(pl, kind):
 
 
 VARIANTS = {
+    "batches that grow": batches_that_grow,
+    "hard samples first": hard_samples_first,
     "adapters only": adapters_only,
     "average as weights": average_as_weights,
     "average in the module": average_in_the_module,

@@ -1,0 +1,207 @@
+"""
+What samplers keep between two passes, and orders that may not end.
+
+A sampler may count its passes, grow its batches, or be given other weights by a hook. So a pass begins with what the
+sampler held when it first began, and a snapshot holds what has changed of that since the process began.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Sized
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from spotrun.training import seeds
+
+Values = dict[str, Any]
+"""Plain values by where they are, as in `sampler.epoch`."""
+State = dict[str, Values]
+
+SCALARS = (bool, int, float, str, bytes, type(None))
+FLAT = frozenset(SCALARS)
+SEQUENCES = (list, tuple)
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+DRAWN_AT_ONCE = 1 << 16
+"""Batches, as nearly all epochs have fewer."""
+LONG = 64
+DEPTH = 3
+"""Of samplers that hold samplers."""
+
+
+class Samplers:
+    """A (batch) sampler and those that it holds."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._samplers = dict(_within("sampler", sampler, DEPTH))
+        self._first = self._copies()
+        self._pass: object = None
+        self._before: Values = {}
+        self._begun_with: Values = {}
+        self._drawn: Values = {}
+        self._held: Values = {}
+        self._resumed: State | None = None
+
+    def set_epoch(self, epoch: object) -> None:
+        for sampler in self._samplers.values():
+            if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                set_epoch(epoch)
+
+    def resume(self, state: State) -> None:
+        """The pass that begins next is the one of `state`."""
+        self._resumed = state
+
+    def begin(self, key: object) -> None:
+        """
+        The pass `key` is about to be drawn. If it has been drawn before, only what hooks have changed since is kept.
+        """
+        if self._resumed is not None:
+            self._set(self._first | self._resumed["before"])
+        elif key == self._pass:
+            since = self._since()
+            self._set({name: value for name, value in self._before.items() if name not in since})
+        self._pass, self._before = key, self._copies()
+        self._begun_with = self._to_save(self._before)
+
+    def drawn(self) -> None:
+        """The pass is drawn."""
+        self._drawn, self._held = self._copies(), dict(self._living())
+        if self._resumed is not None:
+            self._set(self._resumed["since"])
+            self._resumed = None
+
+    def state(self, *, next_pass: bool) -> State:
+        """What the present pass began with and hooks have changed since; or what the next one would begin with."""
+        if next_pass:
+            return {"before": self._to_save(self._copies()), "since": {}}
+        return {"before": self._begun_with, "since": self._since()}
+
+    def _to_save(self, values: Values) -> Values:
+        """Of long values only those that are not as they were at first, as a new process has these."""
+        return {n: value for n, value in values.items() if not _is_long(value) or not same(self._first.get(n), value)}
+
+    def _since(self) -> Values:
+        """A long list or mapping that is still the same object is not looked into: this is called at each snapshot."""
+        living = ((name, value) for name, value in self._living() if not _is_table(value, self._held.get(name)))
+        return {n: copied(v) for n, v in living if is_plain(v) and not same(self._drawn.get(n), v)}
+
+    def _living(self) -> Iterator[tuple[str, Any]]:
+        for path, sampler in self._samplers.items():
+            for name, value in _attributes(sampler).items():
+                yield f"{path}.{name}", value
+
+    def _copies(self) -> Values:
+        return {name: copied(value) for name, value in self._living() if is_plain(value)}
+
+    def _set(self, values: Values) -> None:
+        for name, value in values.items():
+            path, _, attribute = name.rpartition(".")
+            if path in self._samplers:
+                _fill(self._samplers[path], attribute, copied(value))
+
+
+def _within(path: str, sampler: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    yield path, sampler
+    for name, value in _attributes(sampler).items() if depth else ():
+        if isinstance(value, Sampler) or name == "sampler":
+            yield from _within(f"{path}.{name}", value, depth - 1)
+
+
+def _attributes(value: Any) -> Values:
+    found = vars(value) if hasattr(value, "__dict__") else {}
+    return {name: list(item) if type(item) is deque else item for name, item in found.items()}
+
+
+def _fill(sampler: Any, name: str, value: Any) -> None:
+    """In place where one can, as another part of the script may hold it too."""
+    held = getattr(sampler, name, None)
+    if isinstance(held, list | deque):
+        held.clear()
+        held.extend(value)
+    elif isinstance(held, dict):
+        held.clear()
+        held.update(value)
+    else:
+        setattr(sampler, name, value)
+
+
+def _is_long(value: Any) -> bool:
+    return (value.numel() if isinstance(value, Tensor) else len(value) if isinstance(value, Sized) else 1) > LONG
+
+
+def _is_table(value: Any, held: Any) -> bool:
+    return value is held and _is_long(value) and not isinstance(value, Tensor | np.ndarray)
+
+
+def _is_flat(values: Any) -> bool:
+    return FLAT.issuperset(map(type, values))
+
+
+def is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind in SCALARS or kind is Tensor:
+        return True
+    if kind is np.ndarray:
+        return not value.dtype.hasobject
+    if kind in SEQUENCES:
+        return _is_flat(value) or all(map(is_plain, value))
+    if kind in (set, frozenset):
+        return _is_flat(value)
+    return kind in MAPPINGS and all(map(is_plain, value)) and all(map(is_plain, value.values()))
+
+
+def copied(value: Any) -> Any:
+    kind = type(value)
+    if kind is Tensor:
+        return value.detach().clone()
+    if kind in (np.ndarray, set):
+        return value.copy()
+    if kind in MAPPINGS:
+        copy = value.copy()
+        copy.update({key: copied(item) for key, item in value.items()})
+        return copy
+    return kind(value if _is_flat(value) else map(copied, value)) if kind in SEQUENCES else value
+
+
+def same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return (one.shape, one.dtype) == (other.shape, other.dtype) and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return (one.shape, one.dtype) == (other.shape, other.dtype) and one.tobytes() == other.tobytes()
+    if isinstance(one, SEQUENCES):
+        return len(one) == len(other) and (one == other if _is_flat(one) else all(map(same, one, other)))
+    if isinstance(one, MAPPINGS):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    return bool(one == other) or one != one
+
+
+class Drawn:
+    """
+    The indices of a pass, in the sampler's order. Most are drawn at once; those of a sampler that goes on for ever are
+    drawn when they are needed, under the generators with which the first ones ended.
+    """
+
+    def __init__(self, indices: Iterator[Any]) -> None:
+        self._rest = indices
+        self.known = list(islice(indices, DRAWN_AT_ONCE))
+        self._state = seeds.state() if len(self.known) == DRAWN_AT_ONCE else None
+
+    def at(self, number: int) -> Any:
+        """
+        Raises:
+            IndexError: the pass has ended before.
+        """
+        while number >= len(self.known) and self._state is not None:
+            with seeds.kept():
+                seeds.set_state(self._state)
+                more = list(islice(self._rest, DRAWN_AT_ONCE))
+                self._state = seeds.state() if more else None
+            self.known += more
+        return self.known[number]
