@@ -26,6 +26,7 @@ def validate(
     from spotrun.cli.asking import say
     from spotrun.cli.before_launch import check_script, not_offered
     from spotrun.clouds.registry import cloud_of
+    from spotrun.market.accelerators import meant_by
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.schema import json_schema
 
@@ -43,7 +44,9 @@ def validate(
     if unread is not None:
         say(f"note: {unread}")
     if not simulated:
-        cloud = spec.resources.cloud
+        cloud, asked = spec.resources.cloud, spec.resources.accelerators
+        if asked is not None and (meant := meant_by(asked.name)) is not None:
+            say(f"note: spotrun knows no accelerator {asked.name}: did you mean {meant}:{asked.count}?")
         say(f"note: {cloud} was not asked whether it has these resources; `spotrun launch --dry-run` asks it")
     if as_json:
         print_json(spec.to_dict())

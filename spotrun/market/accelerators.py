@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 PEAK_TFLOPS = {
     "T4": 65.0,  # FP16: https://www.nvidia.com/en-us/data-center/tesla-t4/
     "V100": 125.0,  # FP16, SXM2: https://www.nvidia.com/en-us/data-center/v100/
@@ -17,6 +19,22 @@ PEAK_TFLOPS = {
 TFLOPS of dense BF16 (FP16 on those without BF16) on tensor cores, by data sheets as known on 2026-11-22. A training
 that waits for memory or data sees less of it, and not the same share on each.
 """
+LIKE = 0.7
+"""Two names are a mistake for one another from this ratio on: V101 and V100, A10 and A10G."""
+
+
+def meant_by(name: str) -> str | None:
+    """
+    What was probably meant by a name that the table does not have; None if it has it, or nothing like it.
+
+    The table does not have all that clouds rent out, so this is no proof of a mistake.
+    """
+    written = name.upper()
+    if written in PEAK_TFLOPS:
+        return None
+    if (family := written.partition("-")[0]) in PEAK_TFLOPS:  # SkyPilot says A100-80GB
+        return family
+    return next(iter(get_close_matches(written, PEAK_TFLOPS, 1, LIKE)), None)
 
 
 def peak_tflops(accelerators: str) -> float | None:

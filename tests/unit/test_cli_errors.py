@@ -199,6 +199,7 @@ def test_a_script_that_is_no_python_is_refused_with_its_line(runs: Path, spotrun
     assert (said.code, said.out) == (0, "far.yaml is valid: far\n"), "another Python may read it"
     assert "note: syn.py, line 2: " in said.err
     assert "note: aws was not asked" in said.err
+    assert "did you mean" not in said.err
 
 
 def test_resources_that_are_not_offered_are_the_mistake_of_the_job(runs: Path, spotrun: Spotrun) -> None:
@@ -223,6 +224,31 @@ def test_a_run_or_store_that_has_nothing_says_so(runs: Path, spotrun: Spotrun) -
     assert spotrun("checkpoints", "ls", "mine").out == "mine-7ee0000000 has no checkpoints\n"
     assert spotrun("checkpoints", "verify", "mine").out == "mine-7ee0000000 has no usable checkpoints\n"
     assert spotrun("checkpoints", "ls", "mine", "--json").json == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("V101:1", "V100:1"),
+        ("a10:4", "A10G:4"),
+        ("H1000", "H100:1"),
+        ("A100-80GB:8", "A100:8"),
+        ("h100:8", ""),
+        ("MI300X:8", ""),
+        ("L40S:1", ""),
+    ],
+)
+def test_a_mistyped_accelerator_is_noted_where_no_cloud_is_asked(
+    runs: Path, spotrun: Spotrun, asked: str, meant: str
+) -> None:
+    Path("far.yaml").write_text(
+        f"run: make\ncheckpoint: {{uri: 's3://bucket/runs'}}\nresources: {{cloud: aws, accelerators: {asked}}}\n"
+    )
+    said = spotrun("validate", "far.yaml")
+    assert said.code == 0
+    name = asked.partition(":")[0]
+    note = f"spotrun knows no accelerator {name}: did you mean {meant}?"
+    assert (note in " ".join(said.err.split())) is bool(meant), said.err
 
 
 def test_a_limit_below_all_prices_is_a_mistake_of_the_job_and_the_fix_is_a_value(runs: Path, spotrun: Spotrun) -> None:
