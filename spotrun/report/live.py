@@ -91,7 +91,8 @@ class LiveView(_Watching, Screen[Tick]):
     def render(self, tick: Tick) -> RenderableType:
         """The screen for one tick."""
         summary = summarise(tick.state, self._clock.now())
-        return Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary), self._events(tick.state))
+        facts = Group(self._head(tick), self._bar(tick.status), self._facts(tick, summary))
+        return Group(facts, self._events(tick.state, self.height - len(self._console.render_lines(facts))))
 
     def _head(self, tick: Tick) -> Text:
         scale = f", {self._clock.scale:g} times as fast" if self._clock.scale != 1 else ""
@@ -138,14 +139,14 @@ class LiveView(_Watching, Screen[Tick]):
         age = (self._clock.now() - commit.event.taken_at).total_seconds()
         return f"step {commit.event.step:,}, {span(max(0.0, age))} ago"
 
-    def _events(self, state: RunState) -> RenderableType:
-        """The newest, each whole, on `EVENTS_SHOWN` lines together."""
+    def _events(self, state: RunState, room: int) -> RenderableType:
+        """The newest, each whole, together on as many lines as there is room for and on `EVENTS_SHOWN` at most."""
         ordinals = state.ordinals()
         latest = worth_watching(self._ledger.entries[-4 * EVENTS_SHOWN :])
         lines: list[str] = []
         for entry in reversed(latest):
             folded = fold(event_line(entry, ordinals), self.width, EVENT_INDENT)
-            if lines and len(folded) + len(lines) > EVENTS_SHOWN:
+            if lines and len(folded) + len(lines) > min(room, EVENTS_SHOWN):
                 break
             lines = folded + lines
         return Text("\n".join(lines), overflow="ignore", no_wrap=True)

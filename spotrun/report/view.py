@@ -41,6 +41,11 @@ class Screen(View[Update]):
         """The columns of the terminal, which may change meanwhile."""
         return self._console.width
 
+    @property
+    def height(self) -> int:
+        """Its lines, likewise; what would follow them is not shown."""
+        return self._console.height
+
     def show(self, update: Update) -> None:
         self._live.update(self.render(update))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -432,8 +433,8 @@ def test_columns_have_one_name_in_all_generations(name: str, column: str) -> Non
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
-def printed(found: Reconciliation) -> str:
-    console = Console(file=io.StringIO(), width=80)
+def printed(found: Reconciliation, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
     shown.show(found, "demo-0123456789", simulated=True, console=console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
@@ -456,6 +457,18 @@ def test_the_dollars_that_are_shown_add_up(tmp_path: Path) -> None:
     assert total == [sum(column, Decimal(0)) for column in zip(*rows, strict=True)]
     told = [usd(line.split()[0]) for line in reasons.splitlines() if "$" in line]
     assert sum(told, Decimal(0)) == total[2]
+
+
+def test_a_narrow_terminal_shows_each_amount_whole(tmp_path: Path) -> None:
+    history = stormy()
+    lines = billed(history)
+    lines.append(beside(lines[0], "other", "Fee", "other", "1234.5"))
+    found = by_report(history, lines, tmp_path)
+    wide, narrow = printed(found, 200), printed(found, 60)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert set(re.findall(r"-?\$\S+", wide)) == set(re.findall(r"-?\$\S+", narrow))
+    for head in ("ours", "theirs", "differ", "explained", "left", "UNEXPLAINED,", "rounding"):
+        assert head in narrow.split(), head
 
 
 def test_a_person_sees_each_instance_and_each_reason_and_text_from_outside_is_only_text(tmp_path: Path) -> None:

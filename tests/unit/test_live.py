@@ -1,0 +1,80 @@
+"""The screen of `launch` on terminals of all sizes."""
+
+from __future__ import annotations
+
+import io
+from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from spotrun.account.summary import summarise
+from spotrun.folder.status_objects import AgentStatus
+from spotrun.report.live import LiveView
+from spotrun.report.tables import dollars
+from spotrun.run.events import StopRequested
+from spotrun.runner import Tick
+from tests.support.decisions import spec
+from tests.support.histories import START, History
+from tests.support.manual_clock import ManualClock
+
+NAME = "resnet50-imagenet-on-four-gpus-nightly-8204b5586b"
+
+
+def interrupted() -> History:
+    """A run with a budget that trains again after an interruption, while standbys fail."""
+    history = History(budget_usd=Decimal(400))
+    launch = history.running()
+    for epoch in range(2):
+        history.step += 60
+        history.after(600).epoch(epoch)
+        history.commit()
+    history.after(100).notice()
+    history.after(15).drained(history.commit(final=True))
+    history.after(100).gone(launch)
+    history.running()
+    history.failed_standbys(3)
+    return history
+
+
+def screen(history: History, width: int, height: int) -> str:
+    ledger: Any = SimpleNamespace(entries=history.entries)
+    view = LiveView(ledger, ManualClock(history.now), spec(), NAME)
+    view._console = Console(file=io.StringIO(), width=width, height=height)
+    agent = AgentStatus(
+        launch=1,
+        phase="train",
+        at=START,
+        sequence=1,
+        attempt=2,
+        epoch=2,
+        epochs=90,
+        batch=1200,
+        batches=5004,
+        step=11208,
+    )
+    view._console.print(view.render(Tick(state=history.state, status=agent, remark="the store answers slowly")))
+    return view._console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (60, 24), (60, 18), (40, 30)])
+def test_the_screen_fits_and_shows_state_money_and_the_newest_event_whole(
+    width: int, height: int, stopping: bool
+) -> None:
+    history = interrupted()
+    if stopping:
+        history.write(StopRequested(by="me"))
+    shown = screen(history, width, height)
+    lines = shown.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert len(lines) <= height
+    assert ("stopping" if stopping else "training") in shown.split()
+    words = shown.replace(",", " ").split()
+    assert dollars(summarise(history.state, history.now).total.cost_usd) in words
+    assert {"$400:", "$0.36/h"} <= {*words}
+    newest = "stop requested by me" if stopping else "is gone: the cloud's record"
+    assert newest in " ".join(shown.split())
