@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotrun import trainer_link
-from spotrun.agent import environment, groups
+from spotrun.agent import environment, groups, seeding
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Node
 from spotrun.agent.secret_values import kept_from_setup
@@ -216,6 +216,7 @@ def start_trainer(node: Node, incarnation: int) -> TrainerProcess:
             node.spec, node.assignment.folder, node.assignment.instance_id, node.assignment.run_uid
         )
         environment |= node.secrets.values
+        environment |= seeding.variables(environment, node.spec.envs, node.assignment.run_uid)
         command = training_command(node.spec, node.assignment.folder)
         process.start(command, node.assignment.work, environment, output, node.assignment.trainer_mark)
     finally:

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
+from spotrun.autoload import SEED_VARIABLE
 from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import create_run
@@ -28,6 +29,8 @@ from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
+SEED = "1"
+"""Of both trainings: as one run has one in each attempt."""
 VICTIMS = ("instance", "trainer")
 """What the kills hit, in turns: everything on the machine at once, or only the training."""
 
@@ -88,7 +91,11 @@ class Rehearsal:
             RunEnded: the training failed.
             SpotrunError: it took longer than `within` (system time), or left no trace.
         """
-        variables = {FILE_VARIABLE: str(self._path), HOLD_VARIABLE: ",".join(map(str, self._kill_at))}
+        variables = {
+            FILE_VARIABLE: str(self._path),
+            HOLD_VARIABLE: ",".join(map(str, self._kill_at)),
+            SEED_VARIABLE: SEED,
+        }
         with environment(variables):
             while not (tick := self._runner.tick()).done:
                 trace = self._file.read()

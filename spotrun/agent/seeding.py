@@ -1,0 +1,34 @@
+"""What lets a script that seeds nothing begin alike in each attempt of a run: see spotrun/autoload/sitecustomize.py."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+from spotrun.autoload import FOLDER, SEED_VARIABLE
+
+HASHES = "PYTHONHASHSEED"
+OF_LIGHTNING = "PL_GLOBAL_SEED"
+PATH = "PYTHONPATH"
+
+
+def variables(environment: Mapping[str, str], given: Mapping[str, str], run_uid: str) -> dict[str, str]:
+    """
+    The variables to add to a trainer's `environment`. Sets and dicts of texts get their order, and generators their
+    seed, from the run; what the job's `envs`, which are `given`, say of either is used in its place.
+
+    An environment may name the seed, so that two runs have the same (`verify-resume`).
+    """
+    seed = given.get(OF_LIGHTNING) or environment.get(SEED_VARIABLE) or str(_number("generators", run_uid))
+    paths = [str(FOLDER), *filter(None, [environment.get(PATH)])]
+    return {
+        HASHES: given.get(HASHES) or str(_number("hashes", seed)),
+        SEED_VARIABLE: seed,
+        PATH: os.pathsep.join(paths),
+    }
+
+
+def _number(what: str, seed: str) -> int:
+    """Of 32 bits, as Python and numpy take."""
+    return int.from_bytes(hashlib.sha256(f"{what} {seed}".encode()).digest()[:4], "little")

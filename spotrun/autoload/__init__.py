@@ -1,0 +1,8 @@
+"""What the user's own Python loads at its start on an instance: sitecustomize.py, which it finds by that name."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+"""To be the first in PYTHONPATH."""
+SEED_VARIABLE = "SPOTRUN_SEED"
+"""The seed of a run's programs, a whole number. Where it is not set, nothing in this folder does anything."""
