@@ -17,7 +17,6 @@ from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from spotrun.clouds.aws.driver import AwsDriver
-    from tests.support.called_spotrun import Spotrun
     from tests.support.ec2_server import Ec2Account
     from tests.support.guarded_account import GuardedAccount
     from tests.support.object_stores import RunningServer
@@ -45,14 +44,6 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox
     place = Sandbox(tmp_path, monkeypatch)
     yield place
     place.close()
-
-
-@pytest.fixture
-def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
-    """Calls a command in this process."""
-    from tests.support.called_spotrun import Spotrun
-
-    return Spotrun(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")

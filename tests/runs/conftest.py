@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.called_spotrun import spotrun as spotrun
 from tests.support.trainings.trainers import Zygote
 
 

@@ -33,3 +33,9 @@ class Spotrun:
             main()
         assert isinstance(end.value.code, int)
         return Said(end.value.code, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def spotrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Spotrun:
+    """Calls a command in this process. Rooms whose tests do so import it."""
+    return Spotrun(monkeypatch, capsys)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.called_spotrun import spotrun as spotrun
+
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

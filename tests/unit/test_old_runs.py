@@ -48,7 +48,7 @@ def figures(report: object, place: str = "") -> Iterator[tuple[str, object]]:
 def test_an_old_run_reports_the_figures_of_then(store: Path) -> None:
     said = CliRunner().invoke(app, ["report", "old", "--store", str(store), "--json"], catch_exceptions=False)
     now, then = dict(figures(json.loads(said.stdout))), dict(figures(REPORT))
-    assert now == then
+    assert {place: now.get(place) for place in then} == then
     assert len(then) > 100
 
 
