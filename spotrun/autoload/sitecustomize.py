@@ -117,13 +117,21 @@ class SeedsWhatIsImported:
 
     def _watch(self, spec: Any) -> None:
         loader = spec.loader
+        if isinstance(loader, type):
+            raise TypeError(f"{spec.name} has a loader that is a class")  # of all modules of its kind
         original = loader.exec_module
+        if getattr(original, "seeds", None) == spec.name:
+            return
 
         def exec_module(module: ModuleType) -> None:
+            if module.__name__ != spec.name:
+                original(module)  # the loader of an archive is that of many, and somebody may only have asked for this
+                return
             loader.__dict__.pop("exec_module", None)
             original(module)
             or_step_aside(SEEDED[spec.name], module, self._here)
 
+        exec_module.seeds = spec.name  # type: ignore[attr-defined]
         loader.exec_module = exec_module
 
 

@@ -76,27 +76,32 @@ def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, st
     """
     kind = type(value)
     if isinstance(value, Enum):
-        if not is_found(kind) or value.name not in kind.__members__:
-            raise Unnamed(f"a {described(kind)}, which no module has by that name")
-        return MEMBER, name_of(kind), value.name
+        return MEMBER, _name_to_find(kind, value.name in kind.__members__), value.name
     if is_named_tuple(kind):
-        if not is_found(kind):
-            raise Unnamed(f"a {described(kind)}, which no module has by that name")
-        return TUPLE, name_of(kind), list(value)
-    if standing is not None and standing.covers(path):
-        if isinstance(value, _CODE) or standing.is_elsewhere(value):
-            if not standing.is_same(path, value):
-                raise Unnamed(f"a {described(kind)} that was put there after training began")
-            return STANDS, name_of(value if isinstance(value, type | types.FunctionType) else kind), None
-        if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-            if not standing.is_same(path, value):
-                raise Unnamed(f"a {described(kind)} that was put there after training began")
-            return ASKED, name_of(kind), value.state_dict()
+        return TUPLE, _name_to_find(kind), list(value)
+    if standing is not None and standing.covers(path) and (parts := _standing_parts(value, path, standing)):
+        return parts
     if is_plain(kind) and is_of_script(kind):
-        if not is_found(kind):
-            raise Unnamed(f"a {described(kind)}, which no module has by that name")
-        return OBJECT, name_of(kind), attributes(value)
+        return OBJECT, _name_to_find(kind), attributes(value)
     return None
+
+
+def _standing_parts(value: Any, path: Path, standing: Standing) -> tuple[str, str, Any] | None:
+    kind = type(value)
+    is_code = isinstance(value, _CODE) or standing.is_elsewhere(value)
+    if not is_code and not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
+        return None
+    if not standing.is_same(path, value):
+        raise Unnamed(f"a {described(kind)} that was put there after training began")
+    if is_code:
+        return STANDS, name_of(value if isinstance(value, type | types.FunctionType) else kind), None
+    return ASKED, name_of(kind), value.state_dict()
+
+
+def _name_to_find(kind: type, has_value: bool = True) -> str:
+    if not (has_value and is_found(kind)):
+        raise Unnamed(f"a {described(kind)}, which no module has by that name")
+    return name_of(kind)
 
 
 def name_of(thing: Any) -> str:

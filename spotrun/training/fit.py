@@ -331,7 +331,8 @@ def claim() -> session.Session | None:
         ) from None
     except LinkLost:
         raise TrainingUnsupported(
-            "this process cannot reach the agent that saves and resumes it: what started it did not pass the socket on",
+            "this process cannot reach the agent that saves and resumes it: what started it, like torchrun or "
+            "subprocess, keeps the socket; let the job start the script, and Lightning the other processes",
             hint='let the job start the script itself, with Trainer(strategy="ddp") for several GPUs; a command may '
             "exec the training; env -u SPOTRUN_AGENT_FD before it trains without checkpoints",
         ) from None

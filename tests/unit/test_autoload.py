@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -223,6 +224,19 @@ def test_what_asks_for_a_module_s_source_or_files_gets_them(tmp_path: Path) -> N
         print("fine")
     """
     assert said(tmp_path, code) == "fine\n"
+
+
+def test_modules_of_an_archive_share_a_loader(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "lib.zip", "w") as archive:
+        archive.writestr("torch.py", "SEEDS = []\nmanual_seed = SEEDS.append\n")
+        archive.writestr("other.py", "VERSION = 3\n")
+    code = """
+        import importlib.util
+        assert importlib.util.find_spec("torch")
+        import other, torch, torch as again
+        print(other.VERSION, len(torch.SEEDS))
+    """
+    assert said(tmp_path, code, environment=variables(PYTHONPATH=str(tmp_path / "lib.zip"))) == "3 1\n"
 
 
 def test_old_pythons_can_read_it() -> None:
