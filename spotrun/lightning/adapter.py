@@ -20,7 +20,14 @@ from spotrun.lightning.connectors.position import Position
 from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
+from spotrun.training.python_state.script import set_by
 from spotrun.training.weights import Weights
+
+OURS = ("pytorch_lightning", "lightning", "lightning_fabric", "spotrun")
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in OURS
 
 
 class LightningFramework(Position, Loaders):
@@ -69,10 +76,17 @@ class LightningFramework(Position, Loaders):
         kept = (value for callback in self._trainer.callbacks for value in vars(callback).values())
         return [value for value in kept if isinstance(value, AveragedModel)]
 
-    @property
+    @cached_property
     def own_attributes(self) -> frozenset[str]:
-        base = next(cls for cls in type(self.module).__mro__ if cls.__name__ == "LightningModule")
-        return frozenset(vars(base()))
+        bases = type(self.module).__mro__
+        base = next(cls for cls in bases if cls.__name__ == "LightningModule")
+        return frozenset(vars(base())) | set_by(bases[bases.index(base) :])
+
+    def roots(self) -> Mapping[str, object]:
+        """Callbacks and the data module, without those of Lightning, which say themselves what their state is."""
+        found = {f"callbacks[{number}]": callback for number, callback in enumerate(self._trainer.callbacks)}
+        found["datamodule"] = self._trainer.datamodule
+        return {name: one for name, one in found.items() if one is not None and not _is_ours(type(one))}
 
     @property
     def loggers(self) -> Sequence[Any]:

@@ -26,6 +26,9 @@ from spotrun.training.snapshots import KEY, Snapshots
 LAST_IS_LONG_S = 10.0
 """System time. A last validation that takes longer is not waited for: what would be lost grows with it."""
 
+KEPT_MAX_BYTES = 256 << 20
+"""A script that keeps more in tensors beside its model has no snapshot in a validation: all would be copied before."""
+
 
 @dataclass(frozen=True)
 class _Before:
@@ -67,8 +70,10 @@ class DueValidation:
     def _is_patient(self) -> bool:
         return time.monotonic() < self._patient_until_s and not self._agent.drain_wanted.is_set()
 
-    def _keep(self, place: Place) -> _Before:
+    def _keep(self, place: Place) -> _Before | None:
         state = self._snapshots.state(place)
+        if sum(tensor.nbytes for tensor in tensors.tensors_of(state[KEY])) > KEPT_MAX_BYTES:
+            return None
         # Metrics go on counting, in place, while the validation runs.
         kept = state | {KEY: tensors.owned(state[KEY])}
         return _Before(place, kept, tensors.norms(self._framework.module.parameters()))

@@ -49,7 +49,8 @@ from spotrun.training.log_files import every_kind
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.progress import ProgressReporter
-from spotrun.training.python_state.attributes import Attributes
+from spotrun.training.python_state import attributes
+from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
@@ -77,8 +78,11 @@ class Fit:
             framework.load_file(os.environ[start_file.VARIABLE])
         self._reporter = ProgressReporter(framework, agent)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"))
+        self._python = PythonState(framework)
+        self._loaders_made = 0
+        self._started = False
         self._snapshots = Snapshots(
-            framework, agent, ranks, self._data, seed=self._seed, every_steps=resume.every_steps
+            framework, agent, ranks, self._data, self._python, seed=self._seed, every_steps=resume.every_steps
         )
         self._generators: generators.OwnGenerators = {}
         self._validation = DueValidation(framework, agent, ranks, self._snapshots)
@@ -152,14 +156,16 @@ class Fit:
     # --- entering
 
     def restore(self) -> None:
-        module = self._framework.module
-        self._snapshots.attributes = Attributes(module, self._framework.own_attributes)
+        self._python.begins()
         if self._resumed is None:
             return
         self._framework.load_metrics(self._own["metrics"])
 
     def _put_back(self) -> None:
         """After the script's own hooks of the start, which may write to anything, and make parts of the model."""
+        if not self._started:
+            self._started = True
+            self._python.starts()
         if not self._own:
             return
         own, self._own = self._own, {}
@@ -171,7 +177,10 @@ class Fit:
         module_state.load_gradients(module, own["module"])
         for average, state in zip(self._framework.averages, own["callbacks"], strict=True):
             module_state.load(average, state)
-        self._snapshots.attributes.load(own["attributes"])
+        if "python" in own:
+            self._python.load(own["python"], last=True)
+        else:  # of spotrun 0.1
+            attributes.load(module, own["attributes"])
 
     def _put_back_weights(self, saved: weights.Weights) -> None:
         try:
@@ -227,10 +236,15 @@ class Fit:
     # --- data
 
     def exact(self, loader: Any, stage: Stage) -> Any:
+        self._python.reads(loader, stage, self._loaders_made)
+        self._loaders_made += 1
+        if stage == "train" and "python" in self._own:  # workers are started with it
+            self._python.load(self._own["python"], last=False)
         return self._data.exact(loader, stage)
 
     @contextmanager
     def loading(self, stage: Stage, epoch: int) -> Iterator[None]:
+        self._loaders_made = 0
         with seeds.kept():
             seeds.seed_cpu(seeds.derive(self._seed, "loaders", stage, epoch))
             yield

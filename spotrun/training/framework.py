@@ -79,6 +79,9 @@ class Framework(Protocol):
     def own_attributes(self) -> frozenset[str]:
         """Names of the module's attributes that belong to the framework and not to the script."""
 
+    def roots(self) -> Mapping[str, object]:
+        """Objects beside `module` that the script gave to the training, by names that stay the same."""
+
     @property
     def loggers(self) -> Sequence[Any]:
         """The loggers that this process writes to: none on ranks other than 0."""

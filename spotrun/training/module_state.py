@@ -81,10 +81,10 @@ def _hidden_buffers(parts: Parts) -> list[tuple[str, torch.Tensor]]:
 
 
 def _metrics(parts: Parts) -> list[tuple[str, Any]]:
-    return [(name, part) for name, part in parts if _is_metric(type(part))]
+    return [(name, part) for name, part in parts if is_metric(type(part))]
 
 
-def _is_metric(kind: type) -> bool:
+def is_metric(kind: type) -> bool:
     if kind not in _METRICS:  # called for each part of a model at each snapshot
         bases = kind.__mro__
         _METRICS[kind] = any(cls.__name__ == "Metric" and cls.__module__.startswith("torchmetrics") for cls in bases)

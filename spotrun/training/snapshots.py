@@ -29,7 +29,7 @@ from spotrun.training.log_files import every_kind
 from spotrun.training.overlap import Overlap, Watch
 from spotrun.training.place import Place
 from spotrun.training.progress import finite_metrics
-from spotrun.training.python_state.attributes import Attributes
+from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
 
@@ -69,11 +69,7 @@ class _Decision(IntEnum):
 
 
 class Snapshots:
-    """
-    The snapshots of one training, one each `every_steps` optimizer steps and whenever the agent wants one.
-
-    `attributes` has to be set before the first.
-    """
+    """The snapshots of one training, one each `every_steps` optimizer steps and whenever the agent wants one."""
 
     def __init__(
         self,
@@ -81,6 +77,7 @@ class Snapshots:
         agent: Agent,
         ranks: Ranks,
         data: TrainingData,
+        python: PythonState,
         *,
         seed: int,
         every_steps: int | None,
@@ -89,13 +86,13 @@ class Snapshots:
         self._agent = agent
         self._ranks = ranks
         self._data = data
+        self._python = python
         self._seed = seed
         self._every_steps = every_steps
         self._step = framework.step
         self._overlap = Overlap(framework)
         self._pending: _Pending | None = None
         self._standing = Standing((OPTIMIZERS, SCHEDULERS), self._saved_elsewhere)
-        self.attributes: Attributes
 
     def resumed_at(self, step: int) -> None:
         """The snapshot of `step` is there already."""
@@ -247,7 +244,7 @@ class Snapshots:
             "metrics": framework.dump_metrics(),
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
             "module": module_state.dump(framework.module, gradients=not framework.steps_optimizers),
-            "attributes": self.attributes.changed(),
+            "python": self._python.dump(),
             "callbacks": [module_state.dump(average) for average in framework.averages],
             # Ranks have running statistics of their own; those of rank 0 are in the weights.
             "buffers": dict(framework.module.named_buffers()) if self._ranks.rank else {},

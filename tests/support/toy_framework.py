@@ -184,6 +184,9 @@ class ToyFramework:
     def problems(self) -> Sequence[Problem]:
         return [Problem("the toy is told to be unsupported", "do otherwise")] if "unsupported" in self._toy.job else []
 
+    def roots(self) -> Mapping[str, object]:
+        return {}
+
     # --- where it is
 
     @property

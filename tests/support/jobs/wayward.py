@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import time
 
@@ -25,8 +26,8 @@ class ClockOrder(Sampler[int]):
         return iter(random.Random(time.time_ns()).sample(range(SAMPLES), SAMPLES))
 
 
-seen = 0
-"""How many batches this process has trained: a global, which is nobody's to save."""
+seen = itertools.count(1)
+"""Which batch of this process is trained: an iterator, which nobody can save."""
 
 
 class Net(pl.LightningModule):
@@ -36,13 +37,12 @@ class Net(pl.LightningModule):
         self.how = how
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        global seen
-        seen += 1
+        number = next(seen)
         loss = self.layer(batch[0]).square().mean()
         if self.how == "entropy":
             return loss * random.SystemRandom().random()
         if self.how == "counter":
-            return loss * (1 + seen / 1000)
+            return loss * (1 + number / 1000)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -114,7 +114,7 @@ def run(job: dict) -> None:
         return
     change_constants(job)
     if "script" in job:
-        sys.argv = [job["script"], *job.get("args", [])]
+        sys.argv = [job["script"], *job.get("args", [json.dumps(job)])]
         runpy.run_path(job["script"], run_name="__main__")
     elif job.get("package") == "toy":
         importlib.import_module("tests.support.toy_framework").train(job)

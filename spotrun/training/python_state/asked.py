@@ -1,0 +1,115 @@
+"""
+Objects that know their state themselves: schedulers and optimizers that the script holds, and generators.
+
+Such a state is a tree that nobody else holds. An image has it as values inside of values.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from spotrun.training.python_state.arrays import array_of, bytes_of, is_storable
+from spotrun.training.python_state.values import Encoded, NotPlain, decode, encode, is_scalar, name_of
+
+DEPTH_MAX = 50
+
+
+class _Way(NamedTuple):
+    """How objects of one kind say their state, and take it."""
+
+    state: Callable[[Any], Any]
+    load: Callable[[Any, Any], None]
+
+
+def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+_BY_NAME = _Way(lambda one: one.state_dict(), lambda one, state: one.load_state_dict(state))
+_WAYS: dict[type, _Way] = {
+    LRScheduler: _BY_NAME,
+    Optimizer: _BY_NAME,
+    torch.amp.GradScaler: _BY_NAME,
+    random.Random: _Way(lambda one: one.getstate(), lambda one, state: one.setstate(state)),
+    np.random.RandomState: _Way(lambda one: one.get_state(legacy=False), lambda one, state: one.set_state(state)),
+    np.random.Generator: _Way(lambda one: one.bit_generator.state, _set_numpy_state),
+    torch.Generator: _Way(lambda one: one.get_state(), lambda one, state: one.set_state(state.cpu())),
+}
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+
+
+def is_asked(cls: type) -> bool:
+    return cls in GENERATORS or issubclass(cls, LRScheduler | Optimizer | torch.amp.GradScaler)
+
+
+def parts_of(asked: object) -> Iterable[tuple[str, object]]:
+    """What its state leaves out: a scheduler writes its rates into an optimizer."""
+    return [("optimizer", asked.optimizer)] if isinstance(asked, LRScheduler) else []
+
+
+def state_of(asked: object) -> Encoded:
+    """
+    Raises:
+        NotPlain: its state holds what no image can hold, or it did not say it.
+    """
+    try:
+        state = _way(asked).state(asked)
+    except Exception as error:
+        raise NotPlain(f"state_dict() failed: {error}") from error
+    return _encoded(state, DEPTH_MAX)
+
+
+def load(asked: object, encoded: Encoded) -> None:
+    _way(asked).load(asked, _decoded(encoded))
+
+
+def _way(asked: object) -> _Way:
+    return next(way for cls, way in _WAYS.items() if isinstance(asked, cls))
+
+
+def _encoded(value: Any, depth: int) -> Encoded:
+    if not depth:
+        raise NotPlain("it is nested too deep")
+    if isinstance(value, Tensor | np.ndarray):
+        if not is_storable(value):
+            raise NotPlain(f"it holds a {name_of(value)} of {value.dtype}")
+        if isinstance(value, Tensor):
+            return ("tensor", value.detach(), str(value.device))
+        return ("array", bytes_of(value), value.dtype.str, tuple(value.shape))
+    if isinstance(value, Mapping):
+        return ("dict", [_encoded(part, depth - 1) for pair in value.items() for part in pair])
+    if isinstance(value, list | deque):
+        return ("list", [_encoded(part, depth - 1) for part in value])
+    if type(value) is set:
+        return ("set", [_encoded(part, depth - 1) for part in value])
+    if type(value) is tuple and not is_scalar(value):
+        return ("items", [_encoded(part, depth - 1) for part in value])
+    if not is_scalar(value):
+        raise NotPlain(f"it holds a {name_of(value)}")
+    return encode(value)
+
+
+def _decoded(encoded: Encoded) -> Any:
+    if type(encoded) is not tuple:
+        return encoded
+    kind, *content = encoded
+    match kind:
+        case "tensor":
+            return content[0].to(content[1], copy=True)
+        case "array":
+            return array_of(*content)
+        case "dict":
+            parts = list(map(_decoded, content[0]))
+            return dict(zip(parts[::2], parts[1::2], strict=True))
+        case "list" | "items" | "set":
+            return {"list": list, "items": tuple, "set": set}[kind](map(_decoded, content[0]))
+    return decode(encoded)

@@ -1,0 +1,152 @@
+"""What Python state was when training began, so that only what has changed since is carried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from operator import is_
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from spotrun.training.python_state.asked import GENERATORS
+from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
+from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, Before, Node, Walk
+from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.values import same
+
+STARTED = "started: "
+"""Begins the path of an object that was not there when training began, but when its first epoch did."""
+
+
+class _Known(NamedTuple):
+    """An object that was there, with its parts of then. Holding it keeps its `id` its own."""
+
+    node: Node
+    unchanged: Unchanged | None
+
+
+class Change(NamedTuple):
+    """What is to be carried of an object: all of it, or these parts of a holder by name."""
+
+    parts: dict[str, Any]
+    gone: tuple[str, ...] = ()
+
+
+class Baseline:
+    """
+    The objects that were there, by `id` and by path. A process that resumes makes the same ones, so a path names the
+    same object in both.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self._paths: dict[int, tuple[str, object]] = {}
+        self._by_path: dict[str, object] = {}
+        self._tables: dict[int, object] = {}
+        self._budget = Budget()
+        self._ignored: dict[int, object] = {}
+        self._quiet: dict[int, Quiet] = {}
+        self._registered: dict[int, object] = {}
+        self._changing: set[int] = set()
+        """Large objects that were seen to change. They are carried from then on, without a look."""
+
+    def add(self, walk: Walk) -> None:
+        """What `walk` has found and was not known."""
+        for key, node in walk.nodes.items():
+            if key in self._known:
+                continue
+            self._known[key] = _Known(node, unchanged(node.value, self._budget) if _is_compared(node) else None)
+            if node.is_closed:
+                self._tables[key] = node.value
+            self._name(node.path, node.value)
+        for path, rest, value in walk.others.values():
+            self._name(path + rest, value)
+            if issubclass(type(value), Tensor):
+                self._registered[id(value)] = value
+        for module, names in walk.plain:
+            self._quiet.setdefault(id(module), Quiet.of(module, names))
+
+    def add_started(self, walk: Walk) -> None:
+        """What hooks have made since, and a process that resumes makes too. It is carried in whole."""
+        for node in walk.nodes.values():
+            self._name(f"{STARTED}{node.path}", node.value)
+        for path, rest, value in walk.others.values():
+            self._name(f"{STARTED}{path}{rest}", value)
+
+    def ignore(self, values: Iterable[object]) -> None:
+        """They are an image's: no later process makes them before it has loaded one."""
+        self._ignored |= {id(value): value for value in values}
+
+    def _name(self, path: str, value: object) -> None:
+        if id(value) in self._paths or id(value) in self._ignored or issubclass(type(value), Enum):
+            return
+        self._paths[id(value)] = (path, value)
+        self._by_path[path] = value
+
+    def knows(self, value: object) -> bool:
+        return id(value) in self._known
+
+    def path_of(self, value: object) -> str | None:
+        """Where it was; None if it is new."""
+        found = self._paths.get(id(value))
+        return found[0] if found else None
+
+    def at(self, path: str) -> object:
+        """
+        Raises:
+            KeyError: nothing was there.
+        """
+        return self._by_path[path]
+
+    def before(self, *, probe: bool) -> Before:
+        """What the next walk need not look into."""
+        for key in list(self._tables):
+            if not self._is_unchanged(key, probe=probe):
+                del self._tables[key]
+        return Before(self._quiet, self._registered, self._tables)
+
+    def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
+        """None if the object was there and is as it was."""
+        known = self._known.get(key)
+        if known is None:
+            return Change(node.parts if node.kind in HOLDERS else {})
+        if node.kind in HOLDERS:
+            return _change(known.node.parts, node.parts, vars(node.value))
+        if known.unchanged is not None:
+            return None if self._is_unchanged(key, probe=probe) else Change({})
+        if node.kind == "asked":
+            return Change({})
+        return None if _same_parts(known.node.parts, node.parts) else Change({})
+
+    def _is_unchanged(self, key: int, *, probe: bool) -> bool:
+        compare = self._known[key].unchanged
+        assert compare is not None
+        if key in self._changing:
+            return False
+        if not compare(probe):
+            self._changing.add(key)
+            return False
+        return True
+
+
+def _is_compared(node: Node) -> bool:
+    """In whole: the parts of others are looked at."""
+    if node.kind == "asked":
+        return isinstance(node.value, GENERATORS)
+    return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
+
+
+def _change(before: dict[str, Any], now: dict[str, Any], attributes: Mapping[str, Any]) -> Change | None:
+    """An attribute may also be there and no part any more: of a library's module only the plain ones are."""
+    if before.keys() == now.keys() and all(map(is_, before.values(), now.values())):
+        return None
+    parts = {name: part for name, part in now.items() if name not in before or not same(before[name], part)}
+    gone = tuple(name for name in before if name not in now and name not in attributes)
+    return Change(parts, gone) if parts or gone else None
+
+
+def _same_parts(before: list[Any], now: list[Any] | None) -> bool:
+    if now is None or len(before) != len(now):
+        return False
+    return all(map(is_, before, now)) or all(map(same, before, now))

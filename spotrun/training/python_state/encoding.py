@@ -1,0 +1,269 @@
+"""
+What has changed in the script's Python state, as an image holds it: values for places.
+
+An image is a list of objects. One that was there when training began is named by its path and filled where it stands;
+one that came later is made when it is needed. Values refer to objects by their number in the list or by their path, so
+sharing and cycles are kept. What cannot be held is left out and named.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from types import MethodType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.training.python_state import asked
+from spotrun.training.python_state.arrays import bytes_of, is_storable
+from spotrun.training.python_state.baseline import Baseline, Change
+from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
+from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_scalar, name_of
+
+FORMAT = 1
+BYTES_MAX = 8 << 30
+"""Of all tensors and arrays together."""
+PACKED_FROM = 64
+"""A longer list of numbers of one kind is stored as a tensor."""
+FACTORIES = {kind.__name__: kind for kind in (bool, int, float, str, tuple, list, dict, set)}
+_EXACT = {**SEQUENCES, **MAPPINGS}
+
+
+HARMLESS = (
+    "_thread", "threading", "logging", "tqdm", "rich", "lightning", "pytorch_lightning", "tensorboard",
+    "torch.utils.tensorboard", "wandb", "mlflow", "matplotlib", "spotrun",
+)  # fmt: skip
+"""Packages of locks, logs, bars and pictures, which no step of a training depends on."""
+
+
+class Lost(NamedTuple):
+    """Something that has changed and is in no image: where it is, and what."""
+
+    path: str
+    what: str
+
+
+class Encoder:
+    """One image of what `walk` has found and is not as `baseline` says. Afterwards `lost` names what is left out."""
+
+    def __init__(self, script: Script, baseline: Baseline, walk: Walk, *, probe: bool) -> None:
+        self._script = script
+        self._baseline = baseline
+        self._walk = walk
+        self._left_bytes = BYTES_MAX
+        self._states: dict[int, tuple[str, Encoded]] = {}
+        self._dead: dict[int, Lost] = {}
+        self._numbers: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
+        self.lost: list[Lost] = []
+        self._changes: dict[int, Change] = {}
+        for key, node in walk.nodes.items():
+            if (change := baseline.change_of(key, node, probe=probe)) is not None:
+                self._changes[key] = change
+
+    def image(self) -> dict[str, Any]:
+        self._find_dead()
+        for key in self._changes:
+            node = self._walk.nodes[key]
+            if self._baseline.knows(node.value):
+                if key in self._dead:
+                    self.lost.append(self._dead[key])
+                else:
+                    self._number(key)
+        objects = []
+        while self._waiting:
+            objects.append(self._object(self._walk.nodes[self._waiting.popleft()]))
+        return {"format": FORMAT, "objects": objects}
+
+    # --- what has no encoding
+
+    def _find_dead(self) -> None:
+        """Containers are carried whole or not at all, so one part without an encoding costs its new holders too."""
+        held_by: dict[int, list[int]] = {}
+        for key in self._changes:
+            node = self._walk.nodes[key]
+            if node.kind in HOLDERS:
+                continue
+            if (lost := self._lost_in(node)) is not None:
+                self._dead[key] = lost
+            for part in node.parts or ():
+                held_by.setdefault(id(part), []).append(key)
+        waiting = list(self._dead)
+        while waiting:
+            dead = waiting.pop()
+            if self._baseline.knows(self._walk.nodes[dead].value):
+                continue  # others refer to it by its path
+            for holder in held_by.get(dead, ()):
+                if holder not in self._dead:
+                    self._dead[holder] = self._dead[dead]
+                    waiting.append(holder)
+
+    def _lost_in(self, node: Node) -> Lost | None:
+        """Why this object cannot be carried, as far as one sees without its parts' parts."""
+        value = node.value
+        if node.is_closed:
+            return Lost(node.path, f"a {name_of(value)} of {len(value)} items")
+        if isinstance(value, Tensor | np.ndarray):
+            return self._lost_array(node, value)
+        if node.kind == "asked":
+            return self._lost_state(node)
+        if not self._baseline.knows(value) and not self._can_be_made(node):
+            return Lost(node.path, name_of(value))
+        return next((lost for part in node.parts or () if (lost := self._lost_value(node, part))), None)
+
+    def _lost_value(self, node: Node, value: Any) -> Lost | None:
+        if self._baseline.path_of(value) is not None:
+            return None
+        if (found := self._walk.nodes.get(id(value))) is not None:
+            can_be = found.kind not in HOLDERS and found.kind != "asked"
+            return None if can_be or self._can_be_made_anew(found) else Lost(found.path, f"a new {name_of(value)}")
+        try:
+            self._plain(value)
+        except NotPlain:
+            return Lost(node.path, f"it holds a {name_of(value)}" if node.kind in CONTAINERS else name_of(value))
+        return None
+
+    def _can_be_made(self, node: Node) -> bool:
+        if node.kind == "namedtuple":
+            return self._script.find(self._script.class_name(type(node.value))) is type(node.value)
+        if node.kind == "defaultdict":
+            factory = node.value.default_factory
+            known = factory is None or _is_factory(factory) or self._baseline.path_of(factory) is not None
+            return type(node.value) in _EXACT and known
+        return type(node.value) in _EXACT
+
+    def _lost_array(self, node: Node, array: Any) -> Lost | None:
+        if not is_storable(array):
+            return Lost(node.path, f"a {name_of(array)} of {array.dtype}")
+        self._left_bytes -= array.nbytes
+        return Lost(node.path, f"an array of {array.nbytes} bytes") if self._left_bytes < 0 else None
+
+    def _lost_state(self, node: Node) -> Lost | None:
+        try:
+            state = asked.state_of(node.value)
+        except NotPlain as problem:
+            return Lost(node.path, f"a {name_of(node.value)}, and {problem}")
+        self._states[id(node.value)] = (type(node.value).__name__, state)
+        return None
+
+    # --- objects
+
+    def _number(self, key: int) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = len(self._numbers)
+            self._waiting.append(key)
+        return self._numbers[key]
+
+    def _object(self, node: Node) -> tuple[Any, ...]:
+        if node.kind == "asked":
+            for _, part in asked.parts_of(node.value):
+                if id(part) in self._states:
+                    self._number(id(part))
+        known = self._baseline.path_of(node.value)
+        path = node.path if known is None else known
+        return (node.kind, path, known is not None, self._content(node))
+
+    def _content(self, node: Node) -> Any:
+        value = node.value
+        if node.kind in HOLDERS:
+            return self._of_holder(node)
+        match node.kind:
+            case "tensor":
+                return (value.detach(), str(value.device), value.requires_grad, type(value) is torch.nn.Parameter)
+            case "array":
+                return (bytes_of(value), value.dtype.str, tuple(value.shape))
+            case "bytearray":
+                return bytes(value)
+            case "asked":
+                return self._states[id(value)]
+            case "deque":
+                return (value.maxlen, self._items(node.parts))
+            case "defaultdict":
+                return (self._factory(value.default_factory), self._items(node.parts))
+            case "namedtuple":
+                return (self._script.class_name(type(value)), self._items(node.parts))
+        return self._items(node.parts)
+
+    def _factory(self, factory: Any) -> Encoded:
+        if _is_factory(factory):
+            return ("factory", factory.__name__)
+        return self._value(factory) if factory is None or self._baseline.path_of(factory) is not None else None
+
+    def _of_holder(self, node: Node) -> dict[str, Any]:
+        change = self._changes[id(node.value)]
+        known = self._baseline.knows(node.value)
+        carried, whole = {}, known or self._can_be_made_anew(node)
+        for name, part in change.parts.items():
+            if type(part) is MethodType and part.__self__ is node.value:
+                continue  # as its class says: a framework had put another one there for a while
+            lost = self._lost_part(f"{node.path}.{name}", node, part)
+            if lost is None:
+                carried[name] = self._value(part)
+            else:
+                whole = False
+                if not type(part).__module__.startswith(HARMLESS):
+                    self.lost.append(lost)
+        return {
+            "class": self._script.class_name(type(node.value)),
+            "whole": whole,
+            "parts": carried,
+            "gone": change.gone,
+        }
+
+    def _can_be_made_anew(self, node: Node) -> bool:
+        cls = type(node.value)
+        found = node.kind == "object" and self._script.find(self._script.class_name(cls)) is cls
+        return node.kind == "bag" or (found and self._script.can_make(cls))
+
+    def _lost_part(self, path: str, node: Node, part: Any) -> Lost | None:
+        dead = self._dead.get(id(part))
+        if dead is not None and not self._baseline.knows(part):
+            return dead
+        lost = self._lost_value(node, part)
+        return Lost(path, lost.what) if lost else None
+
+    # --- values
+
+    def _items(self, parts: list[Any]) -> Any:
+        packed = _packed(parts)
+        return [self._value(part) for part in parts] if packed is None else packed
+
+    def _value(self, value: Any) -> Encoded:
+        key = id(value)
+        if key in self._changes and key not in self._dead:
+            return ("ref", self._number(key))
+        path = self._baseline.path_of(value)
+        return self._plain(value) if path is None else ("at", path)
+
+    def _plain(self, value: Any) -> Encoded:
+        cls: Any = type(value)
+        if issubclass(cls, Enum):
+            if cls._member_map_.get(value.name or "") is not value:
+                raise NotPlain(value)
+            return ("enum", self._script.class_name(cls), value.name)
+        if not is_scalar(value):
+            raise NotPlain(value)
+        return encode(value)
+
+
+def _is_factory(value: object) -> bool:
+    return type(value) is type and value in FACTORIES.values()
+
+
+def _packed(parts: list[Any]) -> Tensor | None:
+    """Numbers that need no names: all float, or all small int."""
+    if len(parts) < PACKED_FROM:
+        return None
+    kinds = set(map(type, parts))
+    try:
+        if kinds == {float}:
+            return torch.from_numpy(np.array(parts, np.float64))
+        if kinds == {int}:
+            return torch.from_numpy(np.array(parts, np.int64))
+    except OverflowError:
+        pass
+    return None

@@ -1,0 +1,153 @@
+"""
+Whether an array, a tensor or a long container is as it was before.
+
+What is small is compared in whole, each time. What is large is compared by what its writes count, and when `probe` says
+so by its bytes: at the first look, and at every 32nd after it. The first of the large ones are then compared in whole,
+and the others by samples.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from operator import is_
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.training.python_state.arrays import is_dense
+from spotrun.training.python_state.asked import GENERATORS, state_of
+
+SMALL_ELEMENTS = 1 << 16
+WHOLE_BYTES = 64 << 20
+"""So much is compared in whole by one probe, which takes a tenth of a second."""
+SAMPLES, SAMPLE_BYTES = 64, 4096
+PROBE_EVERY = 32
+
+Unchanged: TypeAlias = Callable[[bool], bool]
+"""Called with `probe`."""
+
+
+class Budget:
+    """Of the bytes that a probe compares in whole."""
+
+    def __init__(self) -> None:
+        self._left = WHOLE_BYTES
+
+    def take(self, size_bytes: int) -> bool:
+        """There was room for them."""
+        fits = size_bytes <= self._left
+        self._left -= size_bytes if fits else 0
+        return fits
+
+
+def unchanged(value: Any, budget: Budget) -> Unchanged:
+    """A function that says later whether `value` is as it is now."""
+    if isinstance(value, Tensor):
+        return _tensor(value, budget)
+    if isinstance(value, np.ndarray):
+        return _array(value, budget)
+    if isinstance(value, bytearray):
+        before = bytes(value)
+        return lambda probe: value == before
+    return _generator(value) if isinstance(value, GENERATORS) else _table(value)
+
+
+def _generator(generator: Any) -> Unchanged:
+    before = _comparable(state_of(generator))
+    return lambda probe: _comparable(state_of(generator)) == before
+
+
+def _comparable(encoded: Any) -> Any:
+    if isinstance(encoded, Tensor):
+        return _bits(encoded)
+    return list(map(_comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
+
+
+def _array(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
+    shape, dtype = array.shape, array.dtype
+    if dtype.hasobject:
+        return lambda probe: True
+    alike = _bytes_alike(array, budget)
+    return lambda probe: array.shape == shape and array.dtype == dtype and alike(probe)
+
+
+def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
+    if array.size <= SMALL_ELEMENTS:
+        copy = array.tobytes()
+        return lambda probe: array.tobytes() == copy
+    whole = budget.take(array.nbytes)
+    checksum = _checksum_of_array(array, whole)
+    return lambda probe: not probe or _checksum_of_array(array, whole) == checksum
+
+
+def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:
+    if not array.flags.c_contiguous:  # a copy of it may need more memory than there is
+        array = np.ascontiguousarray(array if whole else array[:: max(1, len(array) // SAMPLES)])
+    flat = array.reshape(-1).view(np.uint8)
+    if whole or flat.size <= SAMPLES * SAMPLE_BYTES:
+        return zlib.crc32(flat.data)
+    checksum = 0
+    for start in range(0, flat.size, flat.size // SAMPLES):
+        checksum = zlib.crc32(flat[start : start + SAMPLE_BYTES].data, checksum)
+    return checksum
+
+
+def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
+    """Writes through `.data`, as averages of weights are often written, count no version."""
+    if not is_dense(tensor):
+        return lambda probe: True
+    version, shape = _version(tensor), tensor.shape
+    alike = _small_tensor(tensor) if tensor.numel() <= SMALL_ELEMENTS else _large_tensor(tensor, budget)
+    return lambda probe: _version(tensor) == version and tensor.shape == shape and alike(probe)
+
+
+def _small_tensor(tensor: Tensor) -> Unchanged:
+    before = tensor.detach().clone()
+    if tensor.is_cpu:
+        return lambda probe: _bits(tensor.detach()) == _bits(before)
+    return lambda probe: not probe or torch.equal(tensor, before)
+
+
+def _large_tensor(tensor: Tensor, budget: Budget) -> Unchanged:
+    whole = budget.take(tensor.nbytes)
+    before = _checksum(tensor.detach(), whole)
+    return lambda probe: not probe or _checksum(tensor.detach(), whole) == before
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _bits(tensor: Tensor) -> bytes:
+    """NaN is as NaN, and 0.0 not as -0.0."""
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _checksum(tensor: Tensor, whole: bool) -> int:
+    if not tensor.is_contiguous():
+        tensor = (tensor if whole else tensor[:: max(1, len(tensor) // SAMPLES)]).contiguous()
+    flat = tensor.view(-1).view(torch.uint8)
+    if flat.is_cpu:
+        return _checksum_of_array(flat.numpy(), whole)
+    return int((flat if whole else flat[:: max(1, flat.numel() // (SAMPLES * SAMPLE_BYTES))]).sum(dtype=torch.int64))
+
+
+def _table(container: Any) -> Unchanged:
+    before = _items(container)
+    long = len(before) > SMALL_ELEMENTS
+
+    def as_before(probe: bool) -> bool:
+        if len(container) != len(before) // (2 if isinstance(container, Mapping) else 1):
+            return False
+        return (long and not probe) or all(map(is_, _items(container), before))
+
+    return as_before
+
+
+def _items(container: Any) -> list[Any]:
+    if isinstance(container, Mapping):
+        return [*container.keys(), *container.values()]
+    return list(container)

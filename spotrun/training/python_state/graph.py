@@ -1,0 +1,295 @@
+"""
+One walk over what the script keeps in Python objects: every object whose parts may change, and where it is.
+
+An object is named by the first way to it, as in `module.meters['loss'].history`. The walk goes on through containers
+and through instances, classes, functions and modules of the script. It stops at objects of libraries, which are only
+named.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from spotrun.training import module_state
+from spotrun.training.python_state.asked import is_asked, parts_of
+from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.values import SCALARS, is_scalar
+
+OBJECTS_MAX = 50_000
+"""So many are looked at in one walk. What lies beyond is named if it changes, and not carried."""
+TABLE_ITEMS = 1_000
+"""A longer container that is there when training begins is a table: one looks into it once it has changed."""
+ITEMS_MAX = 1 << 20
+"""A longer container is named if it changes, and not carried."""
+
+FLAGS_OF_TORCH = {"training"}
+OF_TORCH = frozenset(vars(nn.Module())) - FLAGS_OF_TORCH
+TENSORS_OF_TORCH = ("_parameters", "_buffers", "_modules")
+"""What a module that is no part of the trained one keeps its tensors in."""
+FLAGS = "requires_grad of parameters"
+"""The name of a part of a module that no attribute holds."""
+
+SEQUENCES: dict[type, str] = {
+    list: "list",
+    tuple: "tuple",
+    set: "set",
+    frozenset: "frozenset",
+    deque: "deque",
+    bytearray: "bytearray",
+}
+MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "OrderedDict", Counter: "Counter", defaultdict: "defaultdict"}
+CONTAINERS = frozenset({*SEQUENCES.values(), *MAPPINGS.values(), "namedtuple"}) - {"bytearray"}
+HOLDERS = frozenset({"object", "bag", "nn", "class", "function", "module"})
+"""Kinds whose parts have names, each of which is carried by itself."""
+_BAGS = (SimpleNamespace, argparse.Namespace)
+
+
+class Node:
+    """
+    An object whose parts may change. `parts` is a list, for a holder a dict; None if there are none to look at. Those
+    of a mapping are its keys and values in turns.
+    """
+
+    __slots__ = ("kind", "parts", "path", "value")
+
+    def __init__(self, kind: str, path: str, value: Any, parts: Any) -> None:
+        self.kind = kind
+        self.path = path
+        self.value = value
+        self.parts = parts
+
+    @property
+    def is_closed(self) -> bool:
+        """A container that is not looked into: a table, or too long."""
+        return self.parts is None and self.kind in CONTAINERS
+
+
+class Before(NamedTuple):
+    """What an earlier walk has found and a later one need not look into."""
+
+    quiet: Mapping[int, Quiet]
+    registered: Mapping[int, object]
+    """Tensors that are carried as weights."""
+    tables: Mapping[int, object]
+
+
+class Walk:
+    """
+    What one walk has found, by `id` of the object. `others` are those that it does not look into, each
+    with the two halves of its path.
+
+    It does not look into those in `stops` either. In the first walk, without `before`, each long container is a table.
+    """
+
+    def __init__(self, script: Script, stops: Mapping[int, object], before: Before | None) -> None:
+        self._script = script
+        self.stops = stops
+        self._first = before is None
+        self._before = before or Before({}, {}, {})
+        self._waiting: deque[tuple[Any, str]] = deque()
+        self._left = OBJECTS_MAX
+        self.nodes: dict[int, Node] = {}
+        self.others: dict[int, tuple[str, str, object]] = {}
+        self.quiet: set[int] = set()
+        self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
+        """Libraries' modules, with the names of their plain attributes."""
+        self._plain: dict[type, bool] = {}
+
+    def trained(self, module: nn.Module, path: str, own: frozenset[str]) -> None:
+        """
+        The module that is trained, with attributes of its framework's own, and all parts of it. Their tensors are
+        carried as weights.
+        """
+        stack = [(path, module)]
+        nodes = self.nodes
+        while stack:
+            where, part = stack.pop()
+            if id(part) in nodes or id(part) in self.quiet:
+                continue
+            quiet = self._before.quiet.get(id(part))
+            if quiet is not None and quiet.is_same():
+                self.quiet.add(id(part))
+                stack += [(f"{where}.{name}", inner) for name, inner in part._modules.items() if inner is not None]
+                continue
+            plain = self._plain_of(part) if part is not module else None
+            if plain is not None:
+                self.plain.append((part, tuple(plain)))
+                nodes[id(part)] = Node("nn", where, part, plain)
+                parts = plain
+            else:
+                parts = self._attributes(part, (OF_TORCH | own) - FLAGS_OF_TORCH if part is module else OF_TORCH)
+                self._keep("nn", where, part, parts)
+            if part._parameters:
+                parts[FLAGS] = self._registered(where, part._parameters)
+            if part._buffers:
+                self._registered(where, part._buffers)
+            stack += [(f"{where}.{name}", inner) for name, inner in part._modules.items() if inner is not None]
+        self._run()
+
+    def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
+        """They are carried elsewhere, but for whether each requires gradients."""
+        flags = []
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                self.others[id(tensor)] = (where, f".{name}", tensor)
+                flags.append((name, tensor.requires_grad))
+        return _EQUAL_FLAGS.setdefault(tuple(flags), tuple(flags))
+
+    def root(self, value: Any, path: str) -> None:
+        """An object that counts as the script's, whoever has made its class."""
+        if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
+            kind = "nn" if isinstance(value, nn.Module) else "object"
+            self._keep(kind, path, value, self._parts(kind, value))
+        self._run()
+
+    def modules(self) -> None:
+        """The modules of the script."""
+        for name, module in self._script.modules.items():
+            if id(module) not in self.nodes:
+                own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
+                self._keep("module", name, module, own)
+        self._run()
+
+    # --- how it goes on
+
+    def _run(self) -> None:
+        while self._waiting:
+            value, path = self._waiting.popleft()
+            key = id(value)
+            if key in self.nodes or key in self.others or key in self.quiet or key in self._before.registered:
+                continue
+            if type(value) is tuple and is_scalar(value):
+                continue
+            kind = self._kind(value) if key not in self.stops else None
+            if kind is None or self._left <= 0:
+                self.others[key] = (path, "", value)
+                continue
+            self._keep(kind, path, value, self._parts(kind, value))
+
+    def _keep(self, kind: str, path: str, value: Any, parts: Any) -> None:
+        self.nodes[id(value)] = Node(kind, path, value, parts)
+        if kind == "asked":
+            self._waiting.extend((part, f"{path}.{name}") for name, part in parts_of(value))
+        if parts:
+            found = _named(kind, path, parts)
+            self._left -= len(found)
+            self._waiting.extend(found)
+
+    def _kind(self, value: Any) -> str | None:
+        cls = type(value)
+        kind = _KINDS.get(cls)
+        if kind is not None:
+            return kind
+        if cls is FunctionType:
+            return "function" if self._script.owns(value) else None
+        if issubclass(cls, type):  # not isinstance(), which asks the value: a proxy may have none yet, and raise
+            return "class" if self._script.owns(value) and not issubclass(value, Enum) else None
+        if issubclass(cls, Enum | ModuleType):
+            return None
+        return self._kind_of_instance(cls)
+
+    def _kind_of_instance(self, cls: type) -> str | None:
+        if is_asked(cls):
+            return "asked"
+        if issubclass(cls, nn.Module):
+            return "nn"
+        if cls in _BAGS:
+            return "bag"
+        if not self._script.owns(cls):
+            return None
+        if issubclass(cls, tuple):
+            return "namedtuple" if hasattr(cls, "_fields") else None
+        for base, kind in _KINDS.items():
+            if issubclass(cls, base):
+                return kind if kind in CONTAINERS else None
+        return "object" if cls.__dictoffset__ else None
+
+    def _parts(self, kind: str, value: Any) -> Any:
+        if kind in HOLDERS:
+            return self._parts_of_holder(kind, value)
+        if kind not in CONTAINERS:
+            return None
+        is_table = self._first or id(value) in self._before.tables
+        if len(value) > (TABLE_ITEMS if is_table else ITEMS_MAX):
+            return None
+        return [part for pair in list(dict.items(value)) for part in pair] if kind in OF_PAIRS else list(value)
+
+    def _parts_of_holder(self, kind: str, value: Any) -> dict[str, Any]:
+        if kind == "function":
+            return _of_function(value)
+        if kind == "class":
+            return {name: part for name, part in list(vars(value).items()) if name[:2] != "__"}
+        if kind == "nn":
+            return self._of_other_module(value)
+        return self._attributes(value, self._script.set_by_libraries(type(value)))
+
+    def _of_other_module(self, module: nn.Module) -> dict[str, Any]:
+        parts = self._plain_of(module)
+        if parts is None:
+            left_out = OF_TORCH | self._script.set_by_libraries(type(module))
+            parts = self._attributes(module, left_out - FLAGS_OF_TORCH)
+        elif module_state.is_metric(type(module)):
+            values = vars(module)
+            parts = {name: values[name] for name in (*values["_defaults"], "_update_count", "_computed")}
+        return parts | {name: vars(module)[name] for name in TENSORS_OF_TORCH if vars(module)[name]}
+
+    def _plain_of(self, module: nn.Module) -> dict[str, Any] | None:
+        """The public plain attributes of a library's module; None if the class is the script's."""
+        cls = type(module)
+        is_plain = self._plain.get(cls)
+        if is_plain is None:
+            is_plain = self._plain[cls] = not self._script.owns(cls)
+        if not is_plain:
+            return None
+        if module_state.is_metric(cls):
+            return {}
+        return {name: part for name, part in vars(module).items() if type(part) in SCALARS and name[0] != "_"}
+
+    def _attributes(self, value: Any, left_out: frozenset[str]) -> dict[str, Any]:
+        return {name: part for name, part in list(vars(value).items()) if name not in left_out}
+
+
+_KINDS: dict[type, str] = {
+    **SEQUENCES, **MAPPINGS, np.ndarray: "array", Tensor: "tensor", nn.Parameter: "tensor",
+}  # fmt: skip
+_EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
+"""The same object for the same flags, as objects are compared fastest."""
+OF_PAIRS = frozenset(MAPPINGS.values())
+
+
+def _of_function(function: FunctionType) -> dict[str, Any]:
+    parts = dict(vars(function))
+    if function.__defaults__:
+        parts["__defaults__"] = function.__defaults__
+    if function.__kwdefaults__:
+        parts["__kwdefaults__"] = function.__kwdefaults__
+    return parts
+
+
+def _named(kind: str, path: str, parts: Any) -> list[tuple[Any, str]]:
+    """Those of `parts` that may have parts themselves, and the way to each."""
+    if kind in HOLDERS:
+        return [(part, f"{path}.{name}") for name, part in parts.items() if type(part) not in SCALARS]
+    if SCALARS.issuperset(map(type, parts)):
+        return []
+    if kind not in OF_PAIRS:
+        return [(part, f"{path}[{number}]") for number, part in enumerate(parts) if type(part) not in SCALARS]
+    return list(_of_pairs(path, parts))
+
+
+def _of_pairs(path: str, parts: list[Any]) -> Iterator[tuple[Any, str]]:
+    for number in range(0, len(parts), 2):
+        key, part = parts[number : number + 2]
+        if type(key) not in SCALARS:
+            yield key, f"{path}[key {number // 2}]"
+        if type(part) not in SCALARS:
+            yield part, f"{path}[{key!r}]" if type(key) in (str, int) else f"{path}[value {number // 2}]"

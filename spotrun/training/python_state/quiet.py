@@ -1,0 +1,55 @@
+"""
+Modules of libraries that are as they were: most parts of a model.
+
+They have a few plain attributes (`Dropout.p`), and whether each parameter requires gradients. A large model has
+thousands of them, and each snapshot has to look at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, is_, itemgetter
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+_requires_grad = attrgetter("requires_grad")
+
+
+class Quiet(NamedTuple):
+    """One such module, as it was."""
+
+    module: nn.Module
+    attributes: int
+    """How many it had, its own of torch included."""
+    get: Callable[[dict[str, Any]], Any]
+    values: Any
+    tensors: Sequence[Tensor | None]
+    parameters: Sequence[Tensor]
+    flags: list[bool]
+
+    @classmethod
+    def of(cls, module: nn.Module, names: Sequence[str]) -> Quiet:
+        """`names`: its attributes that are looked at."""
+        get = itemgetter(*names) if names else _nothing
+        attributes = vars(module)
+        parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
+        flags = list(map(_requires_grad, parameters))
+        return cls(module, len(attributes), get, get(attributes), _tensors(attributes), parameters, flags)
+
+    def is_same(self) -> bool:
+        attributes = vars(self.module)
+        if len(attributes) != self.attributes or self.get(attributes) != self.values:
+            return False
+        tensors = _tensors(attributes)
+        if len(tensors) != len(self.tensors) or not all(map(is_, tensors, self.tensors)):
+            return False
+        return list(map(_requires_grad, self.parameters)) == self.flags
+
+
+def _tensors(attributes: dict[str, Any]) -> list[Tensor | None]:
+    return [*attributes["_parameters"].values(), *attributes["_buffers"].values()]
+
+
+def _nothing(_attributes: dict[str, Any]) -> None:
+    return None

@@ -1,0 +1,339 @@
+"""
+An image's values back into their places.
+
+The script has made its objects before. Those are filled where they stand, so that whoever else holds them sees it. What
+came later is made anew: containers, arrays and tensors, and instances of classes that the script's modules hold
+already. Nothing that an image names is imported or called.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from enum import Enum
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from spotrun.errors import CheckpointDamaged
+from spotrun.training.python_state import asked, values
+from spotrun.training.python_state.arrays import array_of
+from spotrun.training.python_state.baseline import Baseline
+from spotrun.training.python_state.encoding import FACTORIES, FORMAT
+from spotrun.training.python_state.graph import FLAGS, HOLDERS
+from spotrun.training.python_state.script import Script, is_name_of_python
+
+_CONTAINERS: dict[str, Any] = {
+    "list": list, "set": set, "deque": deque, "bytearray": bytearray, "dict": dict, "OrderedDict": OrderedDict,
+    "Counter": Counter, "defaultdict": defaultdict,
+}  # fmt: skip
+_BAGS = {"types:SimpleNamespace": SimpleNamespace, "argparse:Namespace": argparse.Namespace}
+_BUILT = ("tuple", "frozenset", "namedtuple")
+"""Made when all of their parts are there."""
+_HASHING = ("set", "dict", "OrderedDict", "Counter", "defaultdict")
+"""Filled last, as hashing asks the parts."""
+
+
+class _Missing(Exception):
+    """There is no such object in this process."""
+
+
+class Restorer:
+    """Puts one image back. Afterwards `lost` names the places that this process lacks."""
+
+    def __init__(self, script: Script, baseline: Baseline, image: dict[str, Any]) -> None:
+        if image.get("format") != FORMAT:
+            raise CheckpointDamaged(f"the checkpoint's Python state has the unknown format {image.get('format')!r}")
+        self._script = script
+        self._baseline = baseline
+        self._objects: list[tuple[str, str, bool, Any]] = image["objects"]
+        self._made: list[Any] = []
+        self._missing: set[int] = set()
+        self._gone: set[int] = set()
+        self._refs: set[int] = set()
+        self.lost: list[str] = []
+        self.new: list[Any] = []
+        """What was made anew."""
+
+    def load(self) -> None:
+        """
+        Raises:
+            CheckpointDamaged: the image is malformed.
+        """
+        try:
+            self._load()
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            raise CheckpointDamaged(f"the checkpoint's Python state is malformed: {error!r}") from error
+
+    def _load(self) -> None:
+        for number, (kind, path, known, content) in enumerate(self._objects):
+            self._made.append(self._place(number, kind, path, known, content))
+        contents = self._contents()
+        for number in sorted(contents, key=lambda number: self._rank(number)):
+            if number not in self._missing:
+                kind, _, _, content = self._objects[number]
+                self._fill(kind, self._made[number], content, contents[number])
+        self.lost += [self._objects[n][1] for n in sorted(self._missing | self._gone) if n not in self._refs]
+
+    def _rank(self, number: int) -> int:
+        kind = self._objects[number][0]
+        return 0 if kind in HOLDERS else 2 if kind in _HASHING else 3 if kind == "asked" else 1
+
+    # --- where each object is
+
+    def _place(self, number: int, kind: str, path: str, known: bool, content: Any) -> Any:
+        """The object that is to be filled, None for those that are built from their parts."""
+        if kind in _BUILT:
+            return None
+        if known:
+            try:
+                standing = self._baseline.at(path)
+            except KeyError:
+                standing = None
+            if standing is not None and self._fits(kind, standing, content):
+                return standing
+            self._gone.add(number)
+        try:
+            made = self._make(kind, content)
+        except _Missing:
+            self._missing.add(number)
+            return None
+        self.new.append(made)
+        return made
+
+    def _fits(self, kind: str, standing: Any, content: Any) -> bool:
+        if kind in HOLDERS:
+            return self._is_holder(kind, standing, content["class"])
+        if kind == "deque":
+            return isinstance(standing, deque) and standing.maxlen == content[0]
+        if kind == "array":
+            return _is_array(standing, content)
+        if kind == "tensor":
+            return _is_tensor(standing, content)
+        if kind == "asked":
+            return asked.is_asked(type(standing)) and type(standing).__name__ == content[0]
+        return isinstance(standing, _CONTAINERS[kind])
+
+    def _is_holder(self, kind: str, standing: Any, name: str) -> bool:
+        if self._script.class_name(type(standing)) != name:
+            return False
+        match kind:
+            case "class":
+                return isinstance(standing, type)
+            case "function":
+                return isinstance(standing, FunctionType)
+            case "module":
+                return isinstance(standing, ModuleType)
+        return hasattr(standing, "__dict__")
+
+    def _make(self, kind: str, content: Any) -> Any:
+        match kind:
+            case "array":
+                return array_of(*content)
+            case "tensor":
+                return _new_tensor(*content)
+            case "deque":
+                return deque(maxlen=content[0])
+            case "defaultdict":
+                return defaultdict(self._value(content[0]))
+            case "bag":
+                return _BAGS[content["class"]]()
+            case "object":
+                return self._instance(content)
+        if kind not in _CONTAINERS:
+            raise _Missing
+        return _CONTAINERS[kind]()
+
+    def _instance(self, content: dict[str, Any]) -> Any:
+        cls = self._script.find(content["class"])
+        if cls is None or not content["whole"] or not self._script.can_make(cls):
+            raise _Missing
+        return object.__new__(cls)
+
+    # --- what is in it
+
+    def _contents(self) -> dict[int, Any]:
+        """The parts of each object, found before any is filled. Containers that lack one of theirs are missing."""
+        holders = {n: item for n, item in enumerate(self._objects) if item[0] in HOLDERS}
+        others = {n: item for n, item in enumerate(self._objects) if item[0] not in HOLDERS and item[0] not in _BUILT}
+        contents: dict[int, Any] = {}
+        before = -1
+        while before != len(self._missing):  # what is missing may be a part of what was found already
+            before = len(self._missing)
+            for number, (kind, _, _, content) in others.items():
+                if number not in self._missing:
+                    try:
+                        contents[number] = self._parts(kind, content)
+                    except _Missing:
+                        self._missing.add(number)
+        for number, (_, path, _, content) in holders.items():
+            if number not in self._missing:
+                contents[number] = dict(self._parts_of_holder(path, content))
+        return contents
+
+    def _parts(self, kind: str, content: Any) -> Any:
+        match kind:
+            case "array" | "tensor":
+                return None
+            case "bytearray":
+                return content
+            case "asked":
+                return content[1]
+            case "deque" | "defaultdict":
+                return self._items(content[1])
+        return self._items(content)
+
+    def _items(self, encoded: Any) -> list[Any]:
+        if isinstance(encoded, Tensor):
+            numbers: list[Any] = encoded.tolist()
+            return numbers
+        return [self._value(item) for item in encoded]
+
+    def _parts_of_holder(self, path: str, content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for name, encoded in content["parts"].items():
+            try:
+                yield name, self._value(encoded)
+            except _Missing:
+                self.lost.append(f"{path}.{name}")
+
+    def _value(self, encoded: Any) -> Any:
+        if type(encoded) is not tuple:
+            return encoded
+        kind, *content = encoded
+        match kind:
+            case "ref":
+                return self._referred(content[0])
+            case "at":
+                try:
+                    return self._baseline.at(content[0])
+                except KeyError:
+                    raise _Missing from None
+            case "factory":
+                return FACTORIES[content[0]]
+            case "enum":
+                return _member(*content)
+        return values.decode(encoded)
+
+    def _referred(self, number: int) -> Any:
+        self._refs.add(number)
+        if number in self._missing:
+            raise _Missing
+        kind, _, _, content = self._objects[number]
+        if kind in _BUILT and self._made[number] is None:
+            self._made[number] = self._build(kind, content)
+            self.new.append(self._made[number])
+        return self._made[number]
+
+    def _build(self, kind: str, content: Any) -> Any:
+        if kind != "namedtuple":
+            return (tuple if kind == "tuple" else frozenset)(self._items(content))
+        cls = self._script.find(content[0])
+        if cls is None or not issubclass(cls, tuple):
+            raise _Missing
+        return tuple.__new__(cls, self._items(content[1]))
+
+    # --- filling
+
+    def _fill(self, kind: str, value: Any, content: Any, parts: Any) -> None:
+        match kind:
+            case "list":
+                list.__setitem__(value, slice(None), parts)
+            case "bytearray":
+                value[:] = parts
+            case "deque":
+                deque.clear(value)
+                deque.extend(value, parts)
+            case "set":
+                set.clear(value)
+                set.update(value, parts)
+            case "dict" | "OrderedDict" | "Counter" | "defaultdict":
+                base = OrderedDict if kind == "OrderedDict" else dict
+                base.clear(value)
+                for key, part in zip(parts[::2], parts[1::2], strict=True):
+                    base.__setitem__(value, key, part)
+            case "array":
+                value[...] = array_of(*content)
+            case "tensor":
+                _fill_tensor(value, *content)
+            case "asked":
+                asked.load(value, parts)
+            case _:
+                _fill_holder(kind, value, parts, content["gone"])
+
+
+def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str, ...]) -> None:
+    """Around what the class does when an attribute is set, which would be code of the script."""
+    if kind == "nn" and FLAGS in parts:
+        _set_flags(holder, parts.pop(FLAGS))
+    own = {name: part for name, part in parts.items() if not is_name_of_python(name)}
+    if kind == "class":
+        for name, part in own.items():
+            type.__setattr__(holder, name, part)
+        for name in gone:
+            if name in vars(holder):
+                type.__delattr__(holder, name)
+        return
+    attributes = vars(holder)
+    attributes.update(own)
+    for name in gone:
+        attributes.pop(name, None)
+
+
+def _set_flags(module: nn.Module, flags: tuple[tuple[str, bool], ...]) -> None:
+    for name, flag in flags:
+        parameter = module._parameters.get(name)
+        if parameter is not None and parameter.requires_grad != flag:
+            parameter.requires_grad_(flag)
+
+
+def _is_array(standing: Any, content: Any) -> bool:
+    _, dtype, shape = content
+    return (
+        type(standing) is np.ndarray
+        and standing.dtype == np.dtype(dtype)
+        and standing.shape == tuple(shape)
+        and standing.flags.writeable
+    )
+
+
+def _is_tensor(standing: Any, content: Any) -> bool:
+    saved, device, _, is_parameter = content
+    return (
+        type(standing) is (nn.Parameter if is_parameter else Tensor)
+        and standing.shape == saved.shape
+        and standing.dtype == saved.dtype
+        and str(standing.device) == device
+        and not standing.is_inference()
+        and (0 not in standing.stride() or standing.numel() <= 1)
+    )
+
+
+def _new_tensor(saved: Tensor, device: str, requires_grad: bool, is_parameter: bool) -> Tensor:
+    tensor = saved.to(device, copy=True)
+    if is_parameter:
+        return nn.Parameter(tensor, requires_grad)
+    return tensor.requires_grad_(requires_grad) if tensor.is_floating_point() or tensor.is_complex() else tensor
+
+
+@torch.no_grad()
+def _fill_tensor(tensor: Tensor, saved: Tensor, _device: str, requires_grad: bool, _is_parameter: bool) -> None:
+    tensor.copy_(saved)
+    if tensor.is_leaf and tensor.requires_grad != requires_grad:
+        tensor.requires_grad_(requires_grad)
+
+
+def _member(name: str, member: str) -> Enum:
+    """Of an enum that is there already."""
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+    if not isinstance(found, type) or Enum not in found.__mro__ or member not in found.__dict__["_member_map_"]:
+        raise _Missing
+    value: Enum = found.__dict__["_member_map_"][member]
+    return value

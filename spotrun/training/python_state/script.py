@@ -1,0 +1,119 @@
+"""What belongs to the script: modules whose file lies in the work folder, and their classes and functions."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+INSTALLED = ("site-packages", "dist-packages")
+"""A folder of this name holds libraries, also where it lies in the work folder."""
+PYTHON = tuple(os.path.join(os.path.realpath(sysconfig.get_path(name)), "") for name in ("stdlib", "platstdlib"))
+"""Where Python's own modules lie, which may be in a home folder too."""
+OURS = __name__.partition(".")[0]
+_MARKS = ("__new__", "__del__", "__setstate__", "__slots__")
+"""A class that has one of these wants to know of its instances. spotrun makes none behind its back."""
+_HARMLESS_BASES = frozenset({"abc", "typing", "typing_extensions"})
+
+
+class Script:
+    """The script of this process, as of now: further modules may be imported later."""
+
+    def __init__(self, folders: Iterable[str], modules: Mapping[str, Any] | None = None) -> None:
+        self._folders = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
+        self._modules: Mapping[str, Any] = sys.modules if modules is None else modules
+        self._seen = 0
+        self._own: dict[str, ModuleType] = {}
+        self._set_by_libraries: dict[type, frozenset[str]] = {}
+
+    @classmethod
+    def of_this_process(cls) -> Script:
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        return cls([os.getcwd(), *([os.path.dirname(os.path.abspath(main))] if main else [])])
+
+    @property
+    def modules(self) -> dict[str, ModuleType]:
+        """By name, `__main__` first."""
+        if len(self._modules) != self._seen:
+            found = {name: module for name, module in list(self._modules.items()) if self._is_own(name, module)}
+            self._seen = len(self._modules)
+            self._own = {name: found[name] for name in sorted(found, key=lambda name: (name != "__main__", name))}
+        return self._own
+
+    def _is_own(self, name: str, module: Any) -> bool:
+        file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
+        if not isinstance(file, str) or name.partition(".")[0] == OURS:
+            return False
+        path = os.path.realpath(file)
+        return path.startswith(self._folders) and not (
+            path.startswith(PYTHON) or set(INSTALLED) & set(Path(path).parts)
+        )
+
+    def owns(self, thing: type | FunctionType) -> bool:
+        """A class or function that a module of the script has defined."""
+        return thing.__module__ in self.modules
+
+    def class_name(self, cls: type) -> str:
+        return f"{cls.__module__}:{cls.__qualname__}"
+
+    def find(self, name: str) -> type | None:
+        """The class of this name, if a module of the script holds it already. Nothing is imported or called."""
+        module, _, qualname = name.partition(":")
+        found: Any = self.modules.get(module)
+        for part in qualname.split("."):
+            found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+        return found if isinstance(found, type) and self.class_name(found) == name and self.owns(found) else None
+
+    def can_make(self, cls: type) -> bool:
+        """
+        Instances may be made of it without a call: it and its bases are the script's, or have no code that would miss
+        the call.
+        """
+        return all(self._is_simple(base) for base in cls.__mro__)
+
+    def _is_simple(self, base: type) -> bool:
+        if base is object or base.__module__ in _HARMLESS_BASES:
+            return True
+        return self.owns(base) and not any(mark in vars(base) for mark in _MARKS)
+
+    def set_by_libraries(self, cls: type) -> frozenset[str]:
+        """Names of attributes that belong to the libraries' classes among the bases of `cls`."""
+        if cls not in self._set_by_libraries:
+            libraries = tuple(base for base in cls.__mro__ if base is not object and not self.owns(base))
+            self._set_by_libraries[cls] = set_by(libraries)
+        return self._set_by_libraries[cls]
+
+
+@cache
+def set_by(classes: tuple[type, ...]) -> frozenset[str]:
+    """The attributes that methods of these classes set on `self`."""
+    return frozenset(name for cls in classes for code in _codes(cls) for name in _set_on_self(code))
+
+
+def _codes(cls: type) -> Iterator[CodeType]:
+    for member in vars(cls).values():
+        parts = (member.fget, member.fset) if isinstance(member, property) else (member,)
+        for part in parts:
+            function = inspect.unwrap(part) if isinstance(part, FunctionType) else None
+            if isinstance(function, FunctionType):
+                yield function.__code__
+
+
+def _set_on_self(code: CodeType) -> Iterator[str]:
+    holder: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "STORE_ATTR" and holder == "self":
+            yield instruction.argval
+        argument = instruction.argval
+        holder = argument[-1] if isinstance(argument, tuple) and argument else argument  # two loads in one from 3.13
+
+
+def is_name_of_python(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")

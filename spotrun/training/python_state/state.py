@@ -1,0 +1,131 @@
+"""What a script keeps in Python objects, of one training: when it is looked at, carried and put back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+
+from spotrun.training.data.loader import is_indexed
+from spotrun.training.framework import Framework, Stage, State
+from spotrun.training.python_state.baseline import Baseline
+from spotrun.training.python_state.encoding import HARMLESS, Encoder
+from spotrun.training.python_state.fingerprints import PROBE_EVERY
+from spotrun.training.python_state.graph import Before, Walk
+from spotrun.training.python_state.restoring import Restorer
+from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.unseen import Unseen
+
+DEPTH = 4
+"""Of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
+LONG = 64
+"""A longer list of a library's is data, not a chain of transforms."""
+
+
+class PythonState:
+    """
+    Calls come in this order: `begins`; for each loader `reads`; `starts`; then `dump` at each snapshot. `load` may be
+    called as soon as there are loaders, so that workers are started with it, and once more after `starts`: hooks at a
+    training's start make objects anew.
+    """
+
+    def __init__(self, framework: Framework, script: Script | None = None) -> None:
+        self._framework = framework
+        self._script = script or Script.of_this_process()
+        self._baseline = Baseline()
+        self._data: dict[str, object] = {}
+        self._stops: dict[int, object] = {}
+        self._dumps = 0
+        self._started = False
+        self._unseen = Unseen((), HARMLESS)
+        self._said: set[str] = set()
+
+    def begins(self) -> None:
+        """Everything is as the script has made it."""
+        self._baseline.add(self._walk(None))
+
+    def reads(self, loader: Any, stage: Stage, number: int) -> None:
+        """
+        A loader was made, the `number`-th of its stage. What a stream or a sampler keeps is a part of the place in the
+        data, which is carried elsewhere.
+        """
+        names = ("sampler", "batch_sampler") if is_indexed(loader) else ("dataset",)
+        self._stops |= {id(one): one for one in (loader, *(getattr(loader, name, None) for name in names))}
+        self._stops.pop(id(None), None)
+        dataset = getattr(loader, "dataset", None)
+        if not is_indexed(loader):
+            return
+        if stage == "train":
+            own = dict(_own_within(self._script, dataset, f"data[{number}]"))
+            self._data |= own
+            walk = Walk(self._script, self._stops, None)
+            for path, part in own.items():
+                walk.root(part, path)
+            self._baseline.add(walk)
+
+    def starts(self) -> None:
+        """The hooks of the training's start have run; its first epoch begins."""
+        walk = self._walk(self._baseline.before(probe=False))
+        self._baseline.add_started(walk)
+        self._unseen = Unseen((one for key, one in walk.others.items() if key not in walk.stops), HARMLESS)
+        self._started = True
+        self._dumps = 0
+
+    def dump(self) -> State:
+        """What has changed since `begins`, with the living tensors. What cannot be carried is said, once."""
+        probe = self._dumps % PROBE_EVERY == 0
+        self._dumps += 1
+        walk = self._walk(self._baseline.before(probe=probe))
+        encoder = Encoder(self._script, self._baseline, walk, probe=probe)
+        image = encoder.image()
+        for lost in encoder.lost if self._started else ():
+            self._say_lost(*lost)
+        for path, what in self._unseen.changed() if probe else ():
+            self._say_lost(path, what)
+        return image
+
+    def load(self, image: State, *, last: bool) -> None:
+        """
+        Put a `dump` of an earlier process back. What this process lacks is said by the `last` load.
+
+        Raises:
+            CheckpointDamaged
+        """
+        restorer = Restorer(self._script, self._baseline, image)
+        restorer.load()
+        self._baseline.ignore(restorer.new)
+        for path in restorer.lost if last else ():
+            self._say(path, f"{path} cannot be as it was before, as this process has nothing like it there")
+
+    def _walk(self, before: Before | None) -> Walk:
+        framework = self._framework
+        others: Sequence[Any] = [*framework.optimizers, *framework.loggers]
+        walk = Walk(self._script, self._stops | {id(one): one for one in others}, before)
+        walk.trained(framework.module, "module", framework.own_attributes)
+        for path, root in chain(framework.roots().items(), self._data.items()):
+            walk.root(root, path)
+        walk.modules()
+        return walk
+
+    def _say_lost(self, path: str, what: str) -> None:
+        self._say(path, f"{path} has changed and is in no checkpoint: {what}")
+
+    def _say(self, what: str, text: str) -> None:
+        if what not in self._said and self._framework.rank == 0:
+            print(f"spotrun: {text}", file=sys.stderr, flush=True)
+        self._said.add(what)
+
+
+def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:
+    """Instances of the script's classes in a library's object, or the object itself if it is one."""
+    if script.owns(type(value)):
+        yield path, value
+    elif depth and isinstance(value, list | tuple):
+        for number, part in enumerate(value if len(value) <= LONG else ()):
+            yield from _own_within(script, part, f"{path}[{number}]", depth - 1)
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
+        for name, part in vars(value).items():
+            yield from _own_within(script, part, f"{path}.{name}", depth - 1)

@@ -1,0 +1,95 @@
+"""
+Plain values that cannot change, as an image holds them.
+
+The tree of an image (checkpoint/tree.py) has a form for each. Here a tuple stands for a kind of value that needs more
+than that, and begins with its name; a tuple of the script's is one that begins with "tuple".
+"""
+
+from __future__ import annotations
+
+import datetime
+import zoneinfo
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PosixPath, PurePath, PurePosixPath
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import numpy as np
+import torch
+
+Encoded: TypeAlias = Any
+"""A plain value, or a tuple that begins with a kind."""
+
+_NUMPY = frozenset(np.dtype(code).type for code in "?bBhHiIlLefdFD")
+SCALARS = _NUMPY | {
+    type(None), bool, int, float, complex, str, bytes, range, slice, type(...), datetime.date, datetime.datetime,
+    datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, Decimal, Fraction, UUID, Path, PosixPath,
+    PurePath, PurePosixPath, torch.dtype, torch.device, torch.Size,
+}  # fmt: skip
+"""Types of values that are compared by `==`, which runs no code of the script."""
+
+
+class NotPlain(Exception):
+    """An image has no form for a value; the text says what it is."""
+
+
+def is_scalar(value: object) -> bool:
+    """A value of `SCALARS`, or a tuple of such."""
+    return type(value) in SCALARS or (type(value) is tuple and all(map(is_scalar, value)))
+
+
+def same(before: object, now: object) -> bool:
+    """The same object, or plain values that are equal and of one type."""
+    if before is now:
+        return True
+    if type(before) is not type(now):
+        return False
+    if type(now) is tuple and type(before) is tuple:
+        return len(before) == len(now) and all(map(same, before, now))
+    if type(now) is slice and type(before) is slice:
+        return all(map(same, _bounds(before), _bounds(now)))
+    return type(now) in SCALARS and bool(before == now)
+
+
+def encode(value: Any) -> Encoded:
+    """
+    An `is_scalar` as an image holds it.
+
+    Raises:
+        NotPlain: it is a slice of something else, or a time zone without a name.
+    """
+    if type(value) is tuple:
+        return ("tuple", *map(encode, value))
+    if type(value) is slice and not all(map(is_scalar, _bounds(value))):
+        raise NotPlain("a slice")
+    zone = value.tzinfo if isinstance(value, datetime.datetime | datetime.time) else value
+    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key is None:
+        raise NotPlain("a time zone without a name")
+    if not isinstance(zone, datetime.timezone | zoneinfo.ZoneInfo | None) and zone is not value:
+        raise NotPlain(f"a time in a {name_of(zone)}")
+    return value
+
+
+def decode(encoded: Encoded) -> Any:
+    """
+    The value that was encoded.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if type(encoded) is not tuple:
+        return encoded
+    if encoded[0] != "tuple":
+        raise ValueError(encoded[0])
+    return tuple(map(decode, encoded[1:]))
+
+
+def _bounds(value: slice[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    return value.start, value.stop, value.step
+
+
+def name_of(value: object) -> str:
+    """Of its class, as a person would look for it."""
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,41 @@
+"""A script that feeds its loss on Python objects ends with the same bits, whenever it is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.trainings import state_script
+from tests.support.trainings.agent import Agent
+from tests.support.trainings.comparison import assert_same
+from tests.support.trainings.trainers import Zygote
+
+SCRIPT = str(Path(state_script.__file__))
+OF_TWO = ["batch:0:3", "start:1:0", "validation:1:4", "batch:2:2", "train_end"]
+KILLS = [
+    "batch:0:3", "start:0:5", "batch:0:6", "validation:0:8", "epoch_end:0", "start:1:0", "batch:1:2", "batch:1:5",
+    "validation:1:8", "batch:2:2", "epoch_end:2", "train_end",
+]  # fmt: skip
+"""Before and after the steps at which something changes: 5, 9 and 12."""
+
+
+@pytest.mark.parametrize(
+    ("job", "kills"),
+    [
+        ({}, KILLS),
+        ({"workers": 1}, KILLS),
+        ({"ranks": 2, "trainer": {"devices": 2, "strategy": "ddp"}}, OF_TWO),
+    ],
+    ids=["as it is", "a worker", "two processes"],
+)
+def test_what_a_script_keeps_in_python_objects_is_carried(
+    zygote: Zygote, tmp_path: Path, job: dict[str, Any], kills: list[str]
+) -> None:
+    job = {"script": SCRIPT} | job
+    straight = Agent(zygote, job, tmp_path / "straight").run()
+    agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
+    killed = agent.run(kills)
+    assert_same(straight, killed)
+    assert "spotrun: " not in agent.log.read_text()
