@@ -18,8 +18,6 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from spotrun.units import count_of
-
 FOLDER = "outputs/"
 FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
@@ -81,7 +79,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
                 return "its list names objects elsewhere"
             if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:
-                return f"the pieces of {file.path[:200]!r} do not add up to {count_of(file.size_bytes, 'byte')}"
+                return f"the pieces of {file.path[:200]!r} do not add up to its size, {file.size_bytes} B"
         return None
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from spotrun.units import count_of
-
 Rule = Mapping[str, Any]
 _OUT_OF_REACH = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Objects of these classes must be restored for hours before they can be read; GLACIER_IR is read at once."""
@@ -41,7 +39,7 @@ def _s3_acts(rule: Rule) -> Iterator[str]:
 
 
 def _s3_when(act: Rule) -> str:
-    return f"after {count_of(act['Days'], 'day')}" if "Days" in act else f"on {act.get('Date')}"
+    return f"after {act['Days']} day{'s' * (act['Days'] != 1)}" if "Days" in act else f"on {act.get('Date')}"
 
 
 def s3_older_versions_days(rules: Iterable[Rule], root: str) -> int | None:
