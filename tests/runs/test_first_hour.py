@@ -1,5 +1,6 @@
 """
-A newcomer's first hour: what is typed, what is mistyped, and what goes wrong on the way. What is printed must be true.
+A newcomer's first hour: the demo, what is typed, what is mistyped, and what goes wrong on the way. What is printed must
+be true.
 
 One training is stopped by SIGTERM, loses its instance, is left to the background, loses its runner and its terminal,
 and is complete in the end. `-k first_hour` also selects the quickstart in an environment of its own, and scripts that
@@ -22,7 +23,7 @@ from spotrun.clouds.registry import cloud_named
 from spotrun.folder.status_objects import RUNNER_KEY
 from tests.support.called_spotrun import Spotrun
 from tests.support.eventually import eventually
-from tests.support.repository import JOBS
+from tests.support.repository import EXAMPLES, JOBS
 from tests.support.sandbox import Sandbox
 from tests.support.terminals import Terminal
 
@@ -45,6 +46,7 @@ Path("metrics.csv").write_text("loss")
 runpy.run_path({script!r}, run_name="__main__")
 """
 EPOCHS, STEPS = 12, 12
+DEMO_WITHIN_S = 600
 JOB = f"""
 name: first
 train:
@@ -240,6 +242,34 @@ def _without_its_store(sandbox: Sandbox, spotrun: Spotrun) -> None:
     said = spotrun("status", "--store", sandbox.store)
     assert (said.code, "there is no folder" in said.err) == (5, True)
     assert spotrun("report", "first", "--store", sandbox.folder / "moved").code == 0
+
+
+DEMO = """
+import demo
+demo.WIDTHS = demo.WIDTHS[2:]
+demo.FITTED = demo.FITTED.with_name("first-hour.yaml")
+demo.main()
+"""
+"""That of `make demo`, with the narrower two of its networks."""
+
+
+@pytest.mark.timeout(DEMO_WITHIN_S + 60)
+def test_the_demo_survives_four_interruptions_and_each_notice_has_its_standby(sandbox: Sandbox) -> None:
+    command = [sys.executable, "-c", DEMO]
+    done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=DEMO_WITHIN_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Measured here and now: a training step takes" in done.stdout
+    assert "times, sizes and dollars below differ from those in the README" in done.stdout
+    assert "training completed at step 282" in done.stdout
+    state = sandbox.state("resnet50")
+    noticed = {number for number, attempt in state.attempts.items() if attempt.notice is not None}
+    assert noticed <= {launch.intent.standby_for for launch in state.launches.values()}
+    told = sandbox.call_json("report", "resnet50")
+    assert [epoch["epoch"] for epoch in told["epochs"]] == [1, 2, 3, 4, 5, 6]
+    notices = [each["notice_lead_s"] is not None for each in told["interruptions"]]
+    assert notices == [True, False, False, True], "as examples/resnet50.yaml announces"
+    assert "on_demand" in done.stdout, "where spot is gone"
+    assert sandbox.left_running() == []
 
 
 FULL_DISK = 'mount -t tmpfs -o size=40m none "$1" && head -c 39500000 /dev/zero >"$1/other" && shift && exec "$@"'
