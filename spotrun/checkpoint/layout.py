@@ -149,8 +149,12 @@ def begin_bytes(header: Header) -> int:
     (kind,) = header.tree if type(header.tree) is dict and len(header.tree) == 1 else ("",)
     if kind not in MAPPINGS or not header.tree[kind]:
         return header.size_bytes
-    first = next(tensors_in(header.tree[kind][-1]), None)
-    return header.size_bytes if first is None else header.data_start + header.tensors[first].offset
+    *others, last = header.tree[kind]
+    if next(tensors_in(last), None) is None:
+        return header.size_bytes
+    # What the last entry shares with another is there with that one.
+    first = max((number for other in others for number in tensors_in(other)), default=-1) + 1
+    return header.data_start + header.tensors[first].offset if first < len(header.tensors) else header.size_bytes
 
 
 def _parse_header(image: Buffer) -> Header:

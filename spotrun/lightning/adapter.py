@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 from torch import nn
@@ -17,7 +18,7 @@ from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
 from spotrun.lightning.connectors.position import Position
-from spotrun.training.framework import OPTIMIZERS, Hooks, Problem, State
+from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, Hooks, Problem, State
 from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.python_state.script import set_by
@@ -36,6 +37,7 @@ class LightningFramework(Position, Loaders):
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
         self._state: State = {}
+        self._schedulers: Sequence[State] = ()
         self._rest: State = {}
         self._place: Place
         self.name = names.package(trainer)
@@ -133,17 +135,26 @@ class LightningFramework(Position, Loaders):
         others_load_it = trainer_state.others_load_it(self._trainer)
         self._state = state | {OPTIMIZERS: optimizers.take() if others_load_it else []}
         trainer_state.load(self._trainer, self._state)
-        if others_load_it:
-            trainer_state.load_all_optimizers(self._trainer)
-        else:
-            trainer_state.load_optimizers_by(self._trainer, optimizers.load)
+        trainer_state.load_optimizers_by(self._trainer, optimizers.load)
         if weights is not None:
             trainer_state.load_weights(self._trainer, weights)
         self._loops.make_loaders_as_in(rest["loaded_at"])
 
+    def begin_epochs_again(self, epochs: int) -> None:
+        schedulers = trainer_state.schedulers(self._trainer)
+        metrics = trainer_state.dump_metrics(self._trainer)
+        self._loops.begin_epochs_again(epochs)
+        trainer_state.load_metrics(self._trainer, metrics)
+        trainer_state.load_new_schedulers(self._trainer, self._schedulers, schedulers)
+
+    def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        if any(one is not other for one, other in zip_longest(self._trainer.optimizers, optimizers)):
+            self._trainer.optimizers = list(optimizers)
+
     def load_metrics(self, metrics: State) -> None:
         """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
+        self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)
         self._loops.resume(validation_due=self._place.validation_due, should_stop=self._rest["should_stop"])

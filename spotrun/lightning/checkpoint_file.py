@@ -30,7 +30,7 @@ from spotrun.checkpoint.plain_kinds import KINDS
 from spotrun.checkpoint.snapshot import read_image
 from spotrun.errors import SpecInvalid, SpotrunError
 
-OURS = ("spotrun", "spotrun_weights")
+OURS = ("spotrun", "spotrun_optimizers", "spotrun_weights")
 """The parts that only spotrun reads."""
 VERSION = "pytorch-lightning_version"
 

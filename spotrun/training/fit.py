@@ -38,7 +38,6 @@ from spotrun.training import (
     tensors,
     trained_weights,
     unsupported,
-    weights,
 )
 from spotrun.training.data import generators
 from spotrun.training.data.training_data import TrainingData
@@ -46,7 +45,6 @@ from spotrun.training.due_validation import DueValidation
 from spotrun.training.framework import OPTIMIZERS, STEP, WEIGHTS, Framework, Stage, State
 from spotrun.training.image_memory import Memory
 from spotrun.training.log_files import every_kind
-from spotrun.training.optimizer_states import OptimizerStates
 from spotrun.training.place import Place
 from spotrun.training.progress import ProgressReporter
 from spotrun.training.python_state import attributes
@@ -54,7 +52,9 @@ from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
+from spotrun.training.structure import HINT, Structure
 from spotrun.training.unsupported import TrainingUnsupported
+from spotrun.training.weights import Misfit
 
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
@@ -71,7 +71,7 @@ class Fit:
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
         self._own: State = self._resumed["ranks"][ranks.rank] if self._resumed else {}
-        self._weights: weights.Weights | None = None
+        self._structure: Structure | None = None
         # The script's own seed decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, framework.seed)
         if state is None and start_file.VARIABLE in os.environ:
@@ -87,7 +87,6 @@ class Fit:
         self._generators: generators.OwnGenerators = {}
         self._validation = DueValidation(framework, agent, ranks, self._snapshots)
         self._resumed_bytes = resume.size_bytes
-        self._optimizers: OptimizerStates | None = None
         self._trained = False
         self._finished = False
         self._resumed_at_end = False
@@ -137,14 +136,14 @@ class Fit:
     def _load(self, state: State, memory: Memory) -> None:
         assert self._resumed is not None
         self._snapshots.resumed_at(state[STEP])
-        if beside := state.pop(weights.BESIDE, None):  # an older snapshot has none
-            self._weights = weights.saved(state.get(WEIGHTS), beside)
-        self._optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory)
+        place = Place(**self._resumed["place"])
+        described = self._resumed.get("optimizers")
+        structure = self._structure = Structure(self._framework, state, described, memory, place.epoch)
         # The framework copies the weights. Whatever else it is given, optimizers and callbacks may keep.
         kept = revived(memory.keep({key: value for key, value in state.items() if key != WEIGHTS}))
-        place = Place(**self._resumed["place"])
         self._resumed_at_end = place.finished
-        self._framework.load({**revived(state), **kept}, self._weights, self._resumed, place, self._optimizers)
+        whole = {**revived(state), **kept}
+        self._framework.load(whole, structure.weights, self._resumed, place, structure.optimizers)
         every_kind.continue_run(self._framework.loggers, self._resumed)
 
     def close(self) -> None:
@@ -170,8 +169,11 @@ class Fit:
             return
         own, self._own = self._own, {}
         module = self._framework.module
-        if self._weights is not None:
-            self._put_back_weights(self._weights)
+        assert self._structure is not None
+        try:
+            self._structure.put_back()
+        except Misfit as misfit:
+            unsupported.reject(self._agent, str(misfit), HINT)
         module_state.load_buffers(module, own["buffers"])
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
@@ -181,13 +183,6 @@ class Fit:
             self._python.load(own["python"], last=True)
         else:  # of spotrun 0.1
             attributes.load(module, own["attributes"])
-
-    def _put_back_weights(self, saved: weights.Weights) -> None:
-        try:
-            weights.put_back(self._framework.module, saved)
-        except weights.Misfit as misfit:
-            unsupported.reject(self._agent, str(misfit), "make all parts of the model in configure_model or setup")
-        self._weights = None
 
     def start(self) -> None:
         self._data.check()
@@ -218,9 +213,9 @@ class Fit:
 
     def _complete_optimizers(self) -> None:
         """Before the first step: wait for the rest of the checkpoint."""
-        if self._optimizers is not None:
-            self._optimizers.arrive()
-            self._optimizers = None
+        if self._structure is not None:
+            self._structure.optimizers.arrive()
+            self._structure = None
 
     def _here(self, *, validation_due: bool = False) -> Place:
         return Place(self._framework.epoch, self._framework.batch, validation_due=validation_due)

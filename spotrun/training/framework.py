@@ -161,12 +161,21 @@ class Framework(Protocol):
     ) -> None:
         """
         Resume at `place`. `state` is an earlier `dump` without OPTIMIZERS, and `rest` holds what `dump_rest` gave. The
-        framework takes them when it restores itself, and copies the weights, whose memory goes away. `optimizers` is
-        taken, or loads what the optimizers keep while the first batch is computed.
+        framework takes them when it restores itself, and copies the weights, whose memory goes away. `optimizers`
+        begins to load when the framework has its optimizers.
 
         `state[WEIGHTS]` is what the script showed of `weights`, the module's own, which are put back before the first
         batch whatever this makes of them. They are None for a state from before they were saved.
         """
+
+    def begin_epochs_again(self, epochs: int) -> None:
+        """
+        After a resume: call the script's hooks of the beginning of each of the first `epochs` epochs once more, as they
+        may make parts of the model and optimizers. What else they do is undone by what is put back after this.
+        """
+
+    def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        """Train with these from now on."""
 
     def load_metrics(self, metrics: State) -> None:
         """Restore a `dump_metrics` of the same rank."""

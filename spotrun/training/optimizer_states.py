@@ -9,48 +9,99 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from functools import partial
+from operator import is_
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from spotrun.training.image_memory import Memory
+from spotrun.training.optimizer_parts import Containers, Parts, is_odd, kind_of, on_device, saves_itself
 from spotrun.training.revival import revived
+from spotrun.training.tensors import mapped, owned
+from spotrun.training.weights import Misfit
 
 State = dict[str, Any]
 
 
 class OptimizerStates:
     """
-    `views` has the state of each optimizer as torch saves it. Its tensors lie in `memory`, and are the last that are
-    taken from there.
+    `views` has the state of each optimizer as it saves it. Its tensors lie in `memory`, and are the last that are taken
+    from there. `parts` says what the optimizers were; a snapshot of before has none.
     """
 
-    def __init__(self, views: Sequence[State], memory: Memory) -> None:
-        self._views: Sequence[State] | None = views
+    def __init__(self, views: Sequence[State], memory: Memory, parts: Parts | None = None) -> None:
+        self._views = views
         self._memory = memory
-        self._waiting: list[tuple[Optimizer, list[State]]] = []
+        self._parts = parts
+        self._taken: Sequence[State] | None = None
+        self._loaded: list[Optimizer] = []
+        self._waiting: list[tuple[Optimizer, list[State], int]] = []
 
     def take(self) -> Sequence[State]:
-        """The states, once they have arrived. May be called once. See `of_living` for what is missing in them."""
-        assert self._views is not None
-        states: Sequence[State] = self._memory.keep(self._views)
-        self._views = None
-        self._memory.let_go()
-        return states
+        """The states, once they have arrived. See `of_living` for what is missing in them."""
+        if self._taken is None:
+            self._taken = self._views = self._memory.keep(self._views)
+            self._memory.let_go()
+        return self._taken
 
-    def load(self, optimizers: Sequence[Optimizer], load: Callable[[Sequence[State]], None]) -> None:
+    def load(self, optimizers: Sequence[Optimizer]) -> None:
         """
-        Give the states to `optimizers` by `load`, the framework's way to do that. Optimizers of torch get their groups
-        now and the rest when something looks at it. Others get everything now, as nobody knows what they do with less.
+        Optimizers of torch get their groups now, and the rest when something looks at it. Of others nobody knows what
+        they do with less: they get it all from `put_back`, as do those that are not what they were yet.
         """
-        assert self._views is not None
-        if not all(map(_can_wait, optimizers)):
-            load(of_living(optimizers, self.take()))
+        for optimizer, _, _ in self._waiting:
+            optimizer.state = defaultdict(dict)  # another one takes its place
+        self._waiting, self._loaded = [], []
+        if self._parts is not None and not self._parts.fits(optimizers):
             return
-        load(of_living(optimizers, [{**saved, "state": {}} for saved in self._views]))
-        self._waiting = [(optimizer, list(map(_copied, optimizer.param_groups))) for optimizer in optimizers]
-        for optimizer in optimizers:
-            optimizer.state = _Awaited(optimizer, self.arrive)  # type: ignore[assignment]
+        self._loaded = list(optimizers)
+        for number, optimizer in enumerate(optimizers[: len(self._views)]):
+            self._regroup(optimizer, number)
+            if can_wait(optimizer):
+                (groups,) = of_living([optimizer], [{**self._views[number], "state": {}}])
+                optimizer.load_state_dict(groups)
+                self._waiting.append((optimizer, list(map(_copied, optimizer.param_groups)), number))
+                optimizer.state = _Awaited(optimizer, self.arrive)  # type: ignore[assignment]
+
+    def _regroup(self, optimizer: Optimizer, number: int) -> None:
+        if self._parts is not None:
+            (view,) = of_living([optimizer], [{**self._views[number], "state": {}}])
+            self._parts.regroup(optimizer, number, owned(view.get("param_groups")))
+
+    def put_back(self, optimizers: Sequence[Optimizer]) -> None:
+        """
+        After the script's hooks of the start, which may write to groups, add some, and exchange optimizers.
+
+        Raises:
+            Misfit: these are not the optimizers of the snapshot, or one does not take its state.
+        """
+        if self._parts is not None:
+            self._parts.check(optimizers)
+        if not _are(self._loaded, optimizers):
+            self.load(optimizers)
+        waiting = [optimizer for optimizer, _, _ in self._waiting]
+        for number, optimizer in enumerate(optimizers[: len(self._views)]):
+            self._regroup(optimizer, number)
+            if not can_wait(optimizer) and not any(optimizer is each for each in waiting):
+                self._load_whole(optimizer, number)
+
+    def _load_whole(self, optimizer: Optimizer, number: int) -> None:
+        containers = Containers(optimizer)
+        (state,) = of_living([optimizer], self.take()[number : number + 1])
+        odd = self._parts is not None and self._parts.has(number)
+        if self._parts is None or not self._parts.has_whole(number):
+            try:
+                optimizer.load_state_dict(state)
+            except Exception as error:
+                raise Misfit(
+                    f"{kind_of(optimizer)} does not load its state: {type(error).__name__}: {error}"
+                ) from error
+            _to_devices(optimizer)
+        if odd and self._parts is not None:
+            containers.have_again()
+            self._parts.put(optimizer, number)
 
     def arrive(self) -> None:
         """From here on the optimizers have their whole state."""
@@ -58,8 +109,19 @@ class OptimizerStates:
             return
         states = self.take()
         waiting, self._waiting = self._waiting, []
-        for (optimizer, groups), saved in zip(waiting, states, strict=False):  # as Lightning pairs them
-            _complete(optimizer, groups, saved)
+        for optimizer, groups, number in waiting:
+            _complete(optimizer, groups, states[number])
+
+
+def _are(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def _to_devices(optimizer: Any) -> None:
+    """An optimizer's own way to load may leave tensors where the checkpoint was."""
+    for parameter, values in optimizer.state.items():
+        if isinstance(parameter, Tensor):
+            optimizer.state[parameter] = mapped(values, partial(on_device, device=parameter.device))
 
 
 def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[State]:
@@ -69,12 +131,13 @@ def of_living(optimizers: Sequence[Optimizer], states: Sequence[State]) -> list[
     return [revived(saved, standing) for saved, standing in zip(states, living, strict=False)]
 
 
-def _can_wait(optimizer: Optimizer) -> bool:
+def can_wait(optimizer: Any) -> bool:
     """Neither its own class nor a hook has a say in what is loaded."""
     kind = type(optimizer)
-    of_torch = kind.load_state_dict is Optimizer.load_state_dict and kind.__setstate__.__module__.startswith("torch.")
+    if is_odd(optimizer) or saves_itself(optimizer) or not kind.__setstate__.__module__.startswith("torch."):
+        return False
     hooks = optimizer._optimizer_load_state_dict_pre_hooks or optimizer._optimizer_load_state_dict_post_hooks
-    return of_torch and type(optimizer.state) is defaultdict and not hooks
+    return type(vars(optimizer).get("state")) in (defaultdict, _Awaited) and not hooks
 
 
 def _copied(group: State) -> State:

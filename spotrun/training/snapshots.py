@@ -22,7 +22,7 @@ from spotrun.checkpoint.snapshot import ImagePlan, plan_image
 from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
-from spotrun.training import machine, module_state, tensors, unsupported, weights
+from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.log_files import every_kind
@@ -227,9 +227,12 @@ class Snapshots:
             "place": place.to_dict(),
             "seed": self._seed,
             **framework.dump_rest(),
+            "optimizers": optimizer_parts.described(framework.optimizers, framework.module),
             **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
+        if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
+            state[optimizer_parts.BY_NAME] = odd
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last
         return state
 

@@ -30,6 +30,8 @@ class Weights(NamedTuple):
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
     modules: frozenset[str]
+    frozen: frozenset[str] | None = None
+    """The parameters that needed no gradient; None if that was not saved."""
 
     @property
     def by_name(self) -> dict[str, Tensor]:
@@ -44,6 +46,7 @@ def beside(module: nn.Module, shown: Any) -> State:
         "parameters": list(parameters),
         "buffers": list(buffers),
         "modules": [name for name, _ in module.named_modules()],
+        "frozen": [name for name, parameter in parameters.items() if not parameter.requires_grad],
         "own": {name: t for name, t in (parameters | buffers).items() if not _is_same(t, view.get(name))},
     }
 
@@ -54,7 +57,8 @@ def saved(shown: Any, beside: State) -> Weights:
     parameters, buffers = (
         {name: own[name] if name in own else shown[name] for name in beside[kind]} for kind in ("parameters", "buffers")
     )
-    return Weights(parameters, buffers, frozenset(beside["modules"]))
+    frozen = frozenset(beside["frozen"]) if "frozen" in beside else None
+    return Weights(parameters, buffers, frozenset(beside["modules"]), frozen)
 
 
 def put_back(module: nn.Module, weights: Weights) -> None:
@@ -73,6 +77,19 @@ def put_back(module: nn.Module, weights: Weights) -> None:
     for name, value in weights.buffers.items():
         put_buffer(module, name, value)
     _put_in_order(module, weights.parameters)
+    if weights.frozen is not None:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in weights.frozen)
+
+
+def fits(module: nn.Module, weights: Weights) -> bool:
+    """`put_back` would have a place for all."""
+    try:
+        prune_again(module, weights)
+        _check(module, weights)
+    except Misfit:
+        return False
+    return True
 
 
 def fitting(module: nn.Module, weights: Weights) -> dict[str, Tensor]:

@@ -260,9 +260,15 @@ class ToyFramework:
         toy, (state, place, optimizers) = self._toy, self._saved
         toy.net.load_state_dict(state[WEIGHTS])
         toy.schedule.load_state_dict(state["schedule"])
-        optimizers.load(self.optimizers, lambda states: toy.optimizer.load_state_dict(states[0]))
+        optimizers.load(self.optimizers)
         toy.trace.cut(state["lines"])
         toy.epoch, toy.batch, toy.step = place.epoch + place.epoch_ended, place.batch, state[STEP]
+
+    def begin_epochs_again(self, epochs: int) -> None:
+        pass
+
+    def exchange_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        assert list(optimizers) == self.optimizers
 
     def load_metrics(self, metrics: State) -> None:
         self._toy.metrics = metrics

@@ -269,7 +269,7 @@ def resumed(optimizer: torch.optim.Optimizer, memory: InTime) -> tuple[torch.opt
     other = type(optimizer)([{**group, "params": group["params"]} for group in optimizer.param_groups])
     for group in other.param_groups:
         group["lr"] = 77.0
-    states.load([other], lambda found: other.load_state_dict(found[0]))  # type: ignore[arg-type]
+    states.load([other])
     return other, states
 
 
@@ -400,6 +400,7 @@ def test_an_optimizer_with_hooks_gets_all_at_once() -> None:
     other = torch.optim.SGD([{**group} for group in optimizer.param_groups])
     other.register_load_state_dict_post_hook(lambda optimizer: seen.append(len(optimizer.state)))
     states = OptimizerStates([optimizer.state_dict()], memory)
-    states.load([other], lambda found: other.load_state_dict(found[0]))
+    states.load([other])
+    states.put_back([other])
     assert seen == [4]
     assert memory.came

@@ -117,6 +117,23 @@ class Loops:
             for loop in (self._fit, self._epoch):
                 loop.reset_restart_stage()
 
+    def begin_epochs_again(self, epochs: int) -> None:
+        """
+        Call `on_train_epoch_start` of the module, and of those callbacks that have one which is not Lightning's own, as
+        at the beginning of each of the first `epochs` epochs.
+        """
+        trainer, module, current = self._trainer, self._trainer.lightning_module, self._fit.epoch_progress.current
+        before = current.completed, trainer.accumulate_grad_batches
+        hooks = [
+            partial(each.on_train_epoch_start, trainer, module) for each in trainer.callbacks if _is_of_script(each)
+        ]
+        module._current_fx_name = "on_train_epoch_start"
+        for current.completed in range(epochs):
+            for hook in (*hooks, module.on_train_epoch_start):
+                hook()
+        module._current_fx_name = None
+        current.completed, trainer.accumulate_grad_batches = before
+
     def _forget_restart(self) -> None:
         # While `restarting`, Lightning does not step the plateau schedulers of the resumed epoch, and skips or repeats
         # a validation: it cannot know where in a step its own checkpoints were written. Ours lie between steps.
@@ -159,6 +176,11 @@ class Loops:
     def _on_run_end(self, original: Callable[[], None]) -> None:
         original()
         self._hooks.finish()
+
+
+def _is_of_script(callback: Any) -> bool:
+    package = type(callback).on_train_epoch_start.__module__.partition(".")[0]
+    return package not in ("lightning", "pytorch_lightning", "spotrun")
 
 
 def _around(function: Callable[..., None], original: Callable[..., None]) -> Callable[..., None]:

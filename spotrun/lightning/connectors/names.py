@@ -25,6 +25,7 @@ PRIVATE_NAMES = (
     "_logger_connector._progress_bar_metrics",
     "_logger_connector._first_loop_iter",
     "_logger_connector._current_fx",
+    "lightning_module._current_fx_name",
     "fit_loop._combined_loader",
     "fit_loop._data_fetcher",
     "fit_loop._last_train_dl_reload_epoch",

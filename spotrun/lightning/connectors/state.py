@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -11,7 +11,6 @@ from torch import nn
 from spotrun.lightning.connectors.names import result_classes
 from spotrun.training import weights
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, WEIGHTS, State
-from spotrun.training.optimizer_states import of_living
 from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
@@ -19,8 +18,6 @@ TYPES = ("hparams_type", "datamodule_hparams_type")
 """Of what class hyper-parameters are; these keys hold the class itself. Without them they are read as plain values."""
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """What Lightning restores after on_fit_start."""
-LoadOptimizers = Callable[[Any, Callable[[Any], None]], None]
-"""Called with the optimizers, and with a function that loads one state into each as Lightning does."""
 
 
 def dump(trainer: Any) -> State:
@@ -66,25 +63,13 @@ def _load_schedulers_living(trainer: Any) -> None:
 
     def restore_lr_schedulers() -> None:
         del connector.restore_lr_schedulers  # once only, as above
-        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         saved = connector._loaded_checkpoint[SCHEDULERS]
-        filled = [revived(state, each.state_dict()) for state, each in zip(saved, schedulers, strict=False)]
+        living = zip(saved, schedulers(trainer), strict=False)
+        filled = [revived(state, scheduler.state_dict()) for state, scheduler in living]
         connector._loaded_checkpoint[SCHEDULERS] = filled
         original()
 
     connector.restore_lr_schedulers = restore_lr_schedulers
-
-
-def load_all_optimizers(trainer: Any) -> None:
-    """In `Callback.setup`: the same for its optimizers."""
-    strategy = trainer.strategy
-    original = strategy.load_optimizer_state_dict
-
-    def load_optimizer_state_dict(checkpoint: State) -> None:
-        del strategy.load_optimizer_state_dict  # once only, as above
-        original({**checkpoint, OPTIMIZERS: of_living(strategy.optimizers, checkpoint[OPTIMIZERS])})
-
-    strategy.load_optimizer_state_dict = load_optimizer_state_dict
 
 
 def load_again(trainer: Any, state: State) -> None:
@@ -114,25 +99,32 @@ def load_weights(trainer: Any, saved: Weights) -> None:
     strategy.load_model_state_dict = load_model_state_dict
 
 
-def load_optimizers_by(trainer: Any, load_optimizers: LoadOptimizers) -> None:
-    """In `Callback.setup`: let this fit() restore the state of its optimizers by `load_optimizers` alone."""
+def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> None:
+    """In `Callback.setup`: let this fit() restore the state of its optimizers by `load` alone."""
     strategy = trainer.strategy
-    original = strategy.load_optimizer_state_dict
 
     def load_optimizer_state_dict(checkpoint: State) -> None:
         del strategy.load_optimizer_state_dict  # once only, as above
-        load_optimizers(strategy.optimizers, lambda states: original({**checkpoint, OPTIMIZERS: states}))
+        load(strategy.optimizers)
 
     strategy.load_optimizer_state_dict = load_optimizer_state_dict
 
 
+def schedulers(trainer: Any) -> list[Any]:
+    return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:
+    """Those that came after Lightning has restored the ones `before`."""
+    for number, (state, scheduler) in enumerate(zip(saved, schedulers(trainer), strict=False)):
+        if number >= len(before) or scheduler is not before[number]:
+            scheduler.load_state_dict(revived(state, scheduler.state_dict()))
+
+
 def others_load_it(trainer: Any) -> bool:
-    """A hook of the script wants the whole state, or the strategy restores optimizers in a way of its own."""
+    """A hook of the script wants the whole state."""
     holders = (trainer.lightning_module, trainer.datamodule, trainer.precision_plugin, *trainer.callbacks)
-    if any(_has_hook(holder) for holder in holders if holder is not None):
-        return True
-    way = type(trainer.strategy).load_optimizer_state_dict.__qualname__
-    return not trainer.strategy.lightning_restore_optimizer or way != "Strategy.load_optimizer_state_dict"
+    return any(_has_hook(holder) for holder in holders if holder is not None)
 
 
 def _has_hook(holder: Any) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from tests.support.trainings.changing import batches_that_grow, hard_samples_first
+from tests.support.trainings.late import LATE
 
 
 class Shadow:
@@ -153,6 +154,7 @@ def memory_that_grows(pl, kind):
 
 
 VARIANTS = {
+    **LATE,
     "batches that grow": batches_that_grow,
     "hard samples first": hard_samples_first,
     "adapters only": adapters_only,

@@ -1,0 +1,308 @@
+"""
+Optimizers by the names of what they train.
+
+`state_dict()` counts parameters in the order of their groups. So a group that was added in training, or an optimizer
+that was exchanged, would get what belongs to another. A snapshot has the names too, and a resume groups the optimizers
+as they were before it gives them their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from spotrun.training.data.samplers import is_plain
+from spotrun.training.tensors import mapped
+from spotrun.training.weights import Misfit
+
+State = dict[str, Any]
+BY_NAME = "spotrun_optimizers"
+"""The entry of a state that holds what `by_name` gave."""
+DEPTH = 4
+"""Of optimizers that hold optimizers."""
+_OF_TORCH = frozenset(vars(Optimizer([nn.Parameter(torch.zeros(1))], {})))
+
+
+# --- what a snapshot has
+
+
+def described(optimizers: Iterable[Any], module: nn.Module) -> list[State]:
+    """For each optimizer its class, and for each of its groups the names of its parameters; None for an unknown one."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    return [
+        {
+            "kind": kind_of(optimizer),
+            "groups": [[names.get(id(each)) for each in group["params"]] for group in optimizer.param_groups],
+        }
+        for optimizer in optimizers
+    ]
+
+
+def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] | None:
+    """
+    For each optimizer that `is_odd`: its state, groups and plain attributes, and those of the optimizers in it. None if
+    there is no such optimizer. Tensors are the living ones.
+    """
+    if not any(map(is_odd, optimizers)):
+        return None
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return [_nodes(each, names) if is_odd(each) else None for each in optimizers]
+
+
+def is_odd(optimizer: Any) -> bool:
+    """It holds another optimizer, or keeps more than torch would save of it."""
+    if type(optimizer).__module__.startswith("torch."):
+        return False
+    return any(True for _ in _held(optimizer, "", DEPTH)) or bool(_own(optimizer)) or saves_itself(optimizer)
+
+
+def saves_itself(optimizer: Any) -> bool:
+    """It has a `state_dict` or `load_state_dict` of its own."""
+    kind = type(optimizer)
+    return not (
+        getattr(kind, "state_dict", None) is Optimizer.state_dict
+        and getattr(kind, "load_state_dict", None) is Optimizer.load_state_dict
+    )
+
+
+def kind_of(optimizer: Any) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def _nodes(optimizer: Any, names: Mapping[Any, str]) -> State:
+    return {path: _node(each, names) for path, each in _all(optimizer)}
+
+
+def _node(optimizer: Any, names: Mapping[Any, str]) -> State:
+    state = {key: value for key, value in optimizer.state.items() if is_plain(value)}
+    return {
+        "state": {names[key]: value for key, value in state.items() if isinstance(key, Tensor) and key in names},
+        "more": {key: value for key, value in state.items() if isinstance(key, str)},
+        "groups": [_hyper(group) for group in optimizer.param_groups],
+        "names": [[names.get(each) for each in group["params"]] for group in optimizer.param_groups],
+        "own": _own(optimizer),
+        "whole": _is_whole(optimizer, state, names),
+    }
+
+
+def _is_whole(optimizer: Any, state: Mapping[Any, Any], names: Mapping[Any, str]) -> bool:
+    """Nothing of it is left out, so that its own way to load is not needed."""
+    if len(state) < len(optimizer.state) or not all(isinstance(key, str) or key in names for key in state):
+        return False
+    more = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH}
+    return all(_is_known(value) for name, value in more.items() if name not in ("state", "param_groups", "defaults"))
+
+
+def _is_known(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_known, value))
+    return isinstance(value, Optimizer) or callable(value) or is_plain(value)
+
+
+def _hyper(group: State) -> State:
+    return {name: value for name, value in group.items() if name != "params" and is_plain(value)}
+
+
+def _own(optimizer: Any) -> State:
+    own = {name: value for name, value in vars(optimizer).items() if name not in _OF_TORCH and is_plain(value)}
+    return {name: value for name, value in own.items() if name not in ("state", "param_groups", "defaults")}
+
+
+def _all(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    yield "", optimizer
+    yield from _held(optimizer, "", DEPTH)
+
+
+def _held(optimizer: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """The optimizers in attributes of this one, and in lists and mappings there."""
+    if not depth:
+        return
+    for name, value in vars(optimizer).items():
+        items: Iterable[tuple[object, Any]] = ((name, value),)
+        if isinstance(value, list | tuple):
+            items = ((f"{name}.{number}", item) for number, item in enumerate(value))
+        elif isinstance(value, dict) and name != "state":
+            items = ((f"{name}.{key}", item) for key, item in value.items())
+        for place, item in items:
+            if isinstance(item, Optimizer):
+                yield f"{path}.{place}", item
+                yield from _held(item, f"{path}.{place}", depth - 1)
+
+
+# --- and the way back
+
+
+class Parts:
+    """What a snapshot has of the optimizers of `module`."""
+
+    def __init__(self, described: list[State], by_name: list[State | None] | None, module: nn.Module) -> None:
+        self._described = described
+        self._by_name = by_name or [None] * len(described)
+        self._module = module
+
+    @property
+    def kinds(self) -> list[str]:
+        return [each["kind"] for each in self._described]
+
+    def are_kinds_of(self, optimizers: Sequence[Any]) -> bool:
+        return list(map(kind_of, optimizers)) == self.kinds
+
+    def made_as_they_were(self, optimizers: Sequence[Any]) -> list[Any]:
+        """
+        `optimizers`, and in place of each that is of another kind than it was a new one, if that kind is torch's.
+        """
+        if self.are_kinds_of(optimizers):
+            return list(optimizers)
+        parameter = nn.Parameter(torch.zeros(1))
+        known = {
+            f"{kind.__module__}.{kind.__qualname__}": kind for kind in vars(torch.optim).values() if _is_kind(kind)
+        }
+        there = [*optimizers, *[None] * len(self.kinds)]
+        found = [
+            each if each is not None and kind_of(each) == kind else known[kind]([parameter]) if kind in known else each
+            for each, kind in zip(there, self.kinds, strict=False)
+        ]
+        return [each for each in found if each is not None]
+
+    def fits(self, optimizers: Sequence[Any]) -> bool:
+        try:
+            self.check(optimizers)
+        except Misfit:
+            return False
+        return True
+
+    def check(self, optimizers: Sequence[Any]) -> None:
+        """
+        Raises:
+            Misfit: these optimizers cannot be grouped as those of the snapshot were.
+        """
+        if not self.are_kinds_of(optimizers):
+            kinds = list(map(kind_of, optimizers))
+            raise Misfit(
+                f"the checkpoint's optimizers are {_words(self.kinds)}, and this training's are {_words(kinds)}"
+            )
+        names = {name for name, _ in self._module.named_parameters()}
+        for optimizer, saved in zip(optimizers, self._described, strict=True):
+            for number, group in enumerate(saved["groups"]):
+                if missing := {name for name in group if name is not None} - names:
+                    raise Misfit(f"an optimizer of the checkpoint trains {min(missing)}, which this model has not")
+                there = optimizer.param_groups[number]["params"] if number < len(optimizer.param_groups) else []
+                if None in group and len(there) != len(group):
+                    raise Misfit(f"group {number} of {saved['kind']} trains weights that the model does not have")
+
+    def has(self, number: int) -> bool:
+        """`put` knows optimizer `number`."""
+        return self._by_name[number] is not None
+
+    def has_whole(self, number: int) -> bool:
+        """`put` knows all of optimizer `number`, and of those in it."""
+        saved = self._by_name[number]
+        return saved is not None and all(node["whole"] for node in saved.values())
+
+    def regroup(self, optimizer: Any, number: int, hyper: Sequence[State] | None) -> None:
+        """
+        Give `optimizer` the groups that optimizer `number` had, with these values, where it stands: the present groups,
+        and the list of them, stay the same objects.
+        """
+        groups = self._described[number]["groups"]
+        if (saved := self._by_name[number]) is not None:
+            hyper = saved[""]["groups"]
+        assert hyper is not None
+        _regroup(optimizer, groups, hyper, dict(self._module.named_parameters()))
+
+    def put(self, optimizer: Any, number: int) -> None:
+        """Give an odd optimizer, and those in it, all that they had, where it stands. See `Containers`."""
+        saved = self._by_name[number]
+        if saved is None:
+            return
+        parameters = dict(self._module.named_parameters())
+        for path, each in _all(optimizer):
+            if path in saved:
+                _put(each, saved[path], parameters)
+
+
+def _is_kind(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
+
+
+def _words(kinds: Sequence[str]) -> str:
+    return ", ".join(kind.rpartition(".")[2] for kind in kinds) or "none"
+
+
+def _regroup(
+    optimizer: Any,
+    names: Sequence[Sequence[str | None]],
+    hyper: Sequence[State],
+    parameters: Mapping[str, nn.Parameter],
+) -> None:
+    groups = optimizer.param_groups
+    for number, (known, values) in enumerate(zip(names, hyper, strict=True)):
+        if number == len(groups):
+            groups.append({"params": []})
+        there = groups[number]["params"]
+        params = [there[place] if name is None else parameters[name] for place, name in enumerate(known)]
+        groups[number].update({key: value for key, value in values.items() if key != "params"})
+        groups[number]["params"] = params
+    del groups[len(names) :]
+
+
+def _put(optimizer: Any, saved: State, parameters: Mapping[str, nn.Parameter]) -> None:
+    _regroup(optimizer, saved["names"], saved["groups"], parameters)
+    state = optimizer.state
+    state.clear()
+    for name, values in saved["state"].items():
+        parameter = parameters[name]
+        state[parameter] = mapped(values, partial(on_device, device=parameter.device))
+    state.update(saved["more"])
+    device = next((parameter.device for parameter in parameters.values()), torch.device("cpu"))
+    for name, value in saved["own"].items():
+        if not _fill(getattr(optimizer, name, None), value):
+            setattr(optimizer, name, mapped(value, partial(on_device, device=device)))
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A count of steps stays where most optimizers keep it."""
+    return tensor.to(device) if tensor.dim() else tensor
+
+
+@torch.no_grad()
+def _fill(held: Any, value: Any) -> bool:
+    """Copy into the tensors that are there, as others may hold them; False if they are not of the same build."""
+    if isinstance(value, Tensor):
+        if not isinstance(held, Tensor) or (held.shape, held.dtype) != (value.shape, value.dtype):
+            return False
+        held.copy_(value)
+        return True
+    if isinstance(value, list) and isinstance(held, list) and len(value) == len(held):
+        return bool(value) and all(map(_fill, held, value))
+    return False
+
+
+class Containers:
+    """The groups and states of an optimizer and of those in it, which may share them, to be had again after a load."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._kept = [
+            (
+                each,
+                each.param_groups,
+                list(each.param_groups),
+                each.state,
+                [group["params"] for group in each.param_groups],
+            )
+            for _, each in _all(optimizer)
+        ]
+
+    def have_again(self) -> None:
+        for optimizer, groups, each, state, params in self._kept:
+            groups[:] = each
+            for group, own in zip(each, params, strict=True):
+                group["params"] = own
+            for name, value in (("param_groups", groups), ("state", state)):
+                if name in vars(optimizer):
+                    vars(optimizer)[name] = value

@@ -1,0 +1,60 @@
+"""
+The model and its optimizers as a snapshot had them.
+
+A script may make parts of both late: in a hook, at the beginning of an epoch, in a step. What a hook of the start makes
+is there in a new process as well. If something is missing, the hooks of the epochs that have begun are called again.
+What is still missing then cannot be resumed, and the training ends with a line that says what.
+"""
+
+from __future__ import annotations
+
+from spotrun.training import weights
+from spotrun.training.framework import OPTIMIZERS, WEIGHTS, Framework, State
+from spotrun.training.image_memory import Memory
+from spotrun.training.optimizer_parts import BY_NAME, Parts
+from spotrun.training.optimizer_states import OptimizerStates
+from spotrun.training.weights import Weights
+
+HINT = (
+    "make parts of the model and optimizers in configure_model, setup or on_train_epoch_start; or train with the script"
+    " that the checkpoint was made by"
+)
+
+
+class Structure:
+    """
+    Of the resumed `state`, from which it takes what is its own. `described` is `optimizer_parts.described` of then. An
+    older snapshot has neither that nor the names of its weights: then they are as the framework restores them.
+    """
+
+    def __init__(
+        self, framework: Framework, state: State, described: list[State] | None, memory: Memory, epoch: int
+    ) -> None:
+        self._framework = framework
+        self._epochs_begun = epoch + 1
+        beside, by_name = state.pop(weights.BESIDE, None), memory.keep(state.pop(BY_NAME, None))
+        self.weights: Weights | None = weights.saved(state.get(WEIGHTS), beside) if beside else None
+        self._parts = Parts(described, by_name, framework.module) if described else None
+        self.optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory, self._parts)
+
+    def put_back(self) -> None:
+        """
+        Once, after the script's hooks of the start.
+
+        Raises:
+            Misfit: the model or its optimizers are not what they were.
+        """
+        framework, parts = self._framework, self._parts
+        if not self._fits():
+            framework.begin_epochs_again(self._epochs_begun)
+            if parts is not None:
+                framework.exchange_optimizers(parts.made_as_they_were(framework.optimizers))
+        if self.weights is not None:
+            weights.put_back(framework.module, self.weights)
+            self.weights = None
+        self.optimizers.put_back(framework.optimizers)
+
+    def _fits(self) -> bool:
+        if self.weights is not None and not weights.fits(self._framework.module, self.weights):
+            return False
+        return self._parts is None or self._parts.are_kinds_of(self._framework.optimizers)
