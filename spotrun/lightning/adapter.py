@@ -38,6 +38,7 @@ class LightningFramework(Position, Loaders):
         super().__init__(trainer)
         self._state: State = {}
         self._schedulers: Sequence[State] = ()
+        self._kinds: list[str] | None = None
         self._rest: State = {}
         self._place: Place
         self.name = names.package(trainer)
@@ -120,6 +121,7 @@ class LightningFramework(Position, Loaders):
             "accumulate_grad_batches": self._trainer.accumulate_grad_batches,
             "loaded_at": self._loops.loaded_at(),
             "lengths": self._loops.lengths(),
+            "schedules": trainer_state.kinds_of_schedulers(self._trainer),
             "averaging": averaging.dump(self._trainer),
         }
 
@@ -134,16 +136,23 @@ class LightningFramework(Position, Loaders):
         self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
         others_load_it = trainer_state.others_load_it(self._trainer)
         self._state = state | {OPTIMIZERS: optimizers.take() if others_load_it else []}
-        trainer_state.load(self._trainer, self._state)
+        self._kinds = rest.get("schedules")  # None in an older snapshot
+        trainer_state.load(self._trainer, self._state, self._kinds)
         trainer_state.load_optimizers_by(self._trainer, optimizers.load)
         if weights is not None:
             trainer_state.load_weights(self._trainer, weights)
         self._loops.make_loaders_as_in(rest["loaded_at"])
 
-    def begin_epochs_again(self, epochs: int) -> None:
+    def misfit(self) -> str:
+        now = trainer_state.kinds_of_schedulers(self._trainer)
+        if self._kinds is None or self._kinds == now:
+            return ""
+        return f"the checkpoint's schedules are {', '.join(self._kinds)}, and this training's are {', '.join(now)}"
+
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         schedulers = trainer_state.schedulers(self._trainer)
         metrics = trainer_state.dump_metrics(self._trainer)
-        self._loops.begin_epochs_again(epochs)
+        self._loops.begin_epochs_again(epochs, training=training)
         trainer_state.load_metrics(self._trainer, metrics)
         trainer_state.load_new_schedulers(self._trainer, self._schedulers, schedulers)
 

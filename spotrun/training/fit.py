@@ -171,13 +171,18 @@ class Fit:
         module = self._framework.module
         assert self._structure is not None
         try:
-            self._structure.put_back()
+            self._structure.put_back(training=not self._finished)
+            averages = self._framework.averages
+            if len(averages) != len(own["callbacks"]):
+                raise Misfit(
+                    f"callbacks held {len(own['callbacks'])} averages of the model, and hold {len(averages)} now"
+                )
         except Misfit as misfit:
             unsupported.reject(self._agent, str(misfit), HINT)
         module_state.load_buffers(module, own["buffers"])
         module_state.load(module, own["module"])
         module_state.load_gradients(module, own["module"])
-        for average, state in zip(self._framework.averages, own["callbacks"], strict=True):
+        for average, state in zip(averages, own["callbacks"], strict=True):
             module_state.load(average, state)
         if "python" in own:
             self._python.load(own["python"], last=True)

@@ -168,11 +168,15 @@ class Framework(Protocol):
         batch whatever this makes of them. They are None for a state from before they were saved.
         """
 
-    def begin_epochs_again(self, epochs: int) -> None:
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
         After a resume: call the script's hooks of the beginning of each of the first `epochs` epochs once more, as they
-        may make parts of the model and optimizers. What else they do is undone by what is put back after this.
+        may make parts of the model and optimizers. What else they do is undone by what is put back after this. Without
+        `training` nothing is left to train, and the hooks of the beginning of training have yet to be called too.
         """
+
+    def misfit(self) -> str:
+        """What of the framework's own is not what it was, so that the state of `load` is not its; "" if nothing is."""
 
     def exchange_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
         """Train with these from now on."""

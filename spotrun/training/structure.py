@@ -13,7 +13,7 @@ from spotrun.training.framework import OPTIMIZERS, WEIGHTS, Framework, State
 from spotrun.training.image_memory import Memory
 from spotrun.training.optimizer_parts import BY_NAME, Parts
 from spotrun.training.optimizer_states import OptimizerStates
-from spotrun.training.weights import Weights
+from spotrun.training.weights import Misfit, Weights
 
 HINT = (
     "make parts of the model and optimizers in configure_model, setup or on_train_epoch_start; or train with the script"
@@ -37,22 +37,33 @@ class Structure:
         self._parts = Parts(described, by_name, framework.module) if described else None
         self.optimizers = OptimizerStates(state.pop(OPTIMIZERS), memory, self._parts)
 
-    def put_back(self) -> None:
+    def put_back(self, *, training: bool) -> None:
         """
-        Once, after the script's hooks of the start.
+        Once, after the script's hooks of the start. Without `training` nothing is left to train.
 
         Raises:
             Misfit: the model or its optimizers are not what they were.
         """
         framework, parts = self._framework, self._parts
-        if not self._fits():
-            framework.begin_epochs_again(self._epochs_begun)
+        if not self._fits() or (training and framework.misfit()):
+            self._begin_epochs_again(training=training)
             if parts is not None:
                 framework.exchange_optimizers(parts.made_as_they_were(framework.optimizers))
         if self.weights is not None:
             weights.put_back(framework.module, self.weights)
             self.weights = None
         self.optimizers.put_back(framework.optimizers)
+        if training and (why := framework.misfit()):
+            raise Misfit(why)
+
+    def _begin_epochs_again(self, *, training: bool) -> None:
+        try:
+            self._framework.begin_epochs_again(self._epochs_begun, training=training)
+        except Exception as error:
+            raise Misfit(
+                "the model or its optimizers are not what they were, and on_train_epoch_start, which may make them,"
+                f" cannot be called again: {type(error).__name__}: {error}"
+            ) from error
 
     def _fits(self) -> bool:
         if self.weights is not None and not weights.fits(self._framework.module, self.weights):

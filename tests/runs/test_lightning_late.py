@@ -25,6 +25,8 @@ def test_what_is_built_late_is_there_after_a_resume(zygote, tmp_path, variant):
     straight = Agent(zygote, job, tmp_path / "straight").run()
     agent = Agent(zygote, job, tmp_path / "killed", every_steps=1)
     assert_same(straight, agent.run(PLACES))
+    ended = agent.result()
+    assert agent.run() == ended, "nothing is left to train, and all is there"
 
 
 @pytest.mark.parametrize("variant", CANNOT)

@@ -264,8 +264,11 @@ class ToyFramework:
         toy.trace.cut(state["lines"])
         toy.epoch, toy.batch, toy.step = place.epoch + place.epoch_ended, place.batch, state[STEP]
 
-    def begin_epochs_again(self, epochs: int) -> None:
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         pass
+
+    def misfit(self) -> str:
+        return ""
 
     def exchange_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         assert list(optimizers) == self.optimizers

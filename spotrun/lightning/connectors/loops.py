@@ -117,22 +117,27 @@ class Loops:
             for loop in (self._fit, self._epoch):
                 loop.reset_restart_stage()
 
-    def begin_epochs_again(self, epochs: int) -> None:
+    def begin_epochs_again(self, epochs: int, *, training: bool) -> None:
         """
         Call `on_train_epoch_start` of the module, and of those callbacks that have one which is not Lightning's own, as
-        at the beginning of each of the first `epochs` epochs.
+        at the beginning of each of the first `epochs` epochs. Without `training`, call `on_train_start` before.
         """
-        trainer, module, current = self._trainer, self._trainer.lightning_module, self._fit.epoch_progress.current
+        trainer, current = self._trainer, self._fit.epoch_progress.current
         before = current.completed, trainer.accumulate_grad_batches
-        hooks = [
-            partial(each.on_train_epoch_start, trainer, module) for each in trainer.callbacks if _is_of_script(each)
-        ]
-        module._current_fx_name = "on_train_epoch_start"
+        if not training:
+            self._call("on_train_start")
         for current.completed in range(epochs):
-            for hook in (*hooks, module.on_train_epoch_start):
-                hook()
-        module._current_fx_name = None
+            self._call("on_train_epoch_start")
         current.completed, trainer.accumulate_grad_batches = before
+
+    def _call(self, hook: str) -> None:
+        module = self._trainer.lightning_module
+        module._current_fx_name = hook
+        for callback in self._trainer.callbacks:
+            if _is_of_script(getattr(type(callback), hook)):
+                getattr(callback, hook)(self._trainer, module)
+        getattr(module, hook)()
+        module._current_fx_name = None
 
     def _forget_restart(self) -> None:
         # While `restarting`, Lightning does not step the plateau schedulers of the resumed epoch, and skips or repeats
@@ -178,8 +183,8 @@ class Loops:
         self._hooks.finish()
 
 
-def _is_of_script(callback: Any) -> bool:
-    package = type(callback).on_train_epoch_start.__module__.partition(".")[0]
+def _is_of_script(function: Any) -> bool:
+    package = function.__module__.partition(".")[0]
     return package not in ("lightning", "pytorch_lightning", "spotrun")
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from spotrun.lightning.connectors.names import result_classes
 from spotrun.training import weights
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, WEIGHTS, State
+from spotrun.training.optimizer_parts import kind_of
 from spotrun.training.revival import revived
 from spotrun.training.weights import Weights
 
@@ -43,8 +44,11 @@ def dump(trainer: Any) -> State:
     return {name: value for name, value in whole.items() if name not in TYPES}
 
 
-def load(trainer: Any, state: State) -> None:
-    """In `Callback.setup`: let this fit() restore `state`, whatever path it was given."""
+def load(trainer: Any, state: State, kinds: list[str] | None) -> None:
+    """
+    In `Callback.setup`: let this fit() restore `state`, whatever path it was given. Of its schedules only those that
+    are of the same of `kinds` as they were: others may come.
+    """
     connector = trainer._checkpoint_connector
 
     def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
@@ -53,10 +57,10 @@ def load(trainer: Any, state: State) -> None:
         connector._loaded_checkpoint = dict(state)
 
     connector.resume_start = resume_start
-    _load_schedulers_living(trainer)
+    _load_schedulers_living(trainer, kinds)
 
 
-def _load_schedulers_living(trainer: Any) -> None:
+def _load_schedulers_living(trainer: Any, kinds: list[str] | None) -> None:
     """Let this fit() give its schedulers what they hold themselves where a state has a gap for it."""
     connector = trainer._checkpoint_connector
     original = connector.restore_lr_schedulers
@@ -64,8 +68,12 @@ def _load_schedulers_living(trainer: Any) -> None:
     def restore_lr_schedulers() -> None:
         del connector.restore_lr_schedulers  # once only, as above
         saved = connector._loaded_checkpoint[SCHEDULERS]
-        living = zip(saved, schedulers(trainer), strict=False)
-        filled = [revived(state, scheduler.state_dict()) for state, scheduler in living]
+        now = schedulers(trainer)
+        known = kinds or list(map(kind_of, now))
+        filled = [
+            revived(state, scheduler.state_dict()) if kind_of(scheduler) == kind else scheduler.state_dict()
+            for state, scheduler, kind in zip(saved, now, known, strict=False)
+        ]
         connector._loaded_checkpoint[SCHEDULERS] = filled
         original()
 
@@ -112,6 +120,10 @@ def load_optimizers_by(trainer: Any, load: Callable[[Sequence[Any]], None]) -> N
 
 def schedulers(trainer: Any) -> list[Any]:
     return [config.scheduler for config in trainer.lr_scheduler_configs]
+
+
+def kinds_of_schedulers(trainer: Any) -> list[str]:
+    return list(map(kind_of, schedulers(trainer)))
 
 
 def load_new_schedulers(trainer: Any, saved: Sequence[State], before: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import StepLR
+from torch.optim.lr_scheduler import SequentialLR, StepLR
 
 from tests.support.trainings.datasets import WIDTH
 
@@ -34,7 +34,7 @@ def teacher(hook):
         if hook == "on_train_epoch_start":
             return also_at_epoch_start(Taught, make), []
         setattr(Taught, hook, make)
-        return Taught, []
+        return also_at_epoch_start(Taught, lambda self: None), []
 
     return variant
 
@@ -300,6 +300,23 @@ def both(module):
     return Both(SGD(matrices, lr=0.02, momentum=0.9), AdamW([p for p in module.parameters() if p.ndim < 2], lr=0.01))
 
 
+def schedule_that_is_exchanged(pl, kind):
+    """In the second epoch another schedule takes over, of another kind, for the same optimizer."""
+
+    def exchange(self):
+        if self.current_epoch == 1:
+            optimizer = self.trainer.optimizers[0]
+            self.trainer.lr_scheduler_configs[0].scheduler = StepLR(optimizer, 1, 0.3)
+
+    class Exchanging(kind):
+        def configure_optimizers(self):
+            optimizer = AdamW(self.parameters(), lr=0.01)
+            parts = [StepLR(optimizer, 1, 0.9), StepLR(optimizer, 1, 0.8)]
+            return [optimizer], [SequentialLR(optimizer, parts, [2])]
+
+    return also_at_epoch_start(Exchanging, exchange), []
+
+
 def forgetful(pl, kind):
     """A layer that only one batch makes, and no hook of a beginning."""
 
@@ -339,6 +356,7 @@ LATE = {
     "exchanged in on_train_epoch_start": exchanged("on_train_epoch_start"),
     "exchanged with its schedule": exchanged("on_train_epoch_start", schedule=True),
     "exchanged in on_train_batch_start": exchanged("on_train_batch_start"),
+    "schedule that is exchanged": schedule_that_is_exchanged,
     "layers that come": layers_that_come,
     "lookahead": wrapped(lambda module: Lookahead(base(module))),
     "slow buffers": wrapped(lambda module: SlowBuffers(base(module))),
