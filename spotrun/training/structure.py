@@ -47,6 +47,8 @@ class Structure:
         framework, parts = self._framework, self._parts
         if not self._fits() or (training and framework.misfit()):
             self._begin_epochs_again(training=training)
+            if self.weights is not None and not self._fits():
+                weights.copy_missing(framework.module, self.weights)
             if parts is not None:
                 framework.exchange_optimizers(parts.made_as_they_were(framework.optimizers))
         if self.weights is not None:

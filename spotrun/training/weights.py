@@ -7,6 +7,7 @@ A snapshot keeps that as it is, and beside it (`BESIDE`) whatever living weight 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ class Weights(NamedTuple):
 
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    modules: frozenset[str]
+    modules: Mapping[str, str]
+    """The class of each part, by its name."""
     frozen: frozenset[str] | None = None
     """The parameters that needed no gradient; None if that was not saved."""
 
@@ -45,7 +47,7 @@ def beside(module: nn.Module, shown: Any) -> State:
     return {
         "parameters": list(parameters),
         "buffers": list(buffers),
-        "modules": [name for name, _ in module.named_modules()],
+        "modules": {name: _kind_of(part) for name, part in module.named_modules()},
         "frozen": [name for name, parameter in parameters.items() if not parameter.requires_grad],
         "own": {name: t for name, t in (parameters | buffers).items() if not _is_same(t, view.get(name))},
     }
@@ -58,7 +60,7 @@ def saved(shown: Any, beside: State) -> Weights:
         {name: own[name] if name in own else shown[name] for name in beside[kind]} for kind in ("parameters", "buffers")
     )
     frozen = frozenset(beside["frozen"]) if "frozen" in beside else None
-    return Weights(parameters, buffers, frozenset(beside["modules"]), frozen)
+    return Weights(parameters, buffers, beside["modules"], frozen)
 
 
 def put_back(module: nn.Module, weights: Weights) -> None:
@@ -76,7 +78,8 @@ def put_back(module: nn.Module, weights: Weights) -> None:
             _put_parameter(*_owner(module, name), value, _device(module))
     for name, value in weights.buffers.items():
         put_buffer(module, name, value)
-    _put_in_order(module, weights.parameters)
+    if [name for name, _ in module.named_parameters()] != list(weights.parameters):
+        _put_in_order(module, weights.parameters)
     if weights.frozen is not None:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name not in weights.frozen)
@@ -110,9 +113,41 @@ def prune_again(module: nn.Module, weights: Weights) -> None:
             prune.custom_from_mask(part, leaf, mask.to(_device(module), copy=True))  # type: ignore[no-untyped-call]
 
 
+def copy_missing(module: nn.Module, weights: Weights) -> None:
+    """
+    Make each part that is missing as a copy of another one that is built alike, as teachers and averages are. It gets
+    its own weights by `put_back`.
+    """
+    there = {name: _build(part) for name, part in module.named_modules() if name}
+    for name in weights.modules:
+        prefix, _, leaf = name.rpartition(".")
+        if name in there or (prefix and prefix not in there):
+            continue  # it comes with the part that it is in
+        build = {each.removeprefix(name): kind for each, kind in weights.modules.items() if _is_in(each, name)}
+        if like := next((other for other, found in there.items() if found == build), None):
+            made = copy.deepcopy(module.get_submodule(like))
+            setattr(module.get_submodule(prefix), leaf, made)
+            there.update({f"{name}.{each}" if each else name: _build(part) for each, part in made.named_modules()})
+
+
+def _build(part: nn.Module) -> dict[str, str]:
+    return {f".{name}" if name else "": _kind_of(each) for name, each in part.named_modules()}
+
+
+def _is_in(name: str, whole: str) -> bool:
+    return name == whole or name.startswith(f"{whole}.")
+
+
+def _kind_of(part: nn.Module) -> str:
+    """Its class, and how it was made where torch says it: a convolution's stride does not show in its weights."""
+    kind = type(part)
+    made = part.extra_repr() if kind.__module__.startswith("torch.nn.") else ""
+    return f"{kind.__module__}.{kind.__qualname__}({made})"
+
+
 def _check(module: nn.Module, weights: Weights) -> None:
     parts = {name for name, _ in module.named_modules()}
-    if missing := sorted(weights.modules - parts):
+    if missing := sorted(weights.modules.keys() - parts):
         raise Misfit(f"the checkpoint's model has {_named(missing)}, which this one has not when it goes on")
     now = dict(module.named_parameters()) | dict(_persistent_buffers(module))
     if new := sorted(now.keys() - weights.by_name.keys()):

@@ -25,7 +25,6 @@ PRIVATE_NAMES = (
     "_logger_connector._progress_bar_metrics",
     "_logger_connector._first_loop_iter",
     "_logger_connector._current_fx",
-    "lightning_module._current_fx_name",
     "fit_loop._combined_loader",
     "fit_loop._data_fetcher",
     "fit_loop._last_train_dl_reload_epoch",
@@ -66,6 +65,8 @@ PRIVATE_NAMES = (
 )
 
 
+OF_THE_MODULE = ("_current_fx_name",)
+"""Of a LightningModule, which a Trainer has once it trains."""
 RESULT_CLASSES = ("_ResultMetric", "_Metadata", "_Sync")
 """Of trainer.connectors.logger_connector.result."""
 MODE = "_mode"
@@ -84,6 +85,7 @@ def moved(trainer: Any) -> list[str]:
     except (AttributeError, ImportError):
         missing.append(f"utilities.combined_loader.CombinedLoader.{MODE}")
     for parts, needed in (
+        ([trainer.lightning_module] if trainer.lightning_module is not None else [], OF_THE_MODULE),
         (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
         (text_logs.writing_files(trainer.loggers), text_logs.PRIVATE_NAMES),
         (mlflow_files.of_mlflow(trainer.loggers), mlflow_files.PRIVATE_NAMES),

@@ -33,7 +33,15 @@ def teacher(hook):
 
         if hook == "on_train_epoch_start":
             return also_at_epoch_start(Taught, make), []
-        setattr(Taught, hook, make)
+        if hook == "on_train_batch_start":
+
+            def make_once(self, batch, batch_idx):
+                if self.global_step == 0:
+                    make(self)
+
+            Taught.on_train_batch_start = make_once
+        else:
+            setattr(Taught, hook, make)
         return also_at_epoch_start(Taught, lambda self: None), []
 
     return variant
@@ -346,7 +354,14 @@ class Stubborn(SGD):
 LATE = {
     **{
         f"teacher in {hook}": teacher(hook)
-        for hook in ("configure_model", "setup", "on_fit_start", "on_train_start", "on_train_epoch_start")
+        for hook in (
+            "configure_model",
+            "setup",
+            "on_fit_start",
+            "on_train_start",
+            "on_train_epoch_start",
+            "on_train_batch_start",
+        )
     },
     **{
         f"groups in {hook}": groups_that_come(hook)
