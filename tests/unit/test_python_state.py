@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
-import itertools
 import random
-import socket
-import sys
-import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -31,99 +26,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from spotrun.checkpoint.snapshot import read_image
-from spotrun.errors import CheckpointDamaged
-from spotrun.training.framework import Framework
-from spotrun.training.python_state import attributes, fingerprints, graph
-from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.script import Script
-from spotrun.training.python_state.state import PythonState
-from tests.support.checkpoint_images import image_bytes
-
-SCRIPT = """
-import collections, dataclasses, enum
-import torch
-from torch import nn
-
-STEPS = 0
-HISTORY = []
-
-class Mode(enum.Enum):
-    WARM, COLD = 1, 2
-
-@dataclasses.dataclass
-class Meter:
-    total: float = 0.0
-    seen: list = dataclasses.field(default_factory=list)
-
-class Pair(collections.namedtuple("Pair", "a b")):
-    __slots__ = ()
-
-class Watched:
-    def __del__(self):
-        HISTORY.append("a Watched is gone")
-
-class Net(nn.Module):
-    best = 0.0
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-        self.dropout = nn.Dropout(0.1)
-
-def remembered(x, cache={}):
-    cache[x] = cache.get(x, 0) + 1
-"""
-
-
-class Process:
-    """One process of a script, whose module is `net`; `made` is what the script puts into attributes of it."""
-
-    def __init__(self, **made: Any) -> None:
-        self.script: Any = ModuleType("a_script")
-        self.script.__file__ = "/work/a_script.py"
-        sys.modules["a_script"] = self.script
-        exec(SCRIPT, vars(self.script))
-        self.net: Any = self.script.Net()
-        vars(self.net).update(made)
-        self.optimizers: list[Any] = []
-        self.loggers: list[Any] = []
-        self.module, self.rank = self.net, 0
-        self.own_attributes = frozenset({"training"})
-        self.callbacks: dict[str, object] = {}
-        modules = {"a_script": self.script}
-        self.state = PythonState(cast("Framework", self), Script(["/work"], modules))
-
-    def roots(self) -> dict[str, object]:
-        return self.callbacks
-
-    def begun(self, *start_hooks: Any) -> Process:
-        self.state.begins()
-        for hook in start_hooks:
-            hook(self)
-        self.state.starts()
-        return self
-
-    def image(self) -> Any:
-        """As a checkpoint gives it back."""
-        return read_image(bytearray(image_bytes({"python": self.state.dump()}, {})))[0]["python"]
-
-    def resumed(self, image: Any) -> Process:
-        self.state.load(image, last=True)
-        return self
-
-
-@pytest.fixture(autouse=True)
-def _no_script() -> Iterator[None]:
-    yield
-    sys.modules.pop("a_script", None)
-
-
-def carried(change: Any, made: Any = dict, *start_hooks: Any) -> Process:
-    """A process that has resumed from one in which `change(process)` ran; `made()` gives both their attributes."""
-    first = Process(**made()).begun(*start_hooks)
-    change(first)
-    image = first.image()
-    return Process(**made()).begun(*start_hooks).resumed(image)
+from tests.support.script_process import Process, carried
 
 
 def test_a_script_that_changes_nothing_has_an_empty_image() -> None:
@@ -215,6 +119,24 @@ def test_instances_enums_and_namedtuples_of_the_script_come_back() -> None:
     assert net.now == (script.Mode.COLD, {script.Mode.WARM: 1})
 
 
+@pytest.mark.parametrize("name", ["Slotted", "Half"])
+def test_instances_with_slots_are_filled(name: str) -> None:
+    def made(process: Process) -> Process:
+        process.net.slotted = getattr(process.script, name)()
+        return process.begun()
+
+    first, second = made(Process()), made(Process())
+    first.net.slotted.total = 2.5
+    first.net.slotted.seen.append(first.net.slotted)
+    if name == "Half":
+        first.net.slotted.late = 3
+    slotted = second.net.slotted
+    second.resumed(first.image())
+    assert second.net.slotted is slotted
+    assert (slotted.total, slotted.seen[0]) == (2.5, slotted)
+    assert getattr(slotted, "late", 3) == 3
+
+
 def test_globals_classes_functions_and_default_arguments_come_back() -> None:
     def change(process: Process) -> None:
         script = process.script
@@ -263,6 +185,14 @@ def test_what_a_library_module_makes_later_is_left_to_it() -> None:
     second.resumed(first.image())
     assert second.net.library.mask is None
     assert not second.net.library.training
+
+
+def test_zero_is_not_less_than_zero_and_one_is_no_truth() -> None:
+    values = {"zero": 0.0, "one": 1, "price": Decimal("1.0")}
+    net = carried(
+        lambda process: vars(process.net).update(zero=-0.0, one=True, price=Decimal("1.00")), lambda: values
+    ).net
+    assert repr((net.zero, net.one, net.price)) == "(-0.0, True, Decimal('1.00'))"
 
 
 def test_an_attribute_that_is_gone_stays_gone() -> None:
@@ -437,235 +367,3 @@ def test_sharing_and_cycles_are_kept(web: list[Any], known: int) -> None:
     second.begun().resumed(first.image())
     assert shape(second.net.web) == shape(expected)
     assert all(holder[0] is second.net.web for holder in held)
-
-
-# --- nothing is called
-
-
-def forged(kind: str, path: str, content: Any, *, known: bool = False, at: str = "found") -> dict[str, Any]:
-    holder = {"class": "a_script:Net", "whole": True, "parts": {at: ("ref", 1)}, "gone": ()}
-    return {"format": 1, "objects": [("nn", "module", True, holder), (kind, path, known, content)]}
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["subprocess:Popen", "os:system", "builtins:eval", "a_script:Watched", "a_script:Mode", "a_script:nn.Linear",
-     "a_script:remembered", "a_module_that_is_not_there:Class", "a_script:"],
-)  # fmt: skip
-def test_an_image_makes_no_instance_of_what_is_not_the_scripts(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    process = Process().begun()
-    content = {"class": name, "whole": True, "parts": {"args": ["touch", "x"]}, "gone": ()}
-    process.resumed(forged("object", "module.found", content))
-    assert not hasattr(process.net, "found")
-    assert process.script.HISTORY == []
-    assert "a_module_that_is_not_there" not in sys.modules
-    assert "spotrun: module.found cannot be as it was before" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "value",
-    [("enum", "subprocess:Popen", "x"), ("enum", "os:system", "x"), ("factory", "eval"), ("at", "subprocess.Popen"),
-     ("os.system", "true"), ("ref", 99)],
-)  # fmt: skip
-def test_an_image_that_refers_to_code_is_damage_or_leaves_the_place_alone(value: Any) -> None:
-    process = Process(found=1).begun()
-    holder = {"class": "a_script:Net", "whole": True, "parts": {"found": value}, "gone": ()}
-    image = {"format": 1, "objects": [("nn", "module", True, holder)]}
-    with contextlib.suppress(CheckpointDamaged):
-        process.resumed(image)
-    assert process.net.found == 1
-
-
-def test_names_of_python_are_never_set() -> None:
-    process = Process().begun()
-    holder = {"class": "a_script:Net", "whole": True, "parts": {"__class__": 1, "__dict__": 2}, "gone": ()}
-    process.resumed({"format": 1, "objects": [("nn", "module", True, holder)]})
-    assert not {"__class__", "__dict__"} & vars(process.net).keys()
-
-
-def test_an_unknown_format_is_damage() -> None:
-    with pytest.raises(CheckpointDamaged, match="unknown format 2"):
-        Process().begun().resumed({"format": 2, "objects": []})
-
-
-def test_an_object_that_an_image_made_has_no_place_in_the_next_process() -> None:
-    """It is put back twice: when workers start, and after the hooks of the start."""
-
-    def begun() -> Process:
-        process = Process(mode=None)
-        process.net.mode = process.script.Mode.WARM
-        process.state.begins()
-        return process
-
-    def change(process: Process) -> None:
-        process.net.mode = process.script.Mode.COLD
-        process.net.grown = [process.script.Meter(1.0), (1, [2])]
-
-    first = begun()
-    first.state.starts()
-    change(first)
-    image = first.image()
-    for _ in range(3):
-        process = begun()
-        process.state.load(image, last=False)
-        process.state.starts()
-        image = process.resumed(image).image()
-    assert process.net.mode is process.script.Mode.COLD
-    assert process.net.grown == [process.script.Meter(1.0), (1, [2])]
-
-
-def test_attributes_of_an_older_checkpoint_are_put_back() -> None:
-    net = Process(outputs=[], last=deque(maxlen=2), count=0).net
-    held = net.outputs
-    values = {"outputs": [torch.ones(1)], "last": [1, 2], "count": 3}
-    attributes.load(net, {"values": values, "devices": ["cpu"]})
-    assert net.outputs is held
-    assert (held, net.last, net.count) == ([torch.ones(1)], deque([1, 2]), 3)
-
-
-# --- what cannot be carried
-
-
-class Unready:
-    """Of a library."""
-
-
-class Zone(tzinfo):
-    def utcoffset(self, _when: datetime | None) -> timedelta:
-        return timedelta(0)
-
-    dst = utcoffset
-
-
-NOT_CARRIED: list[Any] = [
-    lambda net: setattr(net, "late", socket.socket()),
-    lambda net: setattr(net, "late", [1, threading.Lock()]),
-    lambda net: setattr(net, "late", {"a": ((Unready(),),)}),
-    lambda net: setattr(net, "late", np.array([Unready()])),
-    lambda net: setattr(net, "late", torch.zeros(2).to_sparse()),
-    lambda net: setattr(net, "late", lambda: 1),
-    lambda net: setattr(net, "late", slice([])),
-    lambda net: setattr(net, "late", [nn.Linear(1, 1)]),
-    lambda net: setattr(net, "late", (datetime.now(Zone()),)),
-    lambda net: net.held.append(Unready()),
-]
-
-
-@pytest.mark.parametrize("number", range(len(NOT_CARRIED)))
-def test_what_cannot_be_carried_is_named_once_and_fails_no_snapshot(
-    number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    process = Process(held=[]).begun()
-    NOT_CARRIED[number](process.net)
-    process.net.count = 3
-    image = process.image()
-    process.image()
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith(("spotrun: module.late", "spotrun: module.held"))
-    assert "has changed and is in no checkpoint" in lines[0]
-    assert Process(held=[]).begun().resumed(image).net.count == 3
-
-
-class Environment:
-    """Of a library."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._private = 0
-
-
-class Proxy:
-    """Of an object that is not there yet, as some libraries make them."""
-
-    @property
-    def __class__(self) -> Any:
-        raise RuntimeError("working outside of a context")
-
-    __dict__ = __class__
-
-
-def test_a_proxy_without_its_object_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    process = Process(held=Proxy(), more=[Proxy()]).begun()
-    process.script.late = Proxy()
-    process.image()
-    assert "a_script.late has changed and is in no checkpoint" in capsys.readouterr().err
-
-
-def numbers() -> Iterator[int]:
-    yield from range(9)
-
-
-UNSEEN: list[Any] = [
-    (numbers, next),
-    (lambda: iter(range(9)), next),
-    (lambda: iter([1, 2]), next),
-    (itertools.count, next),
-    (Environment, lambda environment: setattr(environment, "steps", 1)),
-    (lambda: (Environment(), 1), lambda pair: setattr(pair[0], "steps", 1)),
-    (lambda: open(__file__, "rb", buffering=0), lambda file: file.read(3)),  # noqa: SIM115
-]
-
-
-@pytest.mark.parametrize("number", range(len(UNSEEN)))
-def test_what_changes_out_of_sight_is_named_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
-    make, change = UNSEEN[number]
-    process = Process(held=make()).begun()
-    process.image()
-    assert not capsys.readouterr().err
-    change(process.net.held)
-    for _ in range(2 * PROBE_EVERY):
-        process.state.dump()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("spotrun: module.held")
-    assert "has changed and is in no checkpoint" in line
-
-
-def test_a_method_of_its_own_object_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
-    process = Process().begun()
-    process.net.forward = process.net.forward
-    process.image()
-    assert not capsys.readouterr().err
-
-
-def test_what_start_hooks_make_of_a_library_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
-    process = Process().begun(lambda process: setattr(process.net, "lock", threading.Lock()))
-    process.image()
-    assert not capsys.readouterr().err
-
-
-def test_a_table_is_not_looked_into_until_it_changes() -> None:
-    def made() -> dict[str, Any]:
-        return {"table": [[n] for n in range(graph.TABLE_ITEMS + 1)]}
-
-    first = Process(**made()).begun()
-    first.net.table[5].append(1)
-    assert first.image()["objects"] == []
-    first.net.table.append([0])
-    image = first.image()
-    table = Process(**made()).begun().resumed(image).net.table
-    assert (table[5], table[-1]) == ([5, 1], [0])
-
-
-def test_what_is_too_large_to_be_compared_is_compared_by_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "WHOLE_BYTES", 1 << 20)
-    made = {"first": np.zeros(1 << 17), "second": np.zeros((1 << 17, 2))[:, 1], "third": torch.zeros(2, 1 << 18).T}
-    process = Process(**made).begun()
-    net = process.net
-    net.first[77] = net.second[:] = net.third.data[:] = 1
-    assert sorted(path for _, path, _, _ in process.image()["objects"]) == [f"module.{name}" for name in made]
-
-
-def test_training_and_flags_of_the_module_itself_come_back() -> None:
-    net = carried(lambda process: process.net.eval()).net
-    assert not net.training
-
-
-def test_too_many_objects_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(graph, "OBJECTS_MAX", 100)
-    process = Process().begun()
-    process.net.late = [[] for _ in range(200)]
-    process.net.count = 1
-    image = process.image()
-    assert "spotrun: module.late has changed and is in no checkpoint" in capsys.readouterr().err
-    assert Process().begun().resumed(image).net.count == 1

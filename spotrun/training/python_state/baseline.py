@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 from operator import is_
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, Before, Node, Walk
 from spotrun.training.python_state.quiet import Quiet
+from spotrun.training.python_state.slots import attributes_of
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "
@@ -112,7 +113,7 @@ class Baseline:
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
         if node.kind in HOLDERS:
-            return _change(known.node.parts, node.parts, vars(node.value))
+            return _change(known.node.parts, node.parts, node.value)
         if known.unchanged is not None:
             return None if self._is_unchanged(key, probe=probe) else Change({})
         if node.kind == "asked":
@@ -137,12 +138,13 @@ def _is_compared(node: Node) -> bool:
     return node.kind not in HOLDERS and (node.kind not in CONTAINERS or node.is_closed)
 
 
-def _change(before: dict[str, Any], now: dict[str, Any], attributes: Mapping[str, Any]) -> Change | None:
+def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Change | None:
     """An attribute may also be there and no part any more: of a library's module only the plain ones are."""
     if before.keys() == now.keys() and all(map(is_, before.values(), now.values())):
         return None
     parts = {name: part for name, part in now.items() if name not in before or not same(before[name], part)}
-    gone = tuple(name for name in before if name not in now and name not in attributes)
+    gone = tuple(name for name in before if name not in now)
+    gone = tuple(name for name in gone if name not in attributes_of(holder)) if gone else ()
     return Change(parts, gone) if parts or gone else None
 
 

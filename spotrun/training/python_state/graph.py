@@ -22,6 +22,7 @@ from spotrun.training import module_state
 from spotrun.training.python_state.asked import is_asked, parts_of
 from spotrun.training.python_state.quiet import Quiet
 from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.slots import attributes_of, has_attributes
 from spotrun.training.python_state.values import SCALARS, is_scalar
 
 OBJECTS_MAX = 50_000
@@ -211,7 +212,7 @@ class Walk:
         for base, kind in _KINDS.items():
             if issubclass(cls, base):
                 return kind if kind in CONTAINERS else None
-        return "object" if cls.__dictoffset__ else None
+        return "object" if has_attributes(cls) else None
 
     def _parts(self, kind: str, value: Any) -> Any:
         if kind in HOLDERS:
@@ -255,7 +256,7 @@ class Walk:
         return {name: part for name, part in vars(module).items() if type(part) in SCALARS and name[0] != "_"}
 
     def _attributes(self, value: Any, left_out: frozenset[str]) -> dict[str, Any]:
-        return {name: part for name, part in list(vars(value).items()) if name not in left_out}
+        return {name: part for name, part in attributes_of(value).items() if name not in left_out}
 
 
 _KINDS: dict[type, str] = {

@@ -27,6 +27,7 @@ from spotrun.training.python_state.baseline import Baseline
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
 from spotrun.training.python_state.graph import FLAGS, HOLDERS
 from spotrun.training.python_state.script import Script, is_name_of_python
+from spotrun.training.python_state.slots import has_attributes, set_attributes
 
 _CONTAINERS: dict[str, Any] = {
     "list": list, "set": set, "deque": deque, "bytearray": bytearray, "dict": dict, "OrderedDict": OrderedDict,
@@ -129,7 +130,7 @@ class Restorer:
                 return isinstance(standing, FunctionType)
             case "module":
                 return isinstance(standing, ModuleType)
-        return hasattr(standing, "__dict__")
+        return has_attributes(type(standing))
 
     def _make(self, kind: str, content: Any) -> Any:
         match kind:
@@ -278,10 +279,7 @@ def _fill_holder(kind: str, holder: Any, parts: dict[str, Any], gone: tuple[str,
             if name in vars(holder):
                 type.__delattr__(holder, name)
         return
-    attributes = vars(holder)
-    attributes.update(own)
-    for name in gone:
-        attributes.pop(name, None)
+    set_attributes(holder, own, gone)
 
 
 def _set_flags(module: nn.Module, flags: tuple[tuple[str, bool], ...]) -> None:

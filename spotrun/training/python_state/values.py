@@ -8,6 +8,7 @@ than that, and begins with its name; a tuple of the script's is one that begins 
 from __future__ import annotations
 
 import datetime
+import math
 import zoneinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -49,6 +50,10 @@ def same(before: object, now: object) -> bool:
         return len(before) == len(now) and all(map(same, before, now))
     if type(now) is slice and type(before) is slice:
         return all(map(same, _bounds(before), _bounds(now)))
+    if type(now) is float and type(before) is float:
+        return before == now and math.copysign(1.0, before) == math.copysign(1.0, now)
+    if type(now) is Decimal and type(before) is Decimal:
+        return before.compare_total(now) == 0  # NaN that signals cannot be compared otherwise
     return type(now) in SCALARS and bool(before == now)
 
 
