@@ -10,8 +10,10 @@ counted in the line, so that each reaches the message it was sent with, however 
                                 <-            Resume (+ the checkpoint's memory, unless fresh), Arrived
     ArenasWanted                ->
                                 <-            Arenas (+ their memory)
-    Progress, SnapshotTaken, RoomWanted, EpochEnded ->
-                                <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, Figures
+    FilesWanted                 ->
+                                <-            FilesReady
+    Progress, FilesFrozen, MoreFiles, SnapshotTaken, RoomWanted, EpochEnded ->
+                                <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, FilesTorn, Figures
     Refused | Finished          ->
 """
 
@@ -37,7 +39,7 @@ LINE_MAX_BYTES = 1 << 20
 SEND_TIMEOUT_S = 60.0
 """A peer that reads nothing for this long is taken for gone."""
 
-_FDS_MAX = 16
+FDS_MAX = 16
 _CHUNK_BYTES = 1 << 16
 
 
@@ -84,13 +86,40 @@ class Progress(_Message, frozen=True):
     metrics: dict[str, float] = {}
 
 
+class FilesWanted(_Message, frozen=True):
+    """
+    Training is about to go on, and its work folder has to be as it was at the checkpoint. Of the files there the
+    processes of the training have those `open` for writing: they are not exchanged but written to.
+    """
+
+    open: tuple[str, ...]
+
+
+class FilesFrozen(_Message, frozen=True):
+    """
+    The work folder at the boundary of the next `SnapshotTaken` with the same number in `files`
+    (spotrun/folder/frozen_files.py). The first descriptor is of the memory, which has its index of `index_bytes` from
+    `index_at` on; `descriptors` more follow, here and with `MoreFiles`.
+    """
+
+    number: int
+    index_at: int
+    index_bytes: int
+    descriptors: int
+
+
+class MoreFiles(_Message, frozen=True):
+    """More descriptors of the newest `FilesFrozen`."""
+
+
 class SnapshotTaken(_Message, frozen=True):
     """
     Arena `arena` holds a checkpoint image of `size_bytes` and belongs to the agent until `ArenaFree`.
 
     `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, with its validation and all else that
     belongs to its end. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
-    stood still. `finite` is False when the loss or a parameter is NaN or infinite.
+    stood still. `finite` is False when the loss or a parameter is NaN or infinite. `files` is the number of the
+    `FilesFrozen` that came before.
     """
 
     arena: int
@@ -103,6 +132,7 @@ class SnapshotTaken(_Message, frozen=True):
     final: bool
     epoch_ended: bool
     metrics: dict[str, float] = {}
+    files: int | None = None
 
 
 class RoomWanted(_Message, frozen=True):
@@ -134,13 +164,25 @@ class Finished(_Message, frozen=True):
     resumed: bool = False
 
 
+class FilesRule(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Which files belong to a checkpoint: those below `work` that are not as the file `before` says, and that no pattern
+    of `exclude` names. `put_back`: the checkpoint to resume from has files.
+    """
+
+    work: str
+    before: str
+    exclude: tuple[str, ...]
+    put_back: bool = False
+
+
 class Resume(_Message, frozen=True):
     """
     Where to begin. With `size_bytes` > 0 one file descriptor comes along: memory that holds a checkpoint image, from
     `start` on, or the first `here_bytes` of one that is still being fetched.
 
     `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot after each
-    stretch of that many optimizer steps.
+    stretch of that many optimizer steps. Without `files` no files belong to checkpoints.
     """
 
     size_bytes: int
@@ -151,6 +193,13 @@ class Resume(_Message, frozen=True):
     fresh: bool
     start: int = 0
     here_bytes: int | None = None
+    files: FilesRule | None = None
+
+
+class FilesReady(_Message, frozen=True):
+    """The work folder is as it was at the checkpoint; or the `problem` says why it is not, and nothing may train."""
+
+    problem: str = ""
 
 
 class Arrived(_Message, frozen=True):
@@ -189,7 +238,19 @@ class DrainWanted(_Message, frozen=True):
 
 
 class Committed(_Message, frozen=True):
+    """`files` is the number of the work folder that is durable with it."""
+
     step: int
+    files: int | None = None
+
+
+class FilesTorn(_Message, frozen=True):
+    """
+    These files were written to before the agent had read them, or it has never had them: the next snapshot needs
+    copies, made at its boundary.
+    """
+
+    paths: tuple[str, ...]
 
 
 class Figures(_Message, frozen=True):
@@ -217,18 +278,23 @@ Message: TypeAlias = (
     Hello
     | ArenasWanted
     | Progress
+    | FilesWanted
+    | FilesFrozen
+    | MoreFiles
     | SnapshotTaken
     | RoomWanted
     | EpochEnded
     | Refused
     | Finished
     | Resume
+    | FilesReady
     | Arrived
     | Arenas
     | ArenaFree
     | SnapshotWanted
     | DrainWanted
     | Committed
+    | FilesTorn
     | Figures
 )
 
@@ -263,7 +329,7 @@ class TrainerLink:
         """
         line = msgspec.json.encode(_Line(len(fds), message)) + b"\n"
         assert len(line) <= LINE_MAX_BYTES
-        assert len(fds) <= _FDS_MAX
+        assert len(fds) <= FDS_MAX
         deadline = time.monotonic() + SEND_TIMEOUT_S
         with self._sending:
             sent = self._send_some(line, fds, deadline)
@@ -321,7 +387,7 @@ class TrainerLink:
 
     def _read(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK_BYTES, _FDS_MAX, socket.MSG_DONTWAIT)
+            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK_BYTES, FDS_MAX, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except (OSError, ValueError) as error:

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO, to_nano
-from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
 
 BYTES_PER_GB = 10**9
 
@@ -41,7 +41,7 @@ def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[dat
     for commit in state.commits if write_usd_per_gb else ():
         if (write := write_usd_per_gb.get(commit.event.attempt)) is not None:
             yield commit.at, usd(write, commit.event.stored_bytes)
-    for outputs in state.outputs if write_usd_per_gb else ():
+    for outputs in state.all_outputs() if write_usd_per_gb else ():
         if (write := write_usd_per_gb.get(outputs.event.attempt)) is not None:
             yield outputs.at, usd(write, outputs.event.sent_bytes)
 
@@ -54,7 +54,13 @@ def _at_start(state: RunState, attempt: Attempt, read: Decimal, write: Decimal) 
     for trainer in attempt.trainers:
         if trainer.commit is not None:
             commit = state.commit(trainer.commit)
-            yield trainer.resumed_at, usd(read, 0 if commit is None else commit.event.size_bytes)
+            yield trainer.resumed_at, usd(read, 0 if commit is None else _read_bytes(commit, trainer))
+
+
+def _read_bytes(commit: Commit, trainer: Trainer) -> int:
+    """A first trainer needs the files too. A later one finds most of them where the one before it has left them."""
+    files = commit.event.files
+    return commit.event.size_bytes + (files.size_bytes if files is not None and not trainer.incarnation else 0)
 
 
 def usd(usd_per_gb: Decimal, size_bytes: int) -> Decimal:

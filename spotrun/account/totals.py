@@ -169,7 +169,7 @@ class Totals:
         # A commit puts its objects and one manifest, and reads the objects back; every ledger entry is one put.
         self._puts = Tally(
             [(commit.at, commit.event.objects + 1) for commit in state.commits]
-            + [(outputs.at, outputs.event.objects) for outputs in state.outputs]
+            + [(outputs.at, outputs.event.objects) for outputs in state.all_outputs()]
             + [(written_at, 1) for written_at in state.entry_times]
             + [*_pack_objects(state, "run")]
         )
@@ -224,7 +224,8 @@ def _stored(state: RunState, kept_until: datetime) -> Iterable[tuple[datetime, d
     for attempt in state.packed:
         assert attempt.setup is not None
         yield attempt.started_at, kept_until, Decimal(attempt.setup.packed_bytes)
-    for outputs, later in zip_longest(state.outputs, state.outputs[1:]):
+    stored = state.all_outputs()
+    for outputs, later in zip_longest(stored, stored[1:]):
         until = kept_until if later is None else min(kept_until, later.at)
         yield outputs.at, until, Decimal(outputs.event.stored_bytes)
 

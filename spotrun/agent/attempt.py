@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from spotrun.agent import decisions
 from spotrun.agent.attempt_journal import AttemptJournal
+from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain, Stage
@@ -33,10 +34,13 @@ from spotrun.agent.inbox import (
     Saved,
     SaveFailed,
     SaveRefused,
+    SaveTorn,
 )
 from spotrun.agent.node import Node
 from spotrun.agent.outputs import OutputKeeper
 from spotrun.agent.pace import Pace
+from spotrun.agent.pieces import Pieces
+from spotrun.agent.put_back import tidy
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.agent.refusal import Refusal
 from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
@@ -64,16 +68,22 @@ class AttemptLoop:
     def __init__(self, node: Node, spare: TrainerProcess | None = None) -> None:
         self._node = node
         self._trainers = Trainers(node, spare)
-        worker = Worker(node.store, node.recorder, node.clock, node.status, node.inbox, node.spec.checkpoint)
+        self._pieces = Pieces(node)
+        self._files = CommitFiles(node, self._pieces)
+        worker = Worker(
+            node.store, node.recorder, node.clock, node.status, node.inbox, node.spec.checkpoint, self._files
+        )
         self._saver = Saver(worker, self._trainers.release, self._trainers.spend, CpuPriority())
         self._drain = Drain(node.clock)
         assignment = node.assignment
         self._journal = AttemptJournal(
             node.recorder, assignment.launch, assignment.instance_id, node.booted_at, node.setup
         )
-        self._outputs = OutputKeeper(node)
+        self._outputs = OutputKeeper(node, self._pieces)
         self._ending = Ending(node, self._journal, self._drain, self._trainers, self._outputs)
         self._refusal = Refusal(node, self._journal)
+        self._torn = False
+        """A snapshot was torn by its files: another one is wanted at once."""
 
     # -- from the beginning to the end ---------------------------------------------------------------------------
 
@@ -91,6 +101,7 @@ class AttemptLoop:
         committed_s = None if commit is None else self._now_s - (self._node.clock.now() - commit.at).total_seconds()
         self._pace = Pace(self._node.spec.checkpoint.every, committed_s, hazard, self._now_s)
         self._drain.read(self._state, attempt.number)
+        self._pieces.begin(attempt.number)
         self._outputs.start(attempt.number)
         self._begin(len(attempt.trainers), lambda: ready)
         while True:
@@ -108,11 +119,12 @@ class AttemptLoop:
 
     def _begin(self, incarnation: int, ready: Callable[[], Image | None]) -> None:
         """Start a trainer, and fetch what it resumes from beside its imports; what is `ready` need not be fetched."""
+        tidy(self._node, self._journal.attempt)
         trainer = self._trainers.start(incarnation)
         self._conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
         self._pace.new_trainer()
         try:
-            found = newest_checkpoint(self._node, ready(), trainer)
+            found, files = newest_checkpoint(self._node, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
         image = None if found is None else found.image
@@ -129,7 +141,11 @@ class AttemptLoop:
         self._saver.resume_source = resumed.commit
         phase = "restore" if resumed.commit is not None else "start" if self._node.spec.train.run is None else "train"
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
-        trainer.begin_at(told_to_trainer(self._node, image), image)
+        self._files.begin(self._journal.attempt, {})
+        self._torn = False
+        trainer.begin_at(
+            told_to_trainer(self._node, image), image, None if files is None else files.putter(self._files)
+        )
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -142,7 +158,8 @@ class AttemptLoop:
         self._follow_drain()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
         self._follow_refusal()
-        self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on)
+        self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on or self._torn)
+        self._torn = self._torn and self._trainer.asked is None
         self._saver.turn(hold=not self._is_last_chance and self._pace.too_soon(self._now_s))
 
     @property
@@ -180,6 +197,10 @@ class AttemptLoop:
                 self._saved(letter)
             case SaveFailed():
                 self._save_failed(letter)
+            case SaveTorn(paths=paths):
+                self._saver.settled()
+                self._trainer.torn(paths)
+                self._torn = True
             case SaveRefused():
                 self._saver.refused()
                 self._refusal.begins(letter.detail, letter)

@@ -17,8 +17,11 @@ from spotrun.trainer_link import (
     ArenasWanted,
     EpochEnded,
     Figures,
+    FilesFrozen,
+    FilesWanted,
     Finished,
     Hello,
+    MoreFiles,
     Progress,
     Refused,
     RoomWanted,
@@ -47,6 +50,12 @@ class Conversation:
                 self._trainer.grant(size_bytes)
             case Progress() as progress:
                 self._progressed(progress, said.at_s)
+            case FilesWanted(open=opened):
+                self._trainer.put_files_back(opened, self._journal.attempt)
+            case FilesFrozen() as frozen:
+                self._trainer.freezes(frozen, said.descriptors)
+            case MoreFiles():
+                self._trainer.freezes_more(said.descriptors)
             case SnapshotTaken() as taken:
                 self._snapshot(taken, said)
             case RoomWanted():

@@ -5,9 +5,10 @@ What the agent's threads tell its main loop. They only tell; the loop acts.
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from spotrun.agent.frozen import Descriptors
 from spotrun.trainer_link import Message
 
 
@@ -17,12 +18,15 @@ class PowerOff(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """A message of trainer `incarnation`, and when it was read (`at_s` is monotonic run time)."""
+    """
+    A message of trainer `incarnation` with its descriptors, and when it was read (`at_s` is monotonic run time).
+    """
 
     incarnation: int
     message: Message
     at: datetime
     at_s: float
+    descriptors: Descriptors = field(default_factory=Descriptors)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,14 @@ class SaveFailed:
 
 
 @dataclass(frozen=True)
+class SaveTorn:
+    """Files of a snapshot were written to before they were read: another snapshot has to have copies of `paths`."""
+
+    sequence: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SaveRefused:
     """The store takes no writes: the snapshot of `size_bytes` is kept, and saved when somebody has made room."""
 
@@ -127,6 +139,7 @@ Letter = (
     | LedgerLost
     | Saved
     | SaveFailed
+    | SaveTorn
     | SaveRefused
     | EntryUnwritten
     | SaveAbandoned

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 
-from spotrun.agent import groups, work_files
+from spotrun.agent import groups
 from spotrun.agent.attempt import AttemptLoop
 from spotrun.agent.decisions import Standing, standing
 from spotrun.agent.inbox import PowerOff
@@ -23,6 +23,7 @@ from spotrun.agent.setup import prepare
 from spotrun.agent.standby import stand_by
 from spotrun.agent.trainer_process import TrainerProcess, start_trainer
 from spotrun.errors import SpotrunError
+from spotrun.folder import work_files
 from spotrun.run.reasons import in_one_line
 
 EARLY_VARIABLE = "SPOTRUN_EARLY_TRAINER"
@@ -94,7 +95,7 @@ def _set_up(node: Node) -> str | None:
         return node.secrets.failure
     try:
         node.setup = prepare(node)
-        work_files.remember(node.assignment)
+        work_files.remember(node.assignment.work, node.assignment.files_before)
     except SpotrunError as error:
         return in_one_line(str(error))
     return None

@@ -51,6 +51,11 @@ class Assignment:
         return self.folder / "work"
 
     @property
+    def files_before(self) -> Path:
+        """What was in the work folder before the script began (spotrun/folder/work_files.py)."""
+        return self.folder / "files-before.json"
+
+    @property
     def trainer_mark(self) -> Path:
         return self.folder / "trainer.json"
 

@@ -1,10 +1,10 @@
 """
 Stores what the script writes, beside its training.
 
-A thread looks at the work folder after each checkpoint, and now and then where there are none; at a notice; and once
-more when the trainer has ended and its last checkpoint is durable. What has changed is sent piece by piece, the list of
-all files after it, and the ledger's entry last: half of a sending is never fetched. Whatever goes wrong here is told in
-the log, and training goes on.
+A thread looks at the work folder now and then; at a notice; and once more when the trainer has ended and its last
+checkpoint is durable. Where files belong to checkpoints (commit_files.py) only the last two looks are left. What has
+changed is sent piece by piece, the list of all files after it, and the ledger's entry last: half of a sending is never
+fetched. Whatever goes wrong here is told in the log, and training goes on.
 """
 
 from __future__ import annotations
@@ -19,30 +19,26 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import NamedTuple
 
-import msgspec
-from blake3 import blake3
-
-from spotrun.agent import work_files
+from spotrun.agent.frozen import TornFile, Whole
 from spotrun.agent.node import Node
+from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, TOO_MANY, Pieces, Refused, Sending, stand_behind
 from spotrun.agent.recorder import unless
-from spotrun.agent.work_files import Seen, Stamp, Survey
 from spotrun.checkpoint.beneath import open_for_reading
-from spotrun.checkpoint.outputs import kept, named_keys, read_listing
-from spotrun.checkpoint.upload import NICENESS, NICENESS_MAX, put_verified
-from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
+from spotrun.errors import StoreError, StoreUnavailable
+from spotrun.folder import work_files
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import (
     FILES_MAX,
-    FOLDER,
     PIECE_MAX_BYTES,
     LeftOut,
     Listing,
     OutputFile,
     Piece,
-    list_key,
 )
+from spotrun.folder.work_files import Seen, Stamp, Survey
 from spotrun.intervals import COMMIT_GAP
 from spotrun.run.events import OutputsStored
+from spotrun.run.state import RunState
 from spotrun.spec.patterns import chooser
 
 EVERY_S = 300.0
@@ -58,28 +54,14 @@ WAKE_S = 0.25
 AGAIN_AFTER_S = 2.0
 """System time after a fault of the store that may pass."""
 SENDERS, SENDERS_AT_THE_END = 2, 8
-LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
-"""In a list, and in the log of an attempt."""
 GIVE_UP_AFTER_S = 1800.0
 """System time for the files that are there when the training is done."""
 HAND_OVER_AFTER_S = 30.0
 """The same when the run goes on elsewhere, or has failed."""
 
-TOO_MANY = f"there are more than {FILES_MAX:,} files"
-SECRET = "it holds the value of a secret"
-RESTLESS = "it is still being written"
-
 
 class Abandoned(Exception):
     """The sending was called off."""
-
-
-class Refused(Exception):
-    """Why a file cannot be stored. `passing`: it may be stored later."""
-
-    def __init__(self, reason: str, *, passing: bool = False) -> None:
-        super().__init__(reason)
-        self.passing = passing
 
 
 class _Known(NamedTuple):
@@ -92,8 +74,9 @@ class _Known(NamedTuple):
 class OutputKeeper:
     """Nothing is stored before `start`. The methods are the main loop's; a thread of its own does the work."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, pieces: Pieces) -> None:
         self._node = node
+        self._pieces = pieces
         self._chosen = chooser(node.spec.outputs.files)
         self._wake = threading.Event()
         self._hurried = self._ending = False
@@ -142,9 +125,9 @@ class OutputKeeper:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        _stand_behind()
+        stand_behind()
         try:
-            storing = _Storing(self._node, self._attempt, self._chosen, self._go_on)
+            storing = _Storing(self._node, self._pieces, self._attempt, self._chosen, self._go_on)
             due = _Due(self._node)
             while not self._closed.is_set():
                 ending = self._wait(due)
@@ -208,6 +191,9 @@ class _Due:
         self._run_s, self._system_s = self._node.clock.monotonic(), time.monotonic()
 
     def now(self) -> bool:
+        newest = self._node.recorder.state.latest_commit()
+        if newest is not None and newest.event.files is not None:
+            return False
         since_s = self._node.clock.monotonic() - self._run_s
         if since_s < APART_S or time.monotonic() - self._system_s < APART_MIN_S:
             return False
@@ -220,28 +206,25 @@ def _newest_commit(node: Node) -> int | None:
 
 
 class _Found(NamedTuple):
-    """The list of the files as they are now, how many are not in it, and the objects that were sent for it."""
+    """The list of the files as they are now, and how many are not in it."""
 
     listing: Listing
     left_out: int
-    sent: Mapping[str, int]
 
 
 class _Storing:
-    """What is stored, and what has changed since. One thread at a time may use it."""
+    """What has changed since it was stored. One thread at a time may use it."""
 
-    def __init__(self, node: Node, attempt: int, chosen: Callable[[str], bool], go_on: Callable[[], None]) -> None:
+    def __init__(
+        self, node: Node, pieces: Pieces, attempt: int, chosen: Callable[[str], bool], go_on: Callable[[], None]
+    ) -> None:
         self._node = node
+        self._pieces = pieces
         self._attempt = attempt
         self._chosen = chosen
         self._go_on = go_on
-        self._before = work_files.remembered(node.assignment)
+        self._before = work_files.remembered(node.assignment.files_before)
         self._known: dict[str, _Known] = {}
-        self._told: set[tuple[str, str]] = set()
-        self._lists: dict[int, Listing | None] = {}
-        """The lists that the ledger still names, by the number of their entry; None for one that cannot be read."""
-        self._sent: dict[str, int] = {}
-        self._looked_for_garbage = False
 
     def store(self, pause: Callable[[], None], *, ending: bool) -> None:
         """
@@ -252,68 +235,48 @@ class _Storing:
             EntryRefused: this attempt may not write any more.
         """
         node, looked_at, commit = self._node, self._node.clock.now(), _newest_commit(self._node)
-        self._read_lists()
-        seen = work_files.survey(node.assignment.work, self._before, self._chosen)
-        resting = None
-        if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
-            pause()
-            resting = work_files.survey(node.assignment.work, self._before, self._chosen)
-        found = self._found(seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
-        if found.listing != (self._newest() or Listing(files=())):
-            self._write_down(found, looked_at, commit)
-        self._sweep()
-
-    def _read_lists(self) -> None:
-        for outputs in kept(self._node.recorder.state):
-            if outputs.number in self._lists:
-                continue
-            try:
-                self._lists[outputs.number] = read_listing(self._node.store, outputs)
-            except CheckpointDamaged as damage:
-                self._lists[outputs.number] = None
-                self._node.note(f"files that were stored before cannot be read back: {damage.message}")
-
-    def _newest(self) -> Listing | None:
-        newest = self._node.recorder.state.outputs[-1:]
-        return self._lists[newest[0].number] if newest else None
-
-    def _readable(self) -> list[Listing]:
-        return [listing for listing in self._lists.values() if listing is not None]
+        with self._pieces.sending(self._go_on) as sending:
+            seen = work_files.survey(node.assignment.work, self._before, self._chosen)
+            resting = None
+            if not ending and seen.files != {path: known.seen for path, known in self._known.items()}:
+                pause()
+                resting = work_files.survey(node.assignment.work, self._before, self._chosen)
+            found = self._found(sending, seen, resting, SENDERS_AT_THE_END if ending else SENDERS)
+            if found.listing != (self._pieces.newest() or Listing(files=())):
+                self._write_down(sending, found, looked_at, commit)
+        self._pieces.sweep()
 
     # -- the files ---------------------------------------------------------------------------------------------------
 
-    def _found(self, seen: Survey, resting: Survey | None, senders: int) -> _Found:
+    def _found(self, sending: Sending, seen: Survey, resting: Survey | None, senders: int) -> _Found:
         """What an earlier attempt has stored and this one does not have is still there."""
-        newest = self._newest()
+        newest = self._pieces.newest()
         before = {} if newest is None else {file.path: file for file in newest.files}
         files = {path: file for path, file in before.items() if file.attempt != self._attempt}
         files = {path: file for path, file in files.items() if path not in seen.files}
         refused = {path: (0, reason) for path, reason in seen.refused.items()}
         taken = self._within_limits(seen.files, files, refused)
-        known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
-        sending = _Sending(self._node, self._attempt, known, self._go_on)
-        try:
-            with ThreadPoolExecutor(senders, "outputs", initializer=_stand_behind) as pool:
-                coming = {path: pool.submit(self._file, sending, path, each, resting) for path, each in taken.items()}
-                for path, future in coming.items():
-                    try:
-                        files[path] = future.result()
-                    except Refused as refusal:
-                        if refusal.passing and path in before:
-                            files[path] = before[path]  # as it was when it was at rest
-                        else:
-                            refused[path] = (taken[path].stamp.size_bytes, str(refusal))
-                    except BaseException:
-                        pool.shutdown(cancel_futures=True)
-                        raise
-        finally:
-            self._sent |= sending.sent
-        self._known = {path: _Known(taken[path], file) for path, file in sending.done.items()}
-        self._tell(refused)
-        named = sorted(refused.items())[:LEFT_OUT_NAMED_MAX]
-        left_out = tuple(LeftOut(path=path, size_bytes=size, reason=reason) for path, (size, reason) in named)
-        listing = Listing(files=tuple(files[path] for path in sorted(files)), left_out=left_out)
-        return _Found(listing, len(refused), dict(sending.sent))
+        done: dict[str, OutputFile] = {}
+        with ThreadPoolExecutor(senders, "outputs", initializer=stand_behind) as pool:
+            coming = {path: pool.submit(self._file, sending, path, each, resting) for path, each in taken.items()}
+            for path, future in coming.items():
+                try:
+                    files[path] = done[path] = future.result()
+                except Refused as refusal:
+                    if refusal.passing and path in before:
+                        files[path] = before[path]  # as it was when it was at rest
+                    else:
+                        refused[path] = (taken[path].stamp.size_bytes, str(refusal))
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        self._known = {path: _Known(taken[path], file) for path, file in done.items()}
+        left_out = [LeftOut(path=path, size_bytes=size, reason=why) for path, (size, why) in sorted(refused.items())]
+        self._pieces.tell(left_out)
+        removed = tuple(path for path in seen.gone if path not in files)
+        listed = tuple(files[path] for path in sorted(files))
+        listing = Listing(files=listed, left_out=tuple(left_out[:LEFT_OUT_NAMED_MAX]), removed=removed)
+        return _Found(listing, len(left_out))
 
     def _within_limits(
         self, files: Mapping[str, Seen], carried: Mapping[str, OutputFile], refused: dict[str, tuple[int, str]]
@@ -333,18 +296,15 @@ class _Storing:
                 taken[path] = seen
         return taken
 
-    def _file(self, sending: _Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
+    def _file(self, sending: Sending, path: str, seen: Seen, resting: Survey | None) -> OutputFile:
         """
         Raises:
             Refused: it cannot be stored, or not now.
         """
         known = self._known.get(path)
         if known is not None and known.seen == seen:
-            file = known.file
-        else:
-            file = self._new(sending, path, self._as_it_rests(path, seen, resting))
-        sending.done[path] = file
-        return file
+            return known.file
+        return self._new(sending, path, self._as_it_rests(path, seen, resting))
 
     def _as_it_rests(self, path: str, seen: Seen, resting: Survey | None) -> Seen:
         """A small file that is always being written, like a log, is taken as it stands."""
@@ -353,150 +313,89 @@ class _Storing:
             raise Refused(RESTLESS, passing=True)
         return now
 
-    def _new(self, sending: _Sending, path: str, seen: Seen) -> OutputFile:
-        work = self._node.assignment.work
-        if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
-            seen, pieces = sending.small(work, seen)
-        else:
-            pieces = tuple(sending.pieces(work, seen))
-        return OutputFile(
-            path=path,
-            size_bytes=seen.stamp.size_bytes,
-            modified_ns=max(0, seen.stamp.modified_ns),
-            attempt=self._attempt,
-            pieces=pieces,
-            executable=bool(seen.stamp.mode & stat.S_IXUSR),
-        )
+    def _new(self, sending: Sending, path: str, seen: Seen) -> OutputFile:
+        try:
+            if seen.stamp.size_bytes <= PIECE_MAX_BYTES:
+                seen, data = self._small(seen)
+                pieces = sending.pieces((data,) if data else ())
+            else:
+                pieces = sending.pieces(self._large(seen))
+        except OSError as error:
+            raise Refused(f"it cannot be read: {error.strerror}") from error
+        return output_file(path, seen.stamp, self._attempt, pieces)
 
-    def _tell(self, refused: Mapping[str, tuple[int, str]]) -> None:
-        """In the log, once for each file and reason, and for the first files only."""
-        for path, (_, reason) in sorted(refused.items()):
-            if reason != RESTLESS and len(self._told) < TOLD_MAX and (path, reason) not in self._told:
-                self._told.add((path, reason))
-                self._node.note(f"{path} is not stored: {reason}")
+    def _small(self, seen: Seen) -> tuple[Seen, bytes]:
+        """
+        A file of one piece or none, as it is now: it is read between two writes.
+
+        Raises:
+            Refused: it changes too fast, or has grown.
+        """
+        for _ in range(TRIES_BETWEEN_WRITES):
+            with opened(self._node.assignment.work, seen.place) as fd:
+                stamp = Stamp.of(os.fstat(fd))
+                if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
+                    break
+                data = os.pread(fd, stamp.size_bytes, 0)
+                if Stamp.of(os.fstat(fd)) == stamp and len(data) == stamp.size_bytes:
+                    return Seen(seen.place, stamp), data
+        raise Refused(RESTLESS, passing=True)
+
+    def _large(self, seen: Seen) -> Iterator[bytes]:
+        """
+        Raises:
+            Refused: it is not what it was.
+        """
+        with opened(self._node.assignment.work, seen.place) as fd:
+            if Stamp.of(os.fstat(fd)) != seen.stamp:
+                raise Refused(RESTLESS, passing=True)
+            try:
+                yield from Whole(fd, 0, seen.stamp.size_bytes).pieces(PIECE_MAX_BYTES)
+            except TornFile:
+                raise Refused(RESTLESS, passing=True) from None
+            if Stamp.of(os.fstat(fd)) != seen.stamp:
+                raise Refused(RESTLESS, passing=True)
 
     # -- the ledger --------------------------------------------------------------------------------------------------
 
-    def _write_down(self, found: _Found, looked_at: datetime, commit: int | None) -> None:
-        data = msgspec.json.encode(found.listing)
-        key = list_key(self._attempt, blake3(data).hexdigest())
-        digest = put_verified(self._node.store, key, memoryview(data), self._go_on)
-        self._sent[key] = len(data)
-        stored = dict(found.listing.keys())
-        for other in self._readable():
-            stored |= other.keys()
+    def _write_down(self, sending: Sending, found: _Found, looked_at: datetime, commit: int | None) -> None:
+        stored = self._pieces.put_list(sending, found.listing)
         event = OutputsStored(
             attempt=self._attempt,
-            key=key,
-            blake3=digest,
+            key=stored.key,
+            blake3=stored.blake3,
             commit=commit,
             step=self._node.status.node.step,
             looked_at=looked_at,
             files=len(found.listing.files),
             size_bytes=sum(file.size_bytes for file in found.listing.files),
-            objects=len(found.sent) + 1,
-            sent_bytes=sum(found.sent.values()) + len(data),
-            stored_bytes=sum(stored.values()) + len(data),
+            objects=len(stored.sent),
+            sent_bytes=sum(stored.sent.values()),
+            stored_bytes=stored.stored_bytes,
             left_out=found.left_out,
         )
-        once = unless(lambda state: state.outputs and state.outputs[-1].event.key == key, event)
-        self._node.recorder.append(once).result()
-        self._lists[self._node.recorder.state.outputs[-1].number] = found.listing
-
-    def _sweep(self) -> None:
-        """Delete what no list needs any more, of this attempt and of those before it, if all lists can be read."""
-        state, store = self._node.recorder.state, self._node.store
-        named = kept(state)
-        if not self._looked_for_garbage:
-            mine = tuple(f"{FOLDER}{attempt}/" for attempt in state.attempts if attempt <= self._attempt)
-            self._sent |= {each.key: each.size_bytes for each in store.list(FOLDER) if each.key.startswith(mine)}
-            self._looked_for_garbage = True
-        self._read_lists()
-        self._lists = {outputs.number: self._lists[outputs.number] for outputs in named}
-        lists = [(outputs, listing) for outputs in named if (listing := self._lists[outputs.number]) is not None]
-        if len(lists) < len(named):
-            return
-        needed = named_keys(lists)
-        for key in [key for key in self._sent if key not in needed]:
-            store.delete(key)
-            del self._sent[key]
+        self._node.recorder.append(unless(lambda state: _is_newest(state, stored.key), event)).result()
+        self._pieces.named(stored.key, found.listing)
 
 
-class _Sending:
-    """
-    Sends the pieces of files, each content once. `known` are the pieces that are there, by their digests.
+def _is_newest(state: RunState, key: str) -> bool:
+    newest = state.newest_outputs()
+    return newest is not None and newest.event.key == key
 
-    `sent` has the objects that were sent, `done` the files of which all pieces are there. Several threads use it.
-    """
 
-    def __init__(self, node: Node, attempt: int, known: Mapping[str, Piece], go_on: Callable[[], None]) -> None:
-        self._node = node
-        self._attempt = attempt
-        self._known = known
-        self._go_on = go_on
-        self.sent: dict[str, int] = {}
-        self.done: dict[str, OutputFile] = {}
-
-    def small(self, work: os.PathLike[str], seen: Seen) -> tuple[Seen, tuple[Piece, ...]]:
-        """
-        A file of one piece or none, as it is now: it is read between two writes, and sent then.
-
-        Raises:
-            Refused: it changes too fast, has grown, cannot be read, or holds a secret.
-        """
-        try:
-            for _ in range(TRIES_BETWEEN_WRITES):
-                with _opened(work, seen.place) as fd:
-                    stamp = Stamp.of(os.fstat(fd))
-                    if not stat.S_ISREG(stamp.mode) or stamp.size_bytes > PIECE_MAX_BYTES:
-                        break
-                    data = os.pread(fd, stamp.size_bytes, 0)
-                    if Stamp.of(os.fstat(fd)) == stamp and len(data) == stamp.size_bytes:
-                        if self._node.console.redaction.finds(data):
-                            raise Refused(SECRET)
-                        return Seen(seen.place, stamp), (self._piece(data),) if data else ()
-        except OSError as error:
-            raise Refused(f"it cannot be read: {error.strerror}") from error
-        raise Refused(RESTLESS, passing=True)
-
-    def pieces(self, work: os.PathLike[str], seen: Seen) -> Iterator[Piece]:
-        """
-        The pieces of a file, all of them stored.
-
-        Raises:
-            Refused: it is not what it was, or cannot be read, or holds a secret.
-        """
-        try:
-            with _opened(work, seen.place) as fd:
-                if Stamp.of(os.fstat(fd)) != seen.stamp:
-                    raise Refused(RESTLESS, passing=True)
-                yield from self._pieces(fd, seen.stamp.size_bytes)
-                if Stamp.of(os.fstat(fd)) != seen.stamp:
-                    raise Refused(RESTLESS, passing=True)
-        except OSError as error:
-            raise Refused(f"it cannot be read: {error.strerror}") from error
-
-    def _pieces(self, fd: int, size_bytes: int) -> Iterator[Piece]:
-        last = b""
-        for start in range(0, size_bytes, PIECE_MAX_BYTES):
-            data = _read(fd, start, min(PIECE_MAX_BYTES, size_bytes - start))
-            redaction = self._node.console.redaction
-            if redaction.finds(last + data):
-                raise Refused(SECRET)
-            last = data[-redaction.reach :] if redaction.reach else b""
-            yield self._piece(data)
-
-    def _piece(self, data: bytes) -> Piece:
-        digest = blake3(data).hexdigest()
-        piece = self._known.get(digest) or Piece(self._attempt, digest, len(data))
-        if digest not in self._known and piece.key not in self.sent:
-            put_verified(self._node.store, piece.key, memoryview(data), self._go_on)
-            self.sent[piece.key] = len(data)
-        return piece
+def output_file(path: str, stamp: Stamp, attempt: int, pieces: tuple[Piece, ...]) -> OutputFile:
+    return OutputFile(
+        path=path,
+        size_bytes=stamp.size_bytes,
+        modified_ns=max(0, stamp.modified_ns),
+        attempt=attempt,
+        pieces=pieces,
+        executable=bool(stamp.mode & stat.S_IXUSR),
+    )
 
 
 @contextlib.contextmanager
-def _opened(work: os.PathLike[str], place: str) -> Iterator[int]:
+def opened(work: os.PathLike[str], place: str) -> Iterator[int]:
     root = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fd = open_for_reading(root, place)
@@ -506,24 +405,3 @@ def _opened(work: os.PathLike[str], place: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _read(fd: int, start: int, size_bytes: int) -> bytes:
-    """
-    Raises:
-        Refused: the file has become shorter.
-    """
-    data = bytearray()
-    while len(data) < size_bytes:
-        piece = os.pread(fd, size_bytes - len(data), start + len(data))
-        if not piece:
-            raise Refused(RESTLESS, passing=True)
-        data += piece
-    return bytes(data)
-
-
-def _stand_behind() -> None:
-    """Training goes first: to Linux each thread has a priority of its own."""
-    thread = threading.get_native_id()
-    niceness = os.getpriority(os.PRIO_PROCESS, thread)
-    os.setpriority(os.PRIO_PROCESS, thread, min(niceness + NICENESS, NICENESS_MAX))

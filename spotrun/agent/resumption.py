@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from spotrun.agent.commit_files import Known
 from spotrun.agent.node import Node
+from spotrun.agent.put_back import FilesOfCommit
 from spotrun.agent.trainer import Newest, Trainer
-from spotrun.checkpoint.restore import Found, Image, newest_readable, recognised
-from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
+from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable, recognised
+from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.run.events import Cause
-from spotrun.trainer_link import Resume
+from spotrun.run.state import Commit
+from spotrun.trainer_link import FilesRule, Resume
 from spotrun.units import Steps
 
 SEED = 0
@@ -21,6 +28,13 @@ class NothingToResumeFrom(Exception):
         super().__init__(detail)
         self.cause = cause
         self.detail = detail
+
+
+class Beginning(NamedTuple):
+    """What a trainer begins with. The files of `found` are beside the work folder."""
+
+    found: Found | None
+    files: FilesOfCommit | None
 
 
 class Forwarding:
@@ -37,10 +51,10 @@ class Forwarding:
         self._trainer.arrived(size_bytes)
 
 
-def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer) -> Found | None:
+def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer, known: Mapping[str, Known]) -> Beginning:
     """
-    The newest checkpoint that is whole; None where there never was one. What is `ready` need not be fetched. What
-    is fetched is handed on to the trainer at once.
+    The newest checkpoint that is whole, with its files; none where there never was one. What is `ready` need not be
+    fetched. What is fetched is handed on to the trainer at once. The work folder has the files that are `known`.
 
     Raises:
         NothingToResumeFrom: with the reason.
@@ -52,15 +66,46 @@ def newest_checkpoint(node: Node, ready: Image | None, trainer: Trainer) -> Foun
             ready.close()
         if state.commits:
             node.note("starts from zero: no checkpoint of this run may be resumed from (NaN, or given up)")
-        return None
+        return Beginning(None, None)
     try:
-        return newest_readable(node.store, candidates, ready, Forwarding(node, trainer))
+        return _newest_with_files(node, candidates, ready, Forwarding(node, trainer), known)
     except CheckpointDamaged as error:
         raise NothingToResumeFrom(Cause.EXTERNAL, f"CheckpointDamaged: {error}") from error
     except StoreUnavailable as error:
         raise NothingToResumeFrom(Cause.INTERRUPTED, str(error)) from error  # another instance may be luckier
     except StoreError as error:
         raise NothingToResumeFrom(Cause.ACCESS, str(error)) from error
+    except SpotrunError as error:
+        raise NothingToResumeFrom(Cause.EXTERNAL, str(error)) from error
+
+
+def _newest_with_files(
+    node: Node, candidates: Sequence[Commit], ready: Image | None, recipient: Recipient, known: Mapping[str, Known]
+) -> Beginning:
+    """The files come beside the image. A checkpoint whose files are damaged is as good as damaged itself."""
+    skipped: list[int] = []
+    with ThreadPoolExecutor(1, "files") as beside:
+        while True:
+            files = FilesOfCommit(node, candidates[0], known)
+            coming = beside.submit(files.fetch)
+            found = newest_readable(node.store, candidates, ready, recipient)
+            ready, commit = None, found.image.commit
+            try:
+                if found.skipped:
+                    files = FilesOfCommit(node, commit, known)
+                    coming = beside.submit(files.fetch)  # after the other, which may still write there
+                coming.result()
+                return Beginning(Found(found.image, (*skipped, *found.skipped)), files)
+            except CheckpointDamaged as damage:
+                found.image.close()
+                skipped += [*found.skipped, commit.number]
+                candidates = [each for each in candidates if each.number < commit.number]
+                if not candidates:
+                    raise
+                node.note(f"the checkpoint of step {commit.event.step} cannot be resumed from: {damage.message}")
+            except BaseException:
+                found.image.close()
+                raise
 
 
 def still_here(node: Node, newest: Newest) -> Image | None:
@@ -71,6 +116,12 @@ def still_here(node: Node, newest: Newest) -> Image | None:
 
 
 def told_to_trainer(node: Node, image: Image | None) -> Resume:
+    files = FilesRule(
+        work=str(node.assignment.work),
+        before=str(node.assignment.files_before),
+        exclude=node.spec.checkpoint.files.exclude,
+        put_back=image is not None and image.commit.event.files is not None,
+    )
     every = node.spec.checkpoint.every
     return Resume(
         size_bytes=0 if image is None else image.size_bytes,
@@ -80,4 +131,5 @@ def told_to_trainer(node: Node, image: Image | None) -> Resume:
         every_steps=every.count if isinstance(every, Steps) else None,
         seed=SEED,
         fresh=image is None,
+        files=files,
     )

@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from spotrun.agent.commit_files import CommitFiles, FilesTorn, Stored
 from spotrun.agent.cpu_priority import CpuPriority
-from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed, SaveRefused
+from spotrun.agent.inbox import CommonPartSent, Inbox, SaveAbandoned, Saved, SaveFailed, SaveRefused, SaveTorn
 from spotrun.agent.recorder import Recorder, unless
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.agent.status import Status, Upload
@@ -159,7 +160,14 @@ class Worker:
     """The part that runs in threads, one at a time."""
 
     def __init__(
-        self, store: Store, recorder: Recorder, clock: Clock, status: Status, inbox: Inbox, rule: CheckpointSpec
+        self,
+        store: Store,
+        recorder: Recorder,
+        clock: Clock,
+        status: Status,
+        inbox: Inbox,
+        rule: CheckpointSpec,
+        files: CommitFiles,
     ) -> None:
         self._store = store
         self._recorder = recorder
@@ -167,6 +175,7 @@ class Worker:
         self._status = status
         self._inbox = inbox
         self._rule = rule
+        self._files = files
         self._unchanged = Unchanged()
         self._stalls = Stalls()
         self._tries = 0
@@ -177,7 +186,11 @@ class Worker:
         began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
+            files = self._files.store(snapshot, control)
             sent = self._upload(snapshot, prefix, control)
+        except FilesTorn as torn:
+            self._inbox.put(SaveTorn(snapshot.sequence, torn.paths))
+            return
         except Abandoned:
             discard(self._store, prefix)
             self._inbox.put(SaveAbandoned(snapshot.sequence))
@@ -195,7 +208,7 @@ class Worker:
         finally:
             self._status.change(upload=None)
         self._tries = 0
-        self._commit(snapshot, prefix, sent, began_s)
+        self._commit(snapshot, prefix, sent, files, began_s)
         self._retire(snapshot.attempt, resume_source)
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:
@@ -221,14 +234,15 @@ class Worker:
                 sent=sent,
                 control=control,
             )
-        return _Sent(uploaded, {name: value for name, value in meta.items() if isinstance(value, str)}, image_digest)
+        versions = {name: value for name, value in meta.items() if isinstance(value, str) and name != "work"}
+        return _Sent(uploaded, versions, image_digest)
 
     def _lenders(self, attempt: int) -> set[str]:
         """The prefixes of the commits whose objects stay as long as a new one borrows them."""
         commits = self._recorder.state.commits
         return {commit.event.prefix for commit in commits if commit.usable and commit.event.attempt == attempt}
 
-    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, began_s: float) -> None:
+    def _commit(self, snapshot: Snapshot, prefix: str, sent: _Sent, files: Stored | None, began_s: float) -> None:
         taken, uploaded = snapshot.taken, sent.uploaded
         durable_s = self._clock.monotonic() - snapshot.taken_s
         event = CheckpointCommitted(
@@ -251,6 +265,7 @@ class Worker:
             metrics=finite(taken.metrics),
             borrows=uploaded.manifest.borrows,
             sent_bytes=uploaded.sent_bytes if uploaded.manifest.borrows else None,
+            files=None if files is None else files.name,
         )
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()
@@ -259,6 +274,8 @@ class Worker:
         commit = self._recorder.state.commit_at(prefix)
         assert commit is not None
         self._unchanged.committed(prefix, uploaded.manifest)
+        if files is not None:
+            self._files.committed(files)
         self._stalls.accounted(snapshot)
         took_s = self._clock.monotonic() - began_s
         self._inbox.put(Saved(snapshot.sequence, commit.number, took_s, sent.image_digest))
@@ -278,6 +295,7 @@ class Worker:
             for number in retention.to_retire(self._recorder.state, self._rule, resume_source):
                 self._retire_one(attempt, number)
             self._sweep_once()
+            self._files.sweep()
         except SpotrunError:
             return  # fenced, and the current agent retires; or the store is away, and the next save retires
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from spotrun.agent.arenas import Arena
+from spotrun.agent.frozen import Frozen
 from spotrun.checkpoint import retention
 from spotrun.trainer_link import SnapshotTaken
 
@@ -14,7 +15,7 @@ from spotrun.trainer_link import SnapshotTaken
 class Snapshot:
     """
     A full arena. `sequence` counts the snapshots of a trainer. `stalled_s` is the run time that this trainer has stood
-    still for snapshots, up to this one.
+    still for snapshots, up to this one. `frozen` is the work folder at its boundary, if files belong to it.
     """
 
     attempt: int
@@ -26,6 +27,7 @@ class Snapshot:
     taken_s: float
     stalled_s: float
     why: str
+    frozen: Frozen | None = None
 
     @property
     def prefix(self) -> str:

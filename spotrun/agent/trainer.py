@@ -5,14 +5,17 @@ One trainer of an attempt, from its start to its exit: what was said between it 
 from __future__ import annotations
 
 import os
+import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
 from spotrun import trainer_link
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arena, Arenas
+from spotrun.agent.frozen import Coming, Descriptors, Frozen
 from spotrun.agent.inbox import Exited, Said, forget
 from spotrun.agent.liveness import Liveness, Signs
 from spotrun.agent.node import Node
@@ -25,6 +28,9 @@ from spotrun.trainer_link import (
     Committed,
     DrainWanted,
     Figures,
+    FilesFrozen,
+    FilesReady,
+    FilesTorn,
     Finished,
     Hello,
     Progress,
@@ -41,8 +47,14 @@ ABORT_GRACE_S = 5.0
 """System time that a hung trainer has to write down its stacks, and a refused one to exit."""
 KILL_WITHIN_S = 30.0
 OUTPUT_BYTES = 64 << 10
+TORN_NAMED_MAX = 500
+"""A message has room for so many paths. Others are named after the next snapshot."""
 TELLINGS_MAX = 64
 """How often a trainer is told how much has arrived. The socket holds a few hundred unread messages."""
+
+
+PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
+"""Puts files into the work folder, given the paths that are open there and the attempt. Returns what went wrong."""
 
 
 class Newest(NamedTuple):
@@ -106,6 +118,9 @@ class Trainer:
         self._wants_room = False
         self._kill_at_s: float | None = None
         self._paused_s: float | None = None
+        self._freezing: Coming | None = None
+        self._files: PutFiles | None = None
+        self._putting: threading.Thread | None = None
         self._log_start = process.log_start
         self._liveness = Liveness(node.clock, self._signs)
 
@@ -134,14 +149,15 @@ class Trainer:
         if self._coming.worth_telling(size_bytes):
             self._process.send(Arrived(size_bytes=size_bytes))
 
-    def begin_at(self, resume: Resume, image: Image | None) -> None:
+    def begin_at(self, resume: Resume, image: Image | None, files: PutFiles | None = None) -> None:
         """
-        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came.
+        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came. `files`
+        puts the files of that image into the work folder, when the trainer wants them.
 
         `image` is closed once the trainer trains: to free that much memory takes a while, and then delays nobody.
         """
         self._start_anew_unless_told_of(image)
-        self._resume, self._image = resume, image
+        self._resume, self._image, self._files = resume, image, files
         self._begun_from = None if image is None else image.commit.number
         self._tell_where()
 
@@ -201,6 +217,26 @@ class Trainer:
         """It stands still until it has an arena to write to."""
         self._wants_room = True
 
+    def freezes(self, message: FilesFrozen, descriptors: Descriptors) -> None:
+        """The next snapshot's work folder comes."""
+        self._freezing = Coming(message, descriptors)
+
+    def freezes_more(self, descriptors: Descriptors) -> None:
+        if self._freezing is not None:
+            self._freezing.more(descriptors)
+
+    def _frozen(self, taken: SnapshotTaken) -> Frozen | None:
+        """
+        Raises:
+            msgspec.MsgspecError, AssertionError: the trainer has gone wrong.
+        """
+        coming, self._freezing = self._freezing, None
+        if taken.files is None:
+            return None
+        assert coming is not None
+        assert coming.message.number == taken.files
+        return coming.whole()
+
     def snapshot(self, attempt: int, arena: Arena, said: Said, taken: SnapshotTaken, why: str) -> Snapshot:
         self.stalled_s += taken.stall_s * self._node.clock.scale
         sequence, self._sequence = self._sequence, self._sequence + 1
@@ -215,6 +251,7 @@ class Trainer:
             taken_s=said.at_s,
             stalled_s=self.stalled_s,
             why=why,
+            frozen=self._frozen(taken),
         )
 
     def committed(self, snapshot: Snapshot, commit: int, digest: bytes | None) -> None:
@@ -222,9 +259,23 @@ class Trainer:
         self._forget_newest()
         fd = snapshot.arena.descriptor()
         self._newest = None if fd is None else Newest(commit, fd, snapshot.arena.start, digest)
-        self._process.send(Committed(step=snapshot.taken.step))
+        self._process.send(Committed(step=snapshot.taken.step, files=snapshot.taken.files))
         if snapshot.taken.final:
             self.final = commit
+
+    def torn(self, paths: Sequence[str]) -> None:
+        """These files have to be copied at another boundary."""
+        self._process.send(FilesTorn(paths=tuple(paths[:TORN_NAMED_MAX])))
+
+    def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
+        """Beside the main loop, as much may have to be copied. The trainer waits for it."""
+
+        def put() -> None:
+            problem = "" if self._files is None else self._files(opened, attempt)
+            self._process.send(FilesReady(problem=problem))
+
+        self._putting = threading.Thread(target=put, name="put-back", daemon=True)
+        self._putting.start()
 
     def tell(self, figures: Figures) -> None:
         if self.makes_snapshots:
@@ -274,6 +325,8 @@ class Trainer:
             return
         if self._wants_room and self._arenas.none_is_free:
             self._liveness.heard()  # an upload makes room
+        if self._putting is not None and self._putting.is_alive():
+            self._liveness.heard()
         training = self.progress is not None and self.finished is None
         limit_s = decisions.hang_limit_s(
             step_s,

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from spotrun import trainer_link
 from spotrun.agent import environment, groups, seeding
+from spotrun.agent.frozen import Descriptors
 from spotrun.agent.inbox import Exited, Inbox, Said
 from spotrun.agent.node import Node
 from spotrun.agent.secret_values import kept_from_setup
@@ -191,9 +192,8 @@ class TrainerProcess:
                 received = link.receive(None)
                 assert received is not None
                 message, fds = received
-                for fd in fds:
-                    os.close(fd)  # a trainer has none to give
-                self._inbox.put(Said(self.incarnation, message, self._clock.now(), self._clock.monotonic()))
+                now, now_s = self._clock.now(), self._clock.monotonic()
+                self._inbox.put(Said(self.incarnation, message, now, now_s, Descriptors(fds)))
 
     def _wait(self, process: subprocess.Popen[bytes], reader: threading.Thread) -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

@@ -43,7 +43,9 @@ class Trainers:
             self.current.spend(snapshot)
 
     def release(self, snapshot: Snapshot) -> None:
-        """The saver is done with an arena."""
+        """The saver is done with an arena, and with the files beside it."""
+        if snapshot.frozen is not None:
+            snapshot.frozen.close()
         if snapshot.incarnation == self.current.number:
             self.current.release(snapshot)
         else:

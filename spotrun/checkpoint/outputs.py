@@ -9,7 +9,7 @@ import msgspec
 from spotrun.checkpoint.restore import RETRY_FOR_S, read_verified
 from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FOLDER, Listing
-from spotrun.run.state import Outputs, RunState
+from spotrun.run.state import Commit, Outputs, RunState
 from spotrun.store.port import Store
 
 
@@ -36,16 +36,25 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
     return listing
 
 
+def verify_files(store: Store, commit: Commit) -> None:
+    """Read all files of a checkpoint and compare. Raises what `read_listing` raises; keeps a piece in memory."""
+    if commit.outputs is None:
+        return
+    pieces = {piece.key: piece for file in read_listing(store, commit.outputs).files for piece in file.pieces}
+    for key, piece in pieces.items():
+        read_verified(store, key, piece.blake3, piece.size_bytes, lambda at, data: None, RETRY_FOR_S)
+
+
 # -- which may go ---------------------------------------------------------------------------------------------------
 
 
 def kept(state: RunState, retiring: Collection[int] = ()) -> list[Outputs]:
     """
-    The lists that are still named: the newest, and for each checkpoint that is kept the last before the next one.
-    A list that is not among them never will be again. `retiring` are checkpoints about to go.
+    The lists that are still named: the newest, and for each checkpoint that is kept its own, or the last before the
+    next one. A list that is not among them never will be again. `retiring` are checkpoints about to go.
     """
     held = [each.number for each in state.commits if each.retired_at is None and each.number not in retiring]
-    found = [*state.outputs[-1:], *(state.outputs_of(number) for number in held)]
+    found = [state.newest_outputs(), *(state.outputs_of(number) for number in held)]
     return list({outputs.number: outputs for outputs in found if outputs is not None}.values())
 
 

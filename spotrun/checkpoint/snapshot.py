@@ -21,6 +21,7 @@ from torch import Tensor
 
 from spotrun.checkpoint import layout, notes, objects
 from spotrun.checkpoint.objects import Held, Standing
+from spotrun.checkpoint.paths import moved
 from spotrun.checkpoint.plain_kinds import Unnamed
 from spotrun.checkpoint.tree import Json, Path, Unsavable, decode_tree, encode_tree
 from spotrun.errors import CheckpointDamaged
@@ -120,9 +121,11 @@ def _is_there(_end: int) -> None:
     pass
 
 
-def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there) -> tuple[Any, dict[str, Any]]:
+def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there, work: str = "") -> tuple[Any, dict[str, Any]]:
     """
     The state and the meta of an image. Tensors are views into `image`, which must stay and be writable.
+
+    Paths in the work folder that it was made in become those of the folder `work`, if one is given.
 
     Of an image that is still coming, `need` waits for what is read here; what tensors hold is not.
 
@@ -135,8 +138,10 @@ def read_image(image: layout.Buffer | mmap.mmap, need: Need = _is_there) -> tupl
     header = layout.decode_header(view)
     data = torch.frombuffer(image, dtype=torch.uint8)
     decoder = _Decoder([_tensor(data, header.data_start, entry) for entry in header.tensors], header, need)
+    made_in = header.meta.get("work") if work else None
     try:
-        return decode_tree(header.tree, decoder), header.meta
+        tree = moved(header.tree, made_in, work) if isinstance(made_in, str) and made_in else header.tree
+        return decode_tree(tree, decoder), header.meta
     except RecursionError as error:
         raise CheckpointDamaged("the checkpoint's state is nested too deep") from error
 

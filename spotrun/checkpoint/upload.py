@@ -57,6 +57,10 @@ class UploadControl:
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
 
+    @property
+    def hurried(self) -> bool:
+        return self._hurried
+
     def cancel(self) -> None:
         """It ends after the parts that are travelling, with Abandoned."""
         self._cancelled.set()

@@ -179,7 +179,7 @@ def attend(run: OpenRun, *, nightly: bool = False, background: bool = False) -> 
 
 
 def _show_results(run: OpenRun, state: RunState) -> None:
-    files = sum(outputs.event.files for outputs in state.outputs[-1:])
+    files = state.stored_files
     weights, found_by = state.latest_commit() is not None, run.typed
     print()
     for line in how_to_get(run.created.name, found_by, weights=weights, files=files):

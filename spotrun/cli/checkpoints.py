@@ -46,7 +46,8 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
 
 
 def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Read every usable checkpoint back and compare its checksums."""
+    """Read every usable checkpoint back, with its files, and compare the checksums."""
+    from spotrun.checkpoint.outputs import verify_files
     from spotrun.checkpoint.restore import verify as verify_commit
     from spotrun.cli.runs import open_run
     from spotrun.report.tables import plain
@@ -57,6 +58,7 @@ def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
         damage = None
         try:
             verify_commit(opened.store, commit)
+            verify_files(opened.store, commit)
         except (CheckpointDamaged, ObjectMissing) as error:
             damage = plain(error.message)
         event = commit.event

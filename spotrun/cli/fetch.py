@@ -45,16 +45,21 @@ def fetch(
 
     Only what is not here yet is fetched. The job's `outputs` say which files are stored. Times are UTC.
     """
+    from msgspec.structs import replace
+
     from spotrun.checkpoint.fetching import RETRY_FOR_S
     from spotrun.checkpoint.fetching import fetch as fetch_files
     from spotrun.checkpoint.outputs import read_listing
     from spotrun.cli.runs import open_run
     from spotrun.folder.stored_files import Outcome
     from spotrun.report import fetching as report
+    from spotrun.spec.patterns import chooser
 
     opened = open_run(run, store)
     outputs = _outputs_of(opened, step)
     listing = read_listing(opened.store, outputs, retry_for_s=RETRY_FOR_S)
+    stored = chooser(opened.spec.outputs.files)  # the files of a checkpoint are more than that
+    listing = replace(listing, files=tuple(file for file in listing.files if stored(file.path)))
     chosen = _chosen(opened.id, listing, patterns or [])
     if listed:
         print_json(report.as_json(opened.id, outputs, listing, chosen, opened.clock)) if as_json else report.show(
@@ -80,10 +85,11 @@ def _outputs_of(run: OpenRun, step: int | None) -> Outputs:
     from spotrun.report.fetching import why_nothing
 
     state = run.ledger.refresh()
-    if not state.outputs:
+    newest = state.newest_outputs()
+    if newest is None:
         raise RunNotFound(f"{run.id} has no stored files", hint=why_nothing(state, run.typed))
     if step is None:
-        return state.outputs[-1]
+        return newest
     held = [each for each in state.commits if each.retired_at is None]
     found = {each.event.step: outputs for each in held if (outputs := state.outputs_of(each.number)) is not None}
     if step not in found:

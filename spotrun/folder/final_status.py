@@ -75,7 +75,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         voids=len(state.voids),
         deadline_lost=state.deadline_lost is not None,
         detail="" if state.terminal is None else state.terminal.detail,
-        files=sum(outputs.event.files for outputs in state.outputs[-1:]),
+        files=state.stored_files,
     )
 
 

@@ -56,11 +56,15 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a list says: the files, and some of those that were not taken, each with the reason."""
+class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """
+    What a list says: the files; some of those that were not taken, each with the reason; and the paths of the uploaded
+    work folder that the script has removed.
+    """
 
     files: tuple[OutputFile, ...]
     left_out: tuple[LeftOut, ...] = ()
+    removed: tuple[str, ...] = ()
     format: int = FORMAT
 
     def keys(self) -> Mapping[str, int]:
@@ -73,9 +77,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return f"its list has format {self.format}; this spotrun reads {FORMAT}"
         if len(self.files) > FILES_MAX or len({file.path for file in self.files}) < len(self.files):
             return "its list names too many files, or one twice"
+        for path in (*(file.path for file in self.files), *self.removed):
+            if not is_path_inside(path):
+                return f"its list names {path[:200]!r}, which is not a file inside a folder"
         for file in self.files:
-            if not is_path_inside(file.path):
-                return f"its list names {file.path[:200]!r}, which is not a file inside a folder"
             if not all(_DIGEST.fullmatch(piece.blake3) for piece in file.pieces):
                 return "its list names objects elsewhere"
             if sum(piece.size_bytes for piece in file.pieces) != file.size_bytes:

@@ -75,8 +75,9 @@ def transfer_limit(facts: Facts, region: str) -> TransferLimit:
     size = 0 if newest is None else newest.event.size_bytes
     restores = 1 + facts.spec.retry.max_restarts
     once = read * data_gb(created) + restores * usd(read, size) + COMMITS_BESIDE * usd(write, size)
-    once += write * Decimal(str(facts.spec.outputs.max_gb if facts.spec.outputs.files else 0))
-    sent = size + max((outputs.event.sent_bytes for outputs in facts.state.outputs), default=0)
+    looked_gb = facts.spec.outputs.max_gb if facts.spec.outputs.files else 0
+    once += write * Decimal(str(max(looked_gb, facts.spec.checkpoint.files.max_gb)))  # what is in both is sent once
+    sent = size + max((outputs.event.sent_bytes for outputs in facts.state.all_outputs()), default=0)
     return TransferLimit(once, usd(write, sent) * SECONDS_PER_HOUR / int(COMMIT_GAP.total_seconds()))
 
 

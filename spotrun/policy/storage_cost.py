@@ -22,7 +22,7 @@ def storage_reserve(facts: Facts) -> Decimal:
     """
     state = facts.state
     packed_bytes = sum(attempt.setup.packed_bytes for attempt in state.packed if attempt.setup is not None)
-    file_bytes = sum(outputs.event.stored_bytes for outputs in state.outputs[-1:])
+    file_bytes = max((outputs.event.stored_bytes for outputs in state.all_outputs()[-1:]), default=0)
     kept_gb = Decimal(_kept_bytes(facts) + packed_bytes + file_bytes) / 10**9
     return kept_gb * state.created.storage.usd_per_gb_month
 
@@ -40,7 +40,7 @@ def requests_usd(state: RunState) -> Decimal:
     """What the store has charged for requests so far, or a little more."""
     prices = state.created.storage
     puts = sum(commit.event.objects + 1 for commit in state.commits) + len(state.entry_times)
-    puts += sum(outputs.event.objects for outputs in state.outputs)
+    puts += sum(outputs.event.objects for outputs in state.all_outputs())
     gets = sum(commit.event.objects for commit in state.commits) + sum(objects for _, objects in state.restores)
     return (prices.usd_per_1000_puts * puts + prices.usd_per_1000_gets * gets) / 1000
 

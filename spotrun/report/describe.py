@@ -121,7 +121,8 @@ def _notice(event: ev.NoticeSeen) -> str:
 def _committed(event: ev.CheckpointCommitted) -> str:
     marks = (" (final)" if event.final else "") + (" SUSPECT: holds NaN or Inf" if event.suspect else "")
     size = gigabytes(event.size_bytes) + (f" ({gigabytes(event.stored_bytes)} sent)" if event.borrows else "")
-    return f"checkpoint durable: step {event.step:,}, {size}, {span(event.durable_s)} after the snapshot{marks}"
+    files = f" and {count_of(event.files.files, 'file')}" if event.files is not None and event.files.files else ""
+    return f"checkpoint durable: step {event.step:,}, {size}{files}, {span(event.durable_s)} after the snapshot{marks}"
 
 
 def _outputs(event: ev.OutputsStored) -> str:

@@ -396,6 +396,24 @@ class NoticesUnseen(Event, frozen=True, kw_only=True):
     detail: str
 
 
+class CommittedFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The files of the work folder at the boundary of a checkpoint: the list at `key` names each by its content.
+
+    The list has `files` of `size_bytes` in all; `left_out` more are not in it. `sent_bytes` in `objects` were new, the
+    list among them. All stored files of the run now take `stored_bytes`.
+    """
+
+    key: str
+    blake3: str
+    files: Count
+    size_bytes: Count
+    objects: Count
+    sent_bytes: Count
+    stored_bytes: Count
+    left_out: Count = 0
+
+
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
     """
     A checkpoint exists: its bytes were read back and matched before this was written.
@@ -403,7 +421,8 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
     from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
     step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
-    its `size_bytes` are its own; if that is None, all are.
+    its `size_bytes` are its own; if that is None, all are. `files` is None where no files belong to it, as in a run of
+    an earlier version.
     """
 
     attempt: int
@@ -425,6 +444,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     borrows: tuple[str, ...] = ()
     sent_bytes: Count | None = None
+    files: CommittedFiles | None = None
 
     @property
     def stored_bytes(self) -> int:

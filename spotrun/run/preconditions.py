@@ -205,7 +205,8 @@ def _check_retired(state: RunState, event: ev.CheckpointRetired) -> None:
 def _check_outputs_stored(state: RunState, event: ev.OutputsStored) -> None:
     _check_current(state, event.attempt)
     _require(event.commit is None or state.commit(event.commit) is not None, "there is no such checkpoint")
-    _require(not state.outputs or state.outputs[-1].event.key != event.key, "the newest files are these already")
+    newest = state.newest_outputs()
+    _require(newest is None or newest.event.key != event.key, "the newest files are these already")
 
 
 def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:

@@ -149,6 +149,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         return self.notice is not None or self.drain is not None
 
 
+class Outputs(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of the script as they were stored once."""
+
+    number: int
+    at: datetime
+    event: ev.OutputsStored
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """
     An accepted checkpoint. `cut_off`: training resumed from an older one, so this is no longer the run's history.
@@ -167,13 +175,27 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     def usable(self) -> bool:
         return self.retired_at is None and not self.cut_off and not self.event.suspect
 
-
-class Outputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of the script as they were stored once."""
-
-    number: int
-    at: datetime
-    event: ev.OutputsStored
+    @property
+    def outputs(self) -> Outputs | None:
+        """Its files, as if an entry of their own had stored them."""
+        files, event = self.event.files, self.event
+        if files is None:
+            return None
+        stored = ev.OutputsStored(
+            attempt=event.attempt,
+            key=files.key,
+            blake3=files.blake3,
+            commit=self.number,
+            step=event.step,
+            looked_at=event.taken_at,
+            files=files.files,
+            size_bytes=files.size_bytes,
+            objects=files.objects,
+            sent_bytes=files.sent_bytes,
+            stored_bytes=files.stored_bytes,
+            left_out=files.left_out,
+        )
+        return Outputs(number=self.number, at=self.at, event=stored)
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,10 +334,37 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         commit = self.commit(number)
         return commit is not None and commit.retired_at is not None
 
-    def outputs_of(self, commit: int) -> Outputs | None:
-        """The last files that were looked at before there was a newer checkpoint than that."""
+    def outputs_of(self, number: int) -> Outputs | None:
+        """The files of a checkpoint: its own, else the last that were looked at before there was a newer one."""
+        commit = self.commit(number)
+        if commit is not None and commit.outputs is not None:
+            return commit.outputs
         before = (found for found in reversed(self.outputs) if found.event.commit is not None)
-        return next((found for found in before if (found.event.commit or 0) <= commit), None)
+        return next((found for found in before if (found.event.commit or 0) <= number), None)
+
+    def newest_outputs(self) -> Outputs | None:
+        """
+        The newest files that are stored. What was looked at before a checkpoint with files is never the newest again,
+        whatever becomes of that checkpoint: its objects may be gone.
+        """
+        looked = self.outputs[-1] if self.outputs else None
+        for commit in reversed(self.commits):
+            if looked is not None and commit.number < looked.number:
+                break
+            if commit.event.files is not None:
+                return next((each.outputs for each in self.usable_commits() if each.outputs is not None), None)
+        return looked
+
+    @property
+    def stored_files(self) -> int:
+        """How many files can be fetched."""
+        newest = self.newest_outputs()
+        return 0 if newest is None else newest.event.files
+
+    def all_outputs(self) -> list[Outputs]:
+        """All files that were ever stored, in the order of their entries."""
+        found = [*self.outputs, *(commit.outputs for commit in self.commits if commit.event.files is not None)]
+        return sorted((each for each in found if each is not None), key=lambda each: each.number)
 
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""

@@ -107,6 +107,21 @@ class KeepBestSpec(Model):
     count: StrictInt = Field(default=1, ge=1, le=10_000, description="How many of the best checkpoints to keep.")
 
 
+class CheckpointFilesSpec(Model):
+    """Which files of the work folder belong to each checkpoint. A training that resumes finds exactly these."""
+
+    max_gb: fields.Gigabytes = Field(
+        default=20.0,
+        description="How many GB of files to store, the small ones first. The log names what was left out.",
+    )
+    exclude: tuple[fields.FilePattern, ...] = Field(
+        default=(),
+        max_length=100,
+        description='Patterns of files that belong to no checkpoint, read as in .gitignore: [data/, "*.mmap"]. They '
+        "stay as they are when a training resumes on the same instance, and are not there on another one.",
+    )
+
+
 class CheckpointSpec(Model):
     """Where checkpoints go, how often, and how many spotrun keeps."""
 
@@ -128,6 +143,10 @@ class CheckpointSpec(Model):
     )
     keep_every: fields.StepCount | None = Field(
         default=None, description='Keep the first checkpoint of each stretch of this many steps as well: "1000 steps".'
+    )
+    files: CheckpointFilesSpec = Field(
+        default=CheckpointFilesSpec(),
+        description="Which files that the script has written belong to each checkpoint.",
     )
 
 

@@ -17,11 +17,11 @@ from typing import Any
 from torch import Tensor
 
 from spotrun.training import tensors
-from spotrun.training.framework import Framework, State
+from spotrun.training.framework import Framework
 from spotrun.training.place import Place
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
-from spotrun.training.snapshots import KEY, Snapshots
+from spotrun.training.snapshots import KEY, Dump, Snapshots
 
 LAST_IS_LONG_S = 10.0
 """System time. A last validation that takes longer is not waited for: what would be lost grows with it."""
@@ -38,7 +38,7 @@ class _Before:
     """
 
     place: Place
-    state: State
+    dump: Dump
     norms: list[Tensor]
 
     def still_holds(self, module: Any) -> bool:
@@ -71,19 +71,22 @@ class DueValidation:
         return time.monotonic() < self._patient_until_s and not self._agent.drain_wanted.is_set()
 
     def _keep(self, place: Place) -> _Before | None:
-        state = self._snapshots.state(place)
-        if sum(tensor.nbytes for tensor in tensors.tensors_of(state[KEY])) > KEPT_MAX_BYTES:
+        dump = self._snapshots.dump(place)
+        if sum(tensor.nbytes for tensor in tensors.tensors_of(dump.state[KEY])) > KEPT_MAX_BYTES:
+            dump.close()
             return None
         # Metrics go on counting, in place, while the validation runs.
-        kept = state | {KEY: tensors.owned(state[KEY])}
-        return _Before(place, kept, tensors.norms(self._framework.module.parameters()))
+        kept = dump.state | {KEY: tensors.owned(dump.state[KEY])}
+        return _Before(place, Dump(kept, dump.files), tensors.norms(self._framework.module.parameters()))
 
     def batch_ends(self) -> None:
         before = self._before
         if before is None or self._is_patient or not self._snapshots.wanted() or not self._agent.any_room():
             return
         if before.still_holds(self._framework.module):
-            self._snapshots.take_if_wanted(before.place, before.state)
+            self._snapshots.take_if_wanted(before.place, before.dump.again())
 
     def is_over(self) -> None:
+        if self._before is not None:
+            self._before.dump.close()
         self._before = None

@@ -55,6 +55,7 @@ from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.structure import HINT, Structure
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
+from spotrun.training.work_folder.work_files import WorkFiles
 
 RUN_UID_VARIABLE = "SPOTRUN_RUN_UID"
 
@@ -68,10 +69,13 @@ class Fit:
         self._framework = framework
         self._agent = agent
         self._ranks = ranks
+        self._files = WorkFiles(agent, ranks, resume.files)
         state = self._read(memory) if memory is not None else None
         self._resumed: State | None = state.pop(KEY) if state else None
         self._own: State = self._resumed["ranks"][ranks.rank] if self._resumed else {}
         self._structure: Structure | None = None
+        self._logs = self._resumed
+        self._positions: dict[str, int] | None = self._own.get("files", {}) if self._resumed else None
         # The script's own seed decides too, so that --seed 2 is another training.
         self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, framework.seed)
         if state is None and start_file.VARIABLE in os.environ:
@@ -82,7 +86,14 @@ class Fit:
         self._loaders_made = 0
         self._started = False
         self._snapshots = Snapshots(
-            framework, agent, ranks, self._data, self._python, seed=self._seed, every_steps=resume.every_steps
+            framework,
+            agent,
+            ranks,
+            self._data,
+            self._python,
+            self._files,
+            seed=self._seed,
+            every_steps=resume.every_steps,
         )
         self._generators: generators.OwnGenerators = {}
         self._validation = DueValidation(framework, agent, ranks, self._snapshots)
@@ -116,7 +127,7 @@ class Fit:
         """The state. All of it has arrived, except for what optimizers keep."""
         image: Any = memory.image
         state: State
-        state, meta = read_image(image, memory.need)
+        state, meta = read_image(image, memory.need, self._files.folder)
         memory.need_all_of({key: value for key, value in state.items() if key != OPTIMIZERS})
         state[KEY] = revived(tensors.owned(state[KEY]))
         if (saved := len(state[KEY]["ranks"])) != self._ranks.size:
@@ -162,6 +173,7 @@ class Fit:
 
     def _put_back(self) -> None:
         """After the script's own hooks of the start, which may write to anything, and make parts of the model."""
+        self._put_files_back()
         if not self._started:
             self._started = True
             self._python.starts()
@@ -193,7 +205,6 @@ class Fit:
         self._data.check()
         if self._resumed is not None:
             self._framework.enter()
-            every_kind.load(self._framework.loggers, self._resumed)
         self._data.begin_here()
         self._generators = generators.kept_by_modules(self._framework.module)
         if self._resumed is not None:
@@ -212,6 +223,15 @@ class Fit:
                 f"an optimizer trains weights that the model does not have: {trained_weights.in_words(names)}",
                 "let the module have them: nn.ModuleList, nn.ModuleDict or nn.ParameterList in place of a list or dict",
             )
+
+    def _put_files_back(self) -> None:
+        """Once; the loggers go on after it, in these files."""
+        if self._positions is not None:
+            self._files.put_back(self._positions)
+            self._positions = None
+        if self._logs is not None:
+            every_kind.load(self._framework.loggers, self._logs)
+            self._logs = None
 
     def _size_bytes(self) -> int:
         return self._snapshots.plan(self._snapshots.state(self._here())).size_bytes

@@ -10,8 +10,9 @@ from __future__ import annotations
 import atexit
 import os
 import platform
+import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -25,8 +26,12 @@ from spotrun.trainer_link import (
     Arenas,
     ArenasWanted,
     Arrived,
+    Committed,
     DrainWanted,
     Figures,
+    FilesReady,
+    FilesTorn,
+    FilesWanted,
     Hello,
     LinkClosed,
     Message,
@@ -39,6 +44,8 @@ from spotrun.training.figures import FiguresBox
 from spotrun.training.image_memory import Arrival, ImageMemory
 
 LISTENER_ENDS_WITHIN_S = 5.0
+LOOK_S = 0.5
+"""System time between two looks whether the agent is still there."""
 AGENT_GONE_EXIT_CODE = 75
 AGENT_GONE_EXIT_S = 55.0
 ARENA_SLACK_BYTES = 4 << 20
@@ -64,6 +71,8 @@ class Session:
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
         self.figures = FiguresBox()
+        self._files: queue.SimpleQueue[Committed | FilesTorn] = queue.SimpleQueue()
+        self._files_ready: queue.SimpleQueue[FilesReady] = queue.SimpleQueue()
         self._over = threading.Event()
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
@@ -107,12 +116,12 @@ class Session:
                 return message, fds
             self._take(message, fds)
 
-    def tell(self, message: Message) -> bool:
+    def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
         """False if the agent is gone; training goes on without it."""
         if self.closed.is_set():
             return False
         try:
-            self._link.send(message)
+            self._link.send(message, tuple(fds))
         except LinkClosed:
             self._agent_is_gone()
         return not self.closed.is_set()
@@ -120,6 +129,25 @@ class Session:
     def end(self) -> None:
         """The training is over: from now on the process outlives the agent."""
         self._over.set()
+
+    # --- files
+
+    def want_files(self, wanted: FilesWanted) -> str:
+        """Ask for the checkpoint's files, and wait for them. Returns why they could not be put back, or nothing."""
+        self.tell(wanted)
+        while not self.closed.is_set():
+            try:
+                return self._files_ready.get(timeout=LOOK_S).problem
+            except queue.Empty:
+                pass
+        return "the agent is gone"
+
+    def said_of_files(self) -> Committed | FilesTorn | None:
+        """What the agent has said of frozen folders, each once, the oldest first."""
+        try:
+            return self._files.get_nowait()
+        except queue.Empty:
+            return None
 
     # --- arenas
 
@@ -193,8 +221,12 @@ class Session:
                 self.drain_wanted.set()
             case Figures() as figures:
                 self.figures.put(figures)
+            case Committed() | FilesTorn():
+                self._files.put(message)
+            case FilesReady():
+                self._files_ready.put(message)
             case _:
-                pass  # Committed is not for trainers
+                pass
 
 
 class Follower:
@@ -207,7 +239,7 @@ class Follower:
         self.figures = FiguresBox()
         self.arenas_asked = False
 
-    def tell(self, message: Message) -> bool:
+    def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
         return False
 
     def end(self) -> None:

@@ -32,6 +32,8 @@ from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
+from spotrun.training.work_folder.freezing import Frozen
+from spotrun.training.work_folder.work_files import WorkFiles
 
 LAST_ARENA_WAIT_S = 600.0
 """For how long, in system time, the last snapshot waits for room: most of an upload may have to end first."""
@@ -42,10 +44,28 @@ LENIENT = ("hyper_parameters", "datamodule_hyper_parameters")
 
 
 @dataclass(frozen=True)
+class Dump:
+    """The state of the training at a boundary, and the files of its work folder; None where they do not count."""
+
+    state: State
+    files: Frozen | None
+
+    def again(self) -> Dump:
+        """The same, where a boundary may have several snapshots."""
+        return Dump(self.state, None if self.files is None else self.files.duplicate())
+
+    def close(self) -> None:
+        """It will not be used."""
+        if self.files is not None:
+            self.files.close()
+
+
+@dataclass(frozen=True)
 class _Pending:
     """A snapshot of which the agent was not told yet."""
 
     taken: SnapshotTaken
+    files: Frozen | None
     staged: Staged
     watch: Watch
     finite: Aside[bool]
@@ -78,6 +98,7 @@ class Snapshots:
         ranks: Ranks,
         data: TrainingData,
         python: PythonState,
+        files: WorkFiles,
         *,
         seed: int,
         every_steps: int | None,
@@ -87,6 +108,7 @@ class Snapshots:
         self._ranks = ranks
         self._data = data
         self._python = python
+        self._files = files
         self._seed = seed
         self._every_steps = every_steps
         self._step = framework.step
@@ -108,7 +130,7 @@ class Snapshots:
         every = self._every_steps
         return every is not None and self._framework.step // every > self._step // every
 
-    def take_if_wanted(self, place: Place, state: State | None = None) -> None:
+    def take_if_wanted(self, place: Place, dump: Dump | None = None) -> None:
         """
         Take a wanted snapshot if an arena is free; otherwise it stays wanted. When draining, wait for an arena, and
         never return.
@@ -117,10 +139,10 @@ class Snapshots:
         """
         match self._ranks.agree(self._decide()):
             case _Decision.DRAIN:
-                self.take(place, state, final=True, wait_s=LAST_ARENA_WAIT_S)
+                self.take(place, dump, final=True, wait_s=LAST_ARENA_WAIT_S)
                 _stand_still()
             case _Decision.SNAPSHOT:
-                self.take(place, state)
+                self.take(place, dump)
 
     def _decide(self) -> int:
         if not self.wanted():
@@ -129,7 +151,7 @@ class Snapshots:
             return _Decision.DRAIN
         return _Decision.SNAPSHOT if self._agent.any_room() else _Decision.NOTHING
 
-    def take(self, place: Place, state: State | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
+    def take(self, place: Place, dump: Dump | None = None, *, final: bool = False, wait_s: float = 0.0) -> None:
         """
         Take a snapshot now, unless no arena is free within `wait_s`.
 
@@ -137,9 +159,11 @@ class Snapshots:
         """
         self.settle()
         started = time.perf_counter()
-        plan = self.plan(state or self.state(place))
+        dump = dump or self.dump(place, final=final)
+        plan = self.plan(dump.state)
         waiting = time.perf_counter()
         if not self._agent.room_for(plan, wait_s):
+            dump.close()
             return
         waited_s = time.perf_counter() - waiting
         self._agent.snapshot_wanted.clear()
@@ -153,8 +177,8 @@ class Snapshots:
             finite.begin()  # another thread looks while this one copies
         staged = self._agent.stage(plan, later, overlapped=overlapped)
         stall_s = time.perf_counter() - started - waited_s
-        taken = self._told(staged.arena, plan, place, final=final)
-        self._pending = _Pending(taken, staged, watch, finite, stall_s, step_before=before)
+        taken = self._told(staged.arena, plan, place, dump.files, final=final)
+        self._pending = _Pending(taken, dump.files, staged, watch, finite, stall_s, step_before=before)
         if not later:
             self.settle()
 
@@ -163,7 +187,7 @@ class Snapshots:
         if self._pending is not None:
             self._pending.begin()
 
-    def _told(self, arena: int, plan: ImagePlan, place: Place, *, final: bool) -> SnapshotTaken:
+    def _told(self, arena: int, plan: ImagePlan, place: Place, files: Frozen | None, *, final: bool) -> SnapshotTaken:
         """What the agent is told, except for what only the finished snapshot shows."""
         return SnapshotTaken(
             arena=arena,
@@ -176,6 +200,7 @@ class Snapshots:
             final=final,
             epoch_ended=place.epoch_ended,
             metrics=finite_metrics(self._framework),
+            files=None if files is None else files.number,
         )
 
     def settle(self, *, wait: bool = True) -> None:
@@ -197,7 +222,11 @@ class Snapshots:
             self._step = coming.step_before
             self._agent.snapshot_wanted.set()
             self._agent.unstage(coming.staged)
+            if coming.files is not None:
+                coming.files.close()
             return
+        if coming.files is not None:
+            self._files.send(coming.files)
         stall_s = coming.stall_s + time.perf_counter() - started
         self._agent.tell(msgspec.structs.replace(coming.taken, stall_s=stall_s, finite=finite))
 
@@ -210,6 +239,7 @@ class Snapshots:
             "step": state[STEP],
             "spotrun": spotrun.__version__,
             "lightning": self._framework.version,
+            "work": self._files.folder,
             **machine.facts(),
         }
         try:
@@ -217,6 +247,10 @@ class Snapshots:
         except Unsavable as problem:
             hint = f"leave {problem.where} out of the saved state"
             unsupported.reject(self._agent, f"the state holds {problem}", hint)
+
+    def dump(self, place: Place, *, final: bool = False) -> Dump:
+        """The state, and the files as they are now: what loggers and the script had in buffers is in them."""
+        return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Place) -> State:
         """Everything that the rest of the training depends on. Tensors are the living ones."""
@@ -245,6 +279,7 @@ class Snapshots:
         framework = self._framework
         return {
             "metrics": framework.dump_metrics(),
+            "files": self._files.positions(),
             "data": self._data.state(place.epoch, place.batch, epoch_ended=place.epoch_ended),
             "module": module_state.dump(framework.module, gradients=not framework.steps_optimizers),
             "python": self._python.dump(),

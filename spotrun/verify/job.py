@@ -43,7 +43,7 @@ def _calm(
     return spec.model_copy(
         update={
             "resources": ResourcesSpec(spot_policy=policy),
-            "checkpoint": CheckpointSpec(uri=str(store), every=every),
+            "checkpoint": CheckpointSpec(uri=str(store), every=every, files=spec.checkpoint.files),
             "policy": PolicySpec(hang_after=HANG_AFTER * time_scale),
             "outputs": OutputsSpec(files=()),
             "max_duration": None,

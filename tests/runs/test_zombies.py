@@ -15,12 +15,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spotrun.agent.arenas import overlapping
+from spotrun.agent.commit_files import CommitFiles
 from spotrun.agent.inbox import Inbox
+from spotrun.agent.pieces import Pieces
 from spotrun.agent.recorder import Recorder
 from spotrun.agent.saver import Worker
 from spotrun.agent.snapshots import Snapshot
@@ -58,7 +61,9 @@ class Agent:
         self.ledger.refresh()
         self._recorder = Recorder(self.ledger, clock, inbox)
         self._recorder.start()
-        self._worker = Worker(store, self._recorder, clock, Status(folder), inbox, KEEP)
+        node: Any = SimpleNamespace(store=store, recorder=self._recorder)
+        files = CommitFiles(node, Pieces(node))
+        self._worker = Worker(store, self._recorder, clock, Status(folder), inbox, KEEP, files)
         self._sequence = count()
 
     def commit(self, attempt: int, step: int) -> None:

@@ -21,13 +21,19 @@ from pathlib import Path
 
 from spotrun import trainer_link
 from spotrun.checkpoint import layout
+from spotrun.folder.work_files import remembered
 from spotrun.trainer_link import (
     ArenaFree,
     Arenas,
     ArenasWanted,
     Arrived,
+    Committed,
     DrainWanted,
     EpochEnded,
+    FilesReady,
+    FilesRule,
+    FilesTorn,
+    FilesWanted,
     Finished,
     Hello,
     LinkClosed,
@@ -38,6 +44,8 @@ from spotrun.trainer_link import (
     SnapshotTaken,
     SnapshotWanted,
 )
+from spotrun.training.work_folder.freezing import Freezer
+from spotrun.training.work_folder.open_files import OpenFiles
 
 
 class Trainer:
@@ -53,6 +61,7 @@ class Trainer:
         self.step = 0
         self.at_end = False
         self.every: int | None = None
+        self.freezer: Freezer | None = None
 
     def run(self) -> None:
         if self.happens("hang_at_import"):
@@ -88,6 +97,38 @@ class Trainer:
             meta = layout.decode_header(image).meta
             self.step, self.at_end = meta["step"], meta["finished"]
             assert self.step == resume.step
+        if self.job.get("files") and resume.files is not None:
+            self.begin_files(resume.files)
+
+    def begin_files(self, rule: FilesRule) -> None:
+        """A log that is open for writing, and a large file that takes the place of an older one at each step."""
+        self.freezer = Freezer(os.getcwd(), remembered(Path(rule.before)), lambda _: True)
+        self.open = OpenFiles(os.getcwd())
+        self.log = open("log", "w")  # noqa: SIM115  as long as the process lives
+        self.log.write("begins\n")
+        if rule.put_back:
+            self.link.send(FilesWanted(open=tuple(each.path for each in self.open.flush())))
+            received = self.link.receive(60)
+            assert received is not None
+            assert received[0] == FilesReady(), received
+            self.open.move({})
+            self.freezer.begin_with(self.open.flush())
+
+    def write_files(self) -> None:
+        self.log.write(f"{self.step}\n")
+        Path("large.tmp").write_bytes(bytes([self.step % 256]) * 300_000)
+        os.replace("large.tmp", "large")
+
+    def freeze(self, *, final: bool) -> int | None:
+        if self.freezer is None:
+            return None
+        frozen = self.freezer.freeze(self.open.flush(), final=final)
+        frozen.send(lambda message, fds: self.link.send(message, tuple(fds)))
+        if self.step >= self.job.get("tear_at", 1 << 60) and not final and self.happens("tear_at"):
+            with open("large", "r+b") as large:
+                large.write(b"torn")
+            Path(self.job["once"], "torn").write_text(str(self.step))
+        return frozen.number
 
     def arrived(self) -> int:
         received = self.link.receive(60)
@@ -107,6 +148,10 @@ class Trainer:
                         self.free.append(first)
                     case (ArenaFree(arena=arena), _):
                         self.free.append(arena)
+                    case (Committed(files=int(number)), _) if self.freezer is not None:
+                        self.freezer.committed(number)
+                    case (FilesTorn(paths=paths), _) if self.freezer is not None:
+                        self.freezer.torn(paths)
                     case (SnapshotWanted(), _):
                         self.wanted = True
                     case (DrainWanted(), _):
@@ -125,6 +170,8 @@ class Trainer:
         per_epoch = self.job["epoch_steps"]
         with open(self.job["trace"], "a") as trace:
             trace.write(f"{os.getpid()} {self.step}\n")
+        if self.freezer is not None:
+            self.write_files()
         epoch, batch = divmod(self.step - 1, per_epoch)
         self.link.send(
             Progress(
@@ -189,6 +236,7 @@ class Trainer:
                 finite=self.step < self.job.get("not_finite_from", 1 << 60),
                 final=final,
                 epoch_ended=False,
+                files=self.freeze(final=final),
             )
         )
         if final:

@@ -16,7 +16,7 @@ from tests.support.eventually import eventually
 from tests.support.sandbox import Sandbox, environment_of, processes_now
 
 FOUND_WITHIN_S = 60
-PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py")}
+PROGRAMS = {"agent": ("spotrun.agent",), "trainer": ("tiny.py", "quick.py", "filed.py")}
 """By target, endings of words in its command line."""
 
 

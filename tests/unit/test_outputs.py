@@ -16,18 +16,19 @@ from blake3 import blake3
 from msgspec.structs import replace
 
 from spotrun.agent import outputs as agent_outputs
-from spotrun.agent import work_files
+from spotrun.agent import pieces as agent_pieces
 from spotrun.agent.ending import Ending
 from spotrun.agent.inbox import PowerOff
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.agent.outputs import OutputKeeper, _Storing
+from spotrun.agent.pieces import Pieces
 from spotrun.checkpoint import pruning
 from spotrun.checkpoint.fetching import fetch
 from spotrun.checkpoint.outputs import garbage, kept, read_listing
 from spotrun.cli.fetch import _refuse_failures
 from spotrun.cli.runs import reference
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, WritesRefused
-from spotrun.folder import stored_files
+from spotrun.folder import stored_files, work_files
 from spotrun.folder.ledger import EntryRefused
 from spotrun.folder.stored_files import Fetched, LeftOut, Listing, Outcome, OutputFile, Piece, list_key
 from spotrun.run import events as ev
@@ -38,36 +39,7 @@ from tests.support.eventually import eventually
 from tests.support.histories import START, History
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
-
-
-class Killed(BaseException):
-    """The machine is gone in the middle of a call."""
-
-
-class MortalStore(MemoryStore):
-    """Its machine is gone after so many changes; the last of them happens or not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left: float = float("inf")
-        self.last_happens = False
-        self.before: Callable[[], None] = lambda: None
-
-    def put(self, key: str, data: bytes | memoryview) -> bool:
-        return self._change(lambda: super(MortalStore, self).put(key, data))
-
-    def delete(self, key: str) -> None:
-        self._change(lambda: super(MortalStore, self).delete(key))
-
-    def _change(self, act: Callable[[], Any]) -> Any:
-        self.before()
-        self.left -= 1
-        if self.left < 0 and not (self.last_happens and self.left == -1):
-            raise Killed
-        done = act()
-        if self.left < 0:
-            raise Killed
-        return done
+from tests.support.mortal_store import Killed, MortalStore, files_in
 
 
 class Instance:
@@ -79,11 +51,11 @@ class Instance:
         self.history, self.store = history, store
         history.running()
         self.attempt = history.attempt
-        assignment = SimpleNamespace(folder=folder, work=folder / "work")
+        assignment = SimpleNamespace(folder=folder, work=folder / "work", files_before=folder / "before.json")
         assignment.work.mkdir(parents=True)
         self.work: Path = assignment.work
         self.write("train.py", "as uploaded")
-        work_files.remember(assignment)
+        work_files.remember(assignment.work, assignment.files_before)
         self.notes: list[str] = []
         self.node: Any = SimpleNamespace(
             assignment=assignment,
@@ -100,7 +72,9 @@ class Instance:
     def start(self) -> None:
         """The agent, perhaps once more."""
         chosen = chooser(self.node.spec.outputs.files)
-        self._storing = _Storing(self.node, self.attempt, chosen, lambda: None)
+        self.pieces = Pieces(self.node)
+        self.pieces.begin(self.attempt)
+        self._storing = _Storing(self.node, self.pieces, self.attempt, chosen, lambda: None)
 
     @property
     def state(self) -> Any:
@@ -161,11 +135,6 @@ def run(tmp_path: Path) -> Run:
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_outputs, "PIECE_MAX_BYTES", 10)
-
-
-def files_in(folder: Path) -> dict[str, str]:
-    found = (path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes().decode(errors="replace") for path in found}
 
 
 # -- what is stored ------------------------------------------------------------------------------------------------
@@ -292,7 +261,7 @@ def test_an_agent_that_slept_through_its_replacement_damages_nothing(run: Run) -
         raise EntryRefused("the run goes on elsewhere")
 
     one.node.recorder = SimpleNamespace(state=asleep, append=refuse)
-    one._storing._sweep()
+    one.pieces.sweep()
     one.write("a", "third")
     with pytest.raises(EntryRefused):
         one.store_files()
@@ -315,7 +284,7 @@ def test_a_file_that_changes_meanwhile_is_taken_later_unless_it_is_small(
 
     one.store_files(more)
     assert run.fetched() == {"log": "12"}
-    assert run.left_out() == {"large": agent_outputs.RESTLESS}
+    assert run.left_out() == {"large": agent_pieces.RESTLESS}
     one.store_files()
     assert run.fetched()["large"] == "y" * 30
     monkeypatch.setattr(one.node.console.redaction, "finds", lambda _: one.write("log", "xyz, while it is sent"))
@@ -347,10 +316,10 @@ def test_limits_are_told_and_the_small_files_go_first(run: Run, monkeypatch: pyt
     one.write("c.txt", "hunter2hunter2")
     (one.work / "b.txt").unlink()
     one.store_files()
-    assert run.left_out() == {"c.txt": agent_outputs.SECRET}, "in two pieces"
+    assert run.left_out() == {"c.txt": agent_pieces.SECRET}, "in two pieces"
     monkeypatch.setattr(agent_outputs, "FILES_MAX", 1)
     one.store_files()
-    assert run.left_out()["c.txt"] == agent_outputs.TOO_MANY
+    assert run.left_out()["c.txt"] == agent_pieces.TOO_MANY
 
 
 @pytest.mark.parametrize("last_happens", [False, True], ids=["before", "after"])
@@ -392,7 +361,7 @@ def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeyp
     monkeypatch.setattr(agent_outputs, "WAKE_S", 0.01)
     monkeypatch.setattr(agent_outputs, "REST_S", 0.0)
     one = run.instance()
-    keeper = OutputKeeper(one.node)
+    keeper = OutputKeeper(one.node, one.pieces)
     keeper.start(one.attempt)
     one.write("a", "at a notice")
     keeper.hurry()
@@ -410,12 +379,13 @@ def test_the_keeper_sends_when_it_is_told_and_gives_up_in_time(run: Run, monkeyp
     two = run.instance()
     two.write("b", "never")
     monkeypatch.setattr(run.store, "before", lambda: _raise(WritesRefused("the disk is full")))
-    keeper = OutputKeeper(two.node)
+    keeper = OutputKeeper(two.node, two.pieces)
     keeper.start(two.attempt)
     keeper.finish(0.1)
     assert two.notes[-1] == "the last look at the files of the script could not be finished within 0.1 s"
     assert run.fetched() == {"a": "after the hold"}
-    three = OutputKeeper(SimpleNamespace(**{**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}))
+    nobody = {**vars(two.node), "spec": SimpleNamespace(outputs=OutputsSpec(files=()))}
+    three = OutputKeeper(SimpleNamespace(**nobody), two.pieces)
     three.start(two.attempt)
     three.finish(60)
     assert three._thread is None, "the job keeps no files"

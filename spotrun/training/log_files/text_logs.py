@@ -129,11 +129,14 @@ def load(loggers: Loggers, saved: list[State]) -> None:
     """After the framework has logged hyper-parameters once more: the files as they were."""
     for (logger, pattern), state in zip(_kinds(loggers), saved, strict=False):
         _close(logger)
+        files = state["files"]
+        if "extents" in state:  # on another machine they have come with the files of the checkpoint
+            files = _left_here(logger, state["extents"]) | files
         _remove_files(logger, pattern)
         if pattern == CSV:
             logger.experiment  # noqa: B018  opening deletes the file
-        names = _names(state["files"])
-        for name, content in state["files"].items():
+        names = _names(files)
+        for name, content in files.items():
             path = Path(logger.log_dir) / names[name]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content_of(content))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from spotrun.agent.node import Assignment
 from spotrun.folder.stored_files import is_path_inside
 from spotrun.folder.workdir import LEFT_OUT
 
@@ -49,33 +48,32 @@ class Survey(NamedTuple):
 
     files: dict[str, Seen]
     refused: dict[str, str]
+    gone: tuple[str, ...]
+    """What was there before the script began, and is not there now."""
 
 
-def _before(assignment: Assignment) -> Path:
-    return assignment.folder / "files-before.json"
-
-
-def remember(assignment: Assignment) -> None:
-    """Write down what is there before the script begins, once in the life of an instance."""
-    path = _before(assignment)
+def remember(work: Path, path: Path) -> None:
+    """Write down at `path` what is there before the script begins, once in the life of an instance."""
     if path.exists():
         return
-    found = {name: list(Stamp.of(facts)) for name, facts in _files(assignment.work) if not isinstance(facts, str)}
+    found = {name: list(Stamp.of(facts)) for name, facts in _files(work) if not isinstance(facts, str)}
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(found))
     temporary.replace(path)
 
 
-def remembered(assignment: Assignment) -> Mapping[str, Stamp]:
-    return {name: Stamp(*stamp) for name, stamp in json.loads(_before(assignment).read_text()).items()}
+def remembered(path: Path) -> Mapping[str, Stamp]:
+    return {name: Stamp(*stamp) for name, stamp in json.loads(path.read_text()).items()}
 
 
 def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> Survey:
     """The chosen files that were not there `before`, or not like this."""
     files: dict[str, Seen] = {}
     refused: dict[str, str] = {}
+    missing = {path for path in before if chosen(path)}
     root = os.path.realpath(work)
     for path, facts in _files(work):
+        missing.discard(path)
         if not chosen(path):
             continue
         if not is_path_inside(path) or not _is_text(path):
@@ -90,7 +88,8 @@ def survey(work: Path, before: Mapping[str, Stamp], chosen: Callable[[str], bool
             files[path] = Seen(path, stamp)
         else:
             refused[path] = NO_FILE
-    return Survey(files, refused)
+    gone = sorted(path for path in missing if is_path_inside(path) and _is_text(path))
+    return Survey(files, refused, tuple(gone))
 
 
 def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, str]) -> None:
@@ -108,6 +107,8 @@ def _take_link(root: str, path: str, files: dict[str, Seen], refused: dict[str, 
     place = os.path.relpath(target, root).split("/")
     if NEVER & set(place):
         refused[path] = TO_NEVER
+    elif stat.S_ISREG(facts.st_mode) and not _is_text(target):
+        refused[path] = UNNAMEABLE
     elif stat.S_ISREG(facts.st_mode):
         files[path] = Seen("/".join(place), Stamp.of(facts))
     else:

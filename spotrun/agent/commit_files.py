@@ -1,0 +1,223 @@
+"""
+The files of a checkpoint: what the trainer froze at its boundary is stored before the ledger's entry names it.
+
+What has not changed since the last boundary that became a commit is neither read nor sent. A file that was written to
+before it was read makes its snapshot torn: no commit comes of it, and the trainer copies that file at the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from spotrun.agent.frozen import Frozen, TornFile
+from spotrun.agent.node import Node
+from spotrun.agent.outputs import SENDERS, SENDERS_AT_THE_END, opened, output_file
+from spotrun.agent.pieces import LEFT_OUT_NAMED_MAX, RESTLESS, TOO_MANY, Pieces, Refused, Sending
+from spotrun.agent.snapshots import Snapshot
+from spotrun.checkpoint.upload import Abandoned, UploadControl
+from spotrun.folder.frozen_files import FrozenFile, Held
+from spotrun.folder.stored_files import FILES_MAX, PIECE_MAX_BYTES, LeftOut, Listing, OutputFile
+from spotrun.folder.work_files import Seen, Stamp
+from spotrun.run.events import CommittedFiles
+
+TRIES_AT_THE_END = 5
+"""A training that does no step any more writes no more either, or hardly."""
+
+
+class FilesTorn(Exception):
+    """The snapshot must not become a commit: these paths need copies, made at another boundary."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        super().__init__(", ".join(paths[:5]))
+        self.paths = paths
+
+
+class Known(NamedTuple):
+    """A file as it was in a commit: what the list says of it, and how it looked."""
+
+    seen: Seen
+    entry: OutputFile | LeftOut
+
+
+class Stored(NamedTuple):
+    """The files of a snapshot that are all in the store; `name` is not in the ledger yet."""
+
+    name: CommittedFiles
+    listing: Listing
+    known: dict[str, Known]
+
+
+class CommitFiles:
+    """Used by the thread that saves. `begin` comes before each trainer's first snapshot."""
+
+    def __init__(self, node: Node, pieces: Pieces) -> None:
+        self._node = node
+        self._pieces = pieces
+        self._attempt = -1
+        self.known: dict[str, Known] = {}
+
+    def begin(self, attempt: int, known: dict[str, Known]) -> None:
+        """The folder of the trainer that begins has the files that are `known`, and no others."""
+        self._attempt, self.known = attempt, known
+
+    def store(self, snapshot: Snapshot, control: UploadControl) -> Stored | None:
+        """
+        None where no files belong to the snapshot.
+
+        Raises:
+            FilesTorn, Abandoned
+            StoreError: not all of it could be stored.
+        """
+        if snapshot.frozen is None:
+            return None
+
+        def go_on() -> None:
+            if control.cancelled:
+                raise Abandoned
+
+        with self._pieces.sending(go_on) as sending:
+            storing = _Storing(self._node, sending, self._attempt, snapshot, self.known)
+            known = storing.all_files(SENDERS_AT_THE_END if snapshot.taken.final or control.hurried else SENDERS)
+            listing, left_out = _listing(snapshot.frozen, known)
+            self._pieces.tell(left_out)
+            stored = self._pieces.put_list(sending, listing)
+        name = CommittedFiles(
+            key=stored.key,
+            blake3=stored.blake3,
+            files=len(listing.files),
+            size_bytes=sum(file.size_bytes for file in listing.files),
+            objects=len(stored.sent),
+            sent_bytes=sum(stored.sent.values()),
+            stored_bytes=stored.stored_bytes,
+            left_out=len(left_out),
+        )
+        return Stored(name, listing, known)
+
+    def committed(self, stored: Stored) -> None:
+        """The ledger names it."""
+        self.known = stored.known
+        self._pieces.named(stored.name.key, stored.listing)
+
+    def sweep(self) -> None:
+        self._pieces.sweep()
+
+
+def _listing(frozen: Frozen, known: Mapping[str, Known]) -> tuple[Listing, list[LeftOut]]:
+    """It names the first of the files that were left out; all of them come beside it."""
+    entries = [each.entry for _, each in sorted(known.items())]
+    refused = [LeftOut(path=path, size_bytes=0, reason=why) for path, why in sorted(frozen.folder.refused.items())]
+    left_out = [*(each for each in entries if isinstance(each, LeftOut)), *refused]
+    files = tuple(each for each in entries if isinstance(each, OutputFile))
+    named = tuple(left_out[:LEFT_OUT_NAMED_MAX])
+    return Listing(files=files, left_out=named, removed=frozen.folder.gone), left_out
+
+
+class _Storing:
+    """The files of one snapshot."""
+
+    def __init__(
+        self, node: Node, sending: Sending, attempt: int, snapshot: Snapshot, known: Mapping[str, Known]
+    ) -> None:
+        assert snapshot.frozen is not None
+        self._node = node
+        self._sending = sending
+        self._attempt = attempt
+        self._frozen = snapshot.frozen
+        self._is_final = snapshot.taken.final
+        self._known = known
+        self._max_gb = node.spec.checkpoint.files.max_gb
+
+    def all_files(self, senders: int) -> dict[str, Known]:
+        """
+        Raises:
+            FilesTorn: and all other files of it were read, so that the next snapshot tears at no second one.
+        """
+        done: dict[str, Known] = {}
+        torn: list[str] = []
+        with ThreadPoolExecutor(senders, "files") as pool:
+            coming = {file.path: pool.submit(act, file) for file, act in self._planned()}
+            for path, future in coming.items():
+                try:
+                    done[path] = future.result()
+                except TornFile:
+                    torn.append(path)
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
+        if torn:
+            raise FilesTorn(tuple(torn))
+        return done
+
+    def _planned(self) -> list[tuple[FrozenFile, Callable[[FrozenFile], Known]]]:
+        """What to do with each file: the small ones come first, until a limit is reached."""
+        planned: list[tuple[FrozenFile, Callable[[FrozenFile], Known]]] = []
+        left_bytes = self._max_gb * 1e9
+        for count, file in enumerate(self._frozen.folder.files):
+            left_bytes -= file.stamp.size_bytes
+            if count >= FILES_MAX:
+                planned.append((file, lambda file: _left_out(file, TOO_MANY)))
+            elif left_bytes < 0:
+                planned.append((file, self._too_large))
+            else:
+                planned.append((file, self._one))
+        return planned
+
+    def _too_large(self, file: FrozenFile) -> Known:
+        return _left_out(file, f"checkpoint.files.max_gb is {self._max_gb:g}, and the smaller files go first")
+
+    def _one(self, file: FrozenFile) -> Known:
+        """
+        Raises:
+            TornFile
+        """
+        seen = Seen(file.place, file.stamp)
+        if file.held is Held.KNOWN:
+            known = self._known.get(file.path)
+            if known is not None and known.seen == seen:
+                return known
+            if not self._is_final:
+                raise TornFile
+            return self._at_rest(file)
+        try:
+            return Known(seen, self._sent(file))
+        except TornFile:
+            if not self._is_final:
+                raise
+            return self._at_rest(file)
+
+    def _at_rest(self, file: FrozenFile) -> Known:
+        """No other boundary follows, and training stands still: the file is read where it lies."""
+        for _ in range(TRIES_AT_THE_END):
+            try:
+                with opened(self._node.assignment.work, file.place) as fd:
+                    stamp = Stamp.of(os.fstat(fd))
+                return Known(Seen(file.place, stamp), self._sent(FrozenFile(file.path, file.place, stamp, Held.PLACE)))
+            except TornFile:
+                continue
+            except OSError:
+                break
+        return _left_out(file, RESTLESS)
+
+    def _sent(self, file: FrozenFile) -> OutputFile | LeftOut:
+        try:
+            with self._frozen.open(file, self._open_at) as whole:
+                pieces = self._sending.pieces(whole.pieces(PIECE_MAX_BYTES))
+        except Refused as refused:
+            return _left_out(file, str(refused)).entry
+        except OSError as error:
+            if file.held is Held.PLACE and not self._is_final:
+                raise TornFile from error  # it was removed since, and nobody held it
+            return _left_out(file, f"it cannot be read: {error.strerror}").entry
+        return output_file(file.path, file.stamp, self._attempt, pieces)
+
+    def _open_at(self, place: str) -> int:
+        with opened(self._node.assignment.work, place) as fd:
+            return os.dup(fd)
+
+
+def _left_out(file: FrozenFile, reason: str) -> Known:
+    left = LeftOut(path=file.path, size_bytes=file.stamp.size_bytes, reason=reason)
+    return Known(Seen(file.place, file.stamp), left)

@@ -1,0 +1,133 @@
+"""A frozen work folder that came from the trainer (spotrun/folder/frozen_files.py): read beside training, or torn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
+from spotrun.folder.work_files import Stamp
+from spotrun.trainer_link import FilesFrozen
+
+
+class TornFile(Exception):
+    """It was written to since, in another way than by more at its end."""
+
+
+class Descriptors(list[int]):
+    """Descriptors that came with a message. Whoever has it last closes them."""
+
+    def close(self) -> None:
+        while self:
+            os.close(self.pop())
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Coming:
+    """A frozen folder of which not all descriptors are here."""
+
+    def __init__(self, message: FilesFrozen, descriptors: Descriptors) -> None:
+        self.message = message
+        self._descriptors = descriptors
+
+    def more(self, descriptors: Descriptors) -> None:
+        self._descriptors += descriptors
+        descriptors.clear()
+
+    def whole(self) -> Frozen:
+        """
+        All of it.
+
+        Raises:
+            msgspec.MsgspecError, AssertionError: it is not what a trainer of ours sends.
+        """
+        assert len(self._descriptors) == self.message.descriptors + 1
+        return received(self.message, self._descriptors)
+
+
+def received(message: FilesFrozen, descriptors: Descriptors) -> Frozen:
+    """The descriptors are its own now."""
+    index = os.pread(descriptors[0], message.index_bytes, message.index_at)
+    return Frozen(message.number, msgspec.msgpack.decode(index, type=FrozenFolder), descriptors)
+
+
+class Frozen:
+    """The work folder at a boundary; `number` is its trainer's."""
+
+    def __init__(self, number: int, folder: FrozenFolder, descriptors: Descriptors) -> None:
+        self.number = number
+        self.folder = folder
+        self._descriptors = descriptors
+
+    @contextlib.contextmanager
+    def open(self, file: FrozenFile, at_place: Callable[[str], int]) -> Iterator[Whole]:
+        """
+        The bytes of a file that is not KNOWN. `at_place` opens what nobody holds open.
+
+        Raises:
+            OSError: it cannot be opened.
+            TornFile: it has to be copied at another boundary. Raised at the end, when all of it was read, too.
+        """
+        size_bytes = file.stamp.size_bytes
+        if file.held is Held.MEMORY:
+            yield Whole(self._descriptors[0], file.at, size_bytes)
+            return
+        fd = os.dup(self._descriptors[1 + file.at]) if file.held in (Held.OPEN, Held.COPY) else at_place(file.place)
+        try:
+            whole = Whole(fd, 0, size_bytes)
+            if file.held is Held.COPY:
+                yield whole
+                return
+            _check(fd, file)
+            yield whole
+            _check(fd, file)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        self._descriptors.close()
+
+
+class Whole:
+    """`size_bytes` of what is open as `fd`, from `start` on."""
+
+    def __init__(self, fd: int, start: int, size_bytes: int) -> None:
+        self._fd = fd
+        self._start = start
+        self.size_bytes = size_bytes
+
+    def pieces(self, piece_bytes: int) -> Iterator[bytes]:
+        """
+        Raises:
+            TornFile: it is shorter.
+        """
+        done = 0
+        while done < self.size_bytes:
+            data = bytearray()
+            wanted = min(piece_bytes, self.size_bytes - done)
+            while len(data) < wanted:
+                read = os.pread(self._fd, wanted - len(data), self._start + done + len(data))
+                if not read:
+                    raise TornFile
+                data += read
+            yield bytes(data)
+            done += wanted
+
+
+def _check(fd: int, file: FrozenFile) -> None:
+    """Its time and size are as they were, or it has only grown. To remove or rename it changes neither."""
+    now, then = Stamp.of(os.fstat(fd)), file.stamp
+    if file.held is Held.PLACE:
+        if now != then:
+            raise TornFile
+        return
+    rests = (now.size_bytes, now.modified_ns) == (then.size_bytes, then.modified_ns)
+    if now.inode != then.inode or (now.size_bytes <= then.size_bytes and not rests):
+        raise TornFile
+    if b"".join(os.pread(fd, size, start) for start, size in sample_at(then.size_bytes)) != file.sample:
+        raise TornFile

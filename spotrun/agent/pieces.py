@@ -1,0 +1,196 @@
+"""
+What is stored of the script's files, by content: one place for all that send some. So each content is sent once, and
+nobody deletes what another is about to name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from spotrun.agent.node import Node
+from spotrun.checkpoint.outputs import kept, named_keys, read_listing
+from spotrun.checkpoint.upload import NICENESS, NICENESS_MAX, put_verified
+from spotrun.errors import CheckpointDamaged
+from spotrun.folder.stored_files import FILES_MAX, FOLDER, LeftOut, Listing, Piece, list_key
+
+LEFT_OUT_NAMED_MAX, TOLD_MAX = 200, 20
+"""In a list, and in the log of an attempt."""
+SECRET = "it holds the value of a secret"
+RESTLESS = "it is still being written"
+TOO_MANY = f"there are more than {FILES_MAX:,} files"
+
+
+class Refused(Exception):
+    """Why a file cannot be stored. `passing`: it may be stored later."""
+
+    def __init__(self, reason: str, *, passing: bool = False) -> None:
+        super().__init__(reason)
+        self.passing = passing
+
+
+class StoredList(NamedTuple):
+    """A list that the store holds. `sent` are the objects that were new for it, itself among them."""
+
+    key: str
+    blake3: str
+    sent: Mapping[str, int]
+    stored_bytes: int
+
+
+class Pieces:
+    """The files of a run as one agent stores them, from `begin` on. Used by several threads."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._attempt = -1
+        self._lock = threading.Lock()
+        self._at_work = 0
+        self._lists: dict[str, Listing | None] = {}
+        """The lists that the ledger still names, by their keys; None for one that cannot be read."""
+        self._sent: dict[str, int] = {}
+        self._looked_for_garbage = False
+        self._told: set[tuple[str, str]] = set()
+
+    def begin(self, attempt: int) -> None:
+        self._attempt = attempt
+
+    @contextlib.contextmanager
+    def sending(self, go_on: Callable[[], None]) -> Iterator[Sending]:
+        """
+        Nothing is deleted until it is left. The ledger has to name before that what was sent.
+
+        Raises:
+            StoreError: the lists that are there cannot be read now.
+        """
+        with self._lock:
+            self._read_lists()
+            known = {piece.blake3: piece for each in self._readable() for file in each.files for piece in file.pieces}
+            self._at_work += 1
+        sending = Sending(self._node, self._attempt, known, go_on)
+        try:
+            yield sending
+        finally:
+            with self._lock:
+                self._sent |= sending.sent
+                self._at_work -= 1
+
+    def newest(self) -> Listing | None:
+        newest = self._node.recorder.state.newest_outputs()
+        return None if newest is None else self._lists.get(newest.event.key)
+
+    def put_list(self, sending: Sending, listing: Listing) -> StoredList:
+        """
+        Raises:
+            StoreError: it could not be stored.
+        """
+        data = msgspec.json.encode(listing)
+        digest = blake3(data).hexdigest()
+        key = list_key(self._attempt, digest)
+        if self._lists.get(key) is None:
+            put_verified(self._node.store, key, memoryview(data), sending.go_on)
+            sending.sent[key] = len(data)
+        with self._lock:
+            stored = dict(listing.keys())
+            for other in self._readable():
+                stored |= other.keys()
+        return StoredList(key, digest, dict(sending.sent), sum(stored.values()) + len(data))
+
+    def named(self, key: str, listing: Listing) -> None:
+        """The ledger names that list now."""
+        with self._lock:
+            self._lists[key] = listing
+
+    def tell(self, left_out: Iterable[LeftOut]) -> None:
+        """In the log, once for each file and reason, and for the first files only."""
+        for each in left_out:
+            if each.reason != RESTLESS and len(self._told) < TOLD_MAX and (each.path, each.reason) not in self._told:
+                self._told.add((each.path, each.reason))
+                self._node.note(f"{each.path} is not stored: {each.reason}")
+
+    def sweep(self) -> None:
+        """Delete what no list needs any more, of this attempt and of those before it, if all lists can be read."""
+        with self._lock:
+            if not self._at_work:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        state, store = self._node.recorder.state, self._node.store
+        if not self._looked_for_garbage:
+            mine = tuple(f"{FOLDER}{attempt}/" for attempt in state.attempts if attempt <= self._attempt)
+            self._sent |= {each.key: each.size_bytes for each in store.list(FOLDER) if each.key.startswith(mine)}
+            self._looked_for_garbage = True
+        self._read_lists()
+        named = kept(state)
+        self._lists = {outputs.event.key: self._lists[outputs.event.key] for outputs in named}
+        lists = [(outputs, listing) for outputs in named if (listing := self._lists[outputs.event.key]) is not None]
+        if len(lists) < len(named):
+            return
+        needed = named_keys(lists)
+        for key in [key for key in self._sent if key not in needed]:
+            store.delete(key)
+            del self._sent[key]
+
+    def _read_lists(self) -> None:
+        for outputs in kept(self._node.recorder.state):
+            if outputs.event.key in self._lists:
+                continue
+            try:
+                self._lists[outputs.event.key] = read_listing(self._node.store, outputs)
+            except CheckpointDamaged as damage:
+                self._lists[outputs.event.key] = None
+                self._node.note(f"files that were stored before cannot be read back: {damage.message}")
+
+    def _readable(self) -> list[Listing]:
+        return [listing for listing in self._lists.values() if listing is not None]
+
+
+class Sending:
+    """
+    Sends the pieces of files, each content once. `known` are the pieces that are there, by their digests; `sent` has
+    the objects that were sent. Several threads use it.
+    """
+
+    def __init__(self, node: Node, attempt: int, known: Mapping[str, Piece], go_on: Callable[[], None]) -> None:
+        self._node = node
+        self._attempt = attempt
+        self._known = known
+        self.go_on = go_on
+        self.sent: dict[str, int] = {}
+
+    def pieces(self, contents: Iterable[bytes]) -> tuple[Piece, ...]:
+        """
+        A file, which comes in pieces that are stored now.
+
+        Raises:
+            Refused: it holds a secret.
+        """
+        found, last = [], b""
+        redaction = self._node.console.redaction
+        for data in contents:
+            if redaction.finds(last + data):
+                raise Refused(SECRET)
+            last = data[-redaction.reach :] if redaction.reach else b""
+            found.append(self._piece(data))
+        return tuple(found)
+
+    def _piece(self, data: bytes) -> Piece:
+        digest = blake3(data).hexdigest()
+        piece = self._known.get(digest) or Piece(self._attempt, digest, len(data))
+        if digest not in self._known and piece.key not in self.sent:
+            put_verified(self._node.store, piece.key, memoryview(data), self.go_on)
+            self.sent[piece.key] = len(data)
+        return piece
+
+
+def stand_behind() -> None:
+    """Training goes first: to Linux each thread has a priority of its own."""
+    thread = threading.get_native_id()
+    niceness = os.getpriority(os.PRIO_PROCESS, thread)
+    os.setpriority(os.PRIO_PROCESS, thread, min(niceness + NICENESS, NICENESS_MAX))

@@ -1,0 +1,205 @@
+"""
+Makes a work folder that of a checkpoint: its files, these and no others, each one verified.
+
+What is missing is fetched into a folder beside the work folder while the trainer does its imports. It is put into its
+places when the trainer asks for it: what is before the training in a script runs in every process, and writes too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from blake3 import blake3
+from msgspec.structs import replace
+
+from spotrun.agent.commit_files import CommitFiles, Known
+from spotrun.agent.node import Node
+from spotrun.checkpoint import fetching
+from spotrun.checkpoint.beneath import open_for_reading, parent_of
+from spotrun.checkpoint.chosen_files import all_but
+from spotrun.checkpoint.outputs import read_listing
+from spotrun.errors import CheckpointDamaged, SpotrunError
+from spotrun.folder import work_files, workdir
+from spotrun.folder.stored_files import Listing, Outcome, OutputFile
+from spotrun.folder.work_files import Seen, Survey
+from spotrun.run.state import Commit
+
+COPY_BYTES = 16 << 20
+
+
+class FilesOfCommit:
+    """
+    The files of `commit`; without one, the work folder as it was uploaded. `known` are files of this folder whose
+    content this agent knows.
+    """
+
+    def __init__(self, node: Node, commit: Commit | None, known: Mapping[str, Known]) -> None:
+        self._node = node
+        self._commit = commit
+        self._known = known
+        self._work = node.assignment.work
+        self._beside = node.assignment.folder / "files-coming"
+        self._before = work_files.remembered(node.assignment.files_before)
+        self._chosen = all_but(node.spec.checkpoint.files.exclude)
+        self._listing = Listing(files=())
+        self._right: dict[str, Seen] = {}
+
+    def fetch(self) -> None:
+        """
+        Bring what is not here, beside the work folder, which stays as it is.
+
+        Raises:
+            CheckpointDamaged: the store has not what was committed.
+            StoreError, SpotrunError: it cannot be read, or this disk cannot be written to.
+        """
+        outputs = None if self._commit is None else self._commit.outputs
+        if outputs is None:
+            return
+        self._listing = read_listing(self._node.store, outputs)
+        found = self._survey().files
+        self._right = {file.path: found[file.path] for file in self._listing.files if self._is_here(file, found)}
+        shutil.rmtree(self._beside, ignore_errors=True)
+        self._bring([file for file in self._listing.files if file.path not in self._right])
+
+    def _survey(self) -> Survey:
+        return work_files.survey(self._work, self._before, self._chosen)
+
+    def _is_here(self, file: OutputFile, found: Mapping[str, Seen]) -> bool:
+        seen = found.get(file.path)
+        if seen is None or seen.place != file.path or seen.stamp.size_bytes != file.size_bytes:
+            return False
+        known = self._known.get(file.path)
+        if known is not None and known.seen == seen and isinstance(known.entry, OutputFile):
+            return _digests(known.entry) == _digests(file)
+        try:
+            with _folder(self._work) as root, open(open_for_reading(root, file.path), "rb") as here:
+                return all(blake3(here.read(piece.size_bytes)).hexdigest() == piece.blake3 for piece in file.pieces)
+        except OSError:
+            return False
+
+    def _bring(self, files: list[OutputFile]) -> None:
+        for each in fetching.fetch(self._node.store, files, self._beside, lambda _: None, force=True):
+            if each.outcome is Outcome.FAILED:
+                raise CheckpointDamaged(f"{each.file.path} of the checkpoint's files: {each.problem}")
+
+    def putter(self, files: CommitFiles) -> Callable[[Sequence[str], int], str]:
+        """`put`, which tells `files` what the folder has then. It returns why it has failed, or nothing."""
+
+        def put(opened: Sequence[str], attempt: int) -> str:
+            try:
+                files.begin(attempt, self.put(opened, attempt))
+            except SpotrunError as error:
+                return str(error)
+            return ""
+
+        return put
+
+    # -- into its places -------------------------------------------------------------------------------------------
+
+    def put(self, opened: Collection[str], attempt: int) -> dict[str, Known]:
+        """
+        Make the work folder so. Files that are `opened` for writing are written to in place, and stay if they are of
+        this process alone. Returns what is known of the folder now.
+
+        Raises:
+            SpotrunError: something is in the way, or cannot be fetched.
+        """
+        try:
+            with _folder(self._work) as root:
+                self._put(root, set(opened))
+        except OSError as error:
+            raise SpotrunError(f"{error.filename or self._work}: {error.strerror}") from error
+        finally:
+            shutil.rmtree(self._beside, ignore_errors=True)
+        listed = {file.path: replace(file, attempt=attempt) for file in self._listing.files}
+        seen = self._survey().files
+        return {path: Known(seen[path], file) for path, file in listed.items() if path in seen}
+
+    def _put(self, root: int, opened: set[str]) -> None:
+        listed = {file.path for file in self._listing.files}
+        now = self._survey()
+        self._remove(root, [path for path in now.files if path not in listed and path not in self._before], opened)
+        self._remove(root, [path for path in self._listing.removed if path in self._before], opened)
+        changed = [path for path in (*now.files, *now.gone) if path in self._before]
+        self._put_uploaded(root, [p for p in changed if p not in listed and p not in self._listing.removed], opened)
+        wrong = [file for file in self._listing.files if now.files.get(file.path) != self._right.get(file.path, ...)]
+        self._bring([file for file in wrong if not (self._beside / file.path).exists()])
+        for file in wrong:
+            _place(root, self._beside / file.path, file.path, in_place=file.path in opened)
+
+    def _remove(self, root: int, paths: Iterable[str], opened: Collection[str]) -> None:
+        """What is open belongs to the process that runs; what was left out is not known to be another."""
+        outputs = None if self._commit is None else self._commit.outputs
+        if outputs is not None and outputs.event.left_out > len(self._listing.left_out):
+            self._node.note("files that the checkpoint does not have stay, as it names not all that it left out")
+            return
+        stay = {*opened, *(left.path for left in self._listing.left_out)}
+        for path in paths:
+            if path not in stay:
+                with contextlib.suppress(FileNotFoundError), parent_of(root, path) as (parent, name):
+                    os.unlink(name, dir_fd=parent)
+
+    def _put_uploaded(self, root: int, paths: list[str], opened: Collection[str]) -> None:
+        """Files of the uploaded work folder that were changed after the checkpoint."""
+        if not paths:
+            return
+        workdir.fetch(self._node.store, self._node.created.workdir_sha256, self._beside / ".uploaded")
+        for path in paths:
+            source = self._beside / ".uploaded" / path
+            if source.is_file():
+                _place(root, source, path, in_place=path in opened)
+            else:
+                self._node.note(f"{path} was changed after the checkpoint, and only the set-up could make it anew")
+
+
+def tidy(node: Node, attempt: int) -> None:
+    """A training that begins anew where another one has trained finds the work folder as it was uploaded."""
+    state = node.recorder.state
+    trained = any(trainer.started_at for trainer in state.attempts[attempt].trainers)
+    if trained and state.latest_commit() is None:
+        try:
+            FilesOfCommit(node, None, {}).put((), attempt)
+        except SpotrunError as error:
+            node.note(f"what an earlier trainer has written could not be removed: {error}")
+
+
+def _digests(file: OutputFile) -> list[str]:
+    return [piece.blake3 for piece in file.pieces]
+
+
+@contextlib.contextmanager
+def _folder(path: Path) -> Iterator[int]:
+    root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield root
+    finally:
+        os.close(root)
+
+
+def _place(root: int, source: Path, path: str, *, in_place: bool) -> None:
+    with parent_of(root, path, make=True) as (parent, name):
+        if not in_place:
+            os.rename(source, name, dst_dir_fd=parent)
+            return
+        to = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            with source.open("rb") as file:
+                at = 0
+                while data := file.read(COPY_BYTES):
+                    at += _write(to, data, at)
+            os.ftruncate(to, at)  # last: a mapping of more than there is would end the process
+            facts = source.stat()
+            os.utime(to, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        finally:
+            os.close(to)
+
+
+def _write(fd: int, data: bytes, at: int) -> int:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(fd, data[done:], at + done)
+    return done

@@ -1,0 +1,56 @@
+"""
+The work folder at one boundary of a training, as the trainer hands it to its agent.
+
+A memory holds the bytes of the small files, and after them this index. Large files come as open descriptors beside it:
+an open file outlives its removal, and a file that takes its name.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from spotrun.folder.work_files import Stamp
+
+SAMPLE_BYTES = 4096
+
+
+class Held(StrEnum):
+    """Where the bytes of a file are."""
+
+    KNOWN = "known"
+    """The agent has them: the file is as it was at the last boundary of which the agent has said that it is durable."""
+    MEMORY = "memory"
+    """In the memory, from `at` on."""
+    OPEN = "open"
+    """In the file itself, which is descriptor `at`. It may have grown since, and then its sample is as it was."""
+    COPY = "copy"
+    """In a copy, which is descriptor `at`."""
+    PLACE = "place"
+    """In the file itself, which nobody holds open: there are too many of them."""
+
+
+class FrozenFile(msgspec.Struct, frozen=True, array_like=True):
+    """It lies at `place`, which is another path than its own if that is a link. `sample`: its first and last bytes."""
+
+    path: str
+    place: str
+    stamp: Stamp
+    held: Held
+    at: int = 0
+    sample: bytes = b""
+
+
+class FrozenFolder(msgspec.Struct, frozen=True):
+    """`refused` says why a path cannot be stored; `gone` are uploaded files that are not there any more."""
+
+    files: tuple[FrozenFile, ...]
+    refused: dict[str, str]
+    gone: tuple[str, ...]
+
+
+def sample_at(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(start, size) of the first and of the last bytes of a file that a sample has."""
+    count = min(SAMPLE_BYTES, size_bytes)
+    return (0, count), (size_bytes - count, count)

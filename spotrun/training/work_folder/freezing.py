@@ -1,0 +1,232 @@
+"""
+Freezes the work folder at a boundary, without a wait for its large files.
+
+Small files are copied at once. Of large ones a descriptor is kept, and the agent reads them while training goes on; a
+file that is written to meanwhile is torn, and copied at the next boundary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from spotrun.folder.frozen_files import FrozenFile, FrozenFolder, Held, sample_at
+from spotrun.folder.work_files import Seen, Stamp, survey
+from spotrun.trainer_link import FDS_MAX, FilesFrozen, Message, MoreFiles
+from spotrun.training.work_folder.open_files import Opened
+
+SMALL_BYTES = 256 << 10
+SMALL_TOGETHER_BYTES = 64 << 20
+"""What is copied at a boundary at most, 20 to 40 ms: more files than that are read later, as large ones are."""
+DESCRIPTORS_MAX = 100
+"""A process may have 1,024 by default, and an agent holds three frozen folders at most."""
+TRIES = 3
+TICK_NS = 20_000_000
+"""Two writes within one tick of the kernel's clock (4 ms, or 10) leave one time on a file."""
+FICLONE = 0x40049409
+"""https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html"""
+COPY_BYTES = 1 << 30
+PLACES_MAX = 20_000
+"""The agent stores fewer, and names the others as too many."""
+
+
+class Frozen:
+    """A work folder at a boundary. Until it was sent or closed it holds memory and descriptors."""
+
+    def __init__(self, number: int, memory: int | None = None) -> None:
+        self.number = number
+        self.stamps: dict[str, Seen] = {}
+        """The files by which a later boundary can tell what has changed."""
+        self._memory = os.memfd_create("spotrun-files", os.MFD_CLOEXEC) if memory is None else memory
+        self._descriptors: list[int] = []
+        self._at = 0
+        self._index_bytes = 0
+
+    def add(self, data: bytes) -> int:
+        """Where it is in the memory."""
+        start, written = self._at, 0
+        while written < len(data):
+            written += os.pwrite(self._memory, data[written:], start + written)
+        self._at += len(data)
+        return start
+
+    def hold(self, fd: int) -> int:
+        """The number of this descriptor, which is now its own."""
+        self._descriptors.append(fd)
+        return len(self._descriptors) - 1
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._descriptors) >= DESCRIPTORS_MAX
+
+    @property
+    def size_bytes(self) -> int:
+        return self._at
+
+    def write_index(self, folder: FrozenFolder) -> None:
+        index = msgspec.msgpack.encode(folder)
+        self._index_bytes = len(index)
+        self.add(index)
+
+    def send(self, tell: Callable[[Message, Collection[int]], object]) -> None:
+        """Hand it over. Closes it."""
+        index_at = self._at - self._index_bytes
+        first = self._descriptors[: FDS_MAX - 1]
+        tell(
+            FilesFrozen(
+                number=self.number, index_at=index_at, index_bytes=self._index_bytes, descriptors=len(self._descriptors)
+            ),
+            (self._memory, *first),
+        )
+        for start in range(len(first), len(self._descriptors), FDS_MAX):
+            tell(MoreFiles(), self._descriptors[start : start + FDS_MAX])
+        self.close()
+
+    def duplicate(self) -> Frozen:
+        """The same folder once more, under the same number."""
+        other = Frozen(self.number, os.dup(self._memory))
+        other._descriptors = [os.dup(fd) for fd in self._descriptors]
+        other.stamps, other._at, other._index_bytes = self.stamps, self._at, self._index_bytes
+        return other
+
+    def close(self) -> None:
+        """Idempotent."""
+        for fd in (self._memory, *self._descriptors):
+            if fd >= 0:
+                os.close(fd)
+        self._memory, self._descriptors = -1, []
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Freezer:
+    """`before` is what was in the folder before the script began; what is not `chosen` belongs to no checkpoint."""
+
+    def __init__(self, work: str, before: Mapping[str, Stamp], chosen: Callable[[str], bool]) -> None:
+        self._work = work
+        self._before = before
+        self._chosen = chosen
+        self._number = 0
+        self._known: dict[str, Seen] = {}
+        self._unsettled: dict[int, dict[str, Seen]] = {}
+        self._copied: set[str] = set()
+
+    def begin_with(self, opened: Iterable[Opened]) -> None:
+        """The folder is as it is in the checkpoint that training resumes from."""
+        seen = survey(Path(self._work), self._before, self._chosen)
+        self._known = _lasting(seen.files, time.time_ns(), {each.path for each in opened if each.updates})
+
+    def committed(self, number: int) -> None:
+        """The folder of that number is durable."""
+        if number in self._unsettled:
+            self._known = self._unsettled[number]
+            self._unsettled = {other: known for other, known in self._unsettled.items() if other > number}
+
+    def torn(self, paths: Iterable[str]) -> None:
+        """From now on these are copied."""
+        self._copied |= set(paths)
+        for path in paths:
+            for known in (self._known, *self._unsettled.values()):
+                known.pop(path, None)
+
+    def freeze(self, opened: Collection[Opened], *, final: bool = False) -> Frozen:
+        """
+        The folder as it is now. `opened` are the files that are open for writing; a `final` one copies those, as there
+        is no other boundary after it.
+        """
+        frozen = Frozen(self._number)
+        self._number += 1
+        try:
+            self._fill(frozen, opened, final=final)
+        except BaseException:
+            frozen.close()
+            raise
+        return frozen
+
+    def _fill(self, frozen: Frozen, opened: Collection[Opened], *, final: bool) -> None:
+        updated = {each.path for each in opened if each.updates}
+        copied = self._copied | updated | ({each.path for each in opened} if final else set())
+        seen = survey(Path(self._work), self._before, self._chosen)
+        refused = dict(seen.refused)
+        files: list[FrozenFile] = []
+        for path, each in sorted(seen.files.items(), key=lambda item: (item[1].stamp.size_bytes, item[0])):
+            if self._known.get(path) == each:
+                files.append(FrozenFile(path, each.place, each.stamp, Held.KNOWN))
+                continue
+            try:
+                file = self._hold(frozen, path, each, copy=path in copied or each.place in copied)
+            except FileNotFoundError:
+                continue  # another thread or process has removed it
+            except OSError as error:
+                refused[path] = f"it cannot be read: {error.strerror}"
+                continue
+            files.append(file)
+        frozen.stamps = _lasting({f.path: Seen(f.place, f.stamp) for f in files}, time.time_ns(), updated)
+        self._unsettled[frozen.number] = frozen.stamps
+        names = dict(sorted(refused.items())[:PLACES_MAX])
+        frozen.write_index(FrozenFolder(tuple(files[:PLACES_MAX]), names, seen.gone))
+
+    def _hold(self, frozen: Frozen, path: str, seen: Seen, *, copy: bool) -> FrozenFile:
+        size_bytes = seen.stamp.size_bytes
+        small = size_bytes <= SMALL_BYTES and frozen.size_bytes + size_bytes <= SMALL_TOGETHER_BYTES
+        if not small and frozen.is_full:
+            return FrozenFile(path, seen.place, seen.stamp, Held.PLACE)
+        fd = os.open(os.path.join(self._work, seen.place), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if small:
+                data, stamp = _read_between_writes(fd)
+                return FrozenFile(path, seen.place, stamp, Held.MEMORY, frozen.add(data))
+            stamp = Stamp.of(os.fstat(fd))
+            if copy:
+                number = frozen.hold(_copy(fd, stamp.size_bytes, os.path.dirname(self._work)))
+                return FrozenFile(path, seen.place, stamp, Held.COPY, number)
+            sample = b"".join(os.pread(fd, size, start) for start, size in sample_at(stamp.size_bytes))
+            number, fd = frozen.hold(fd), -1
+            return FrozenFile(path, seen.place, stamp, Held.OPEN, number, sample)
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+
+def _lasting(files: Mapping[str, Seen], now_ns: int, updated: Collection[str]) -> dict[str, Seen]:
+    """Those of which a later write will show. It may not within a tick, nor where a file is written by a mapping."""
+    return {
+        path: seen
+        for path, seen in files.items()
+        if seen.stamp.modified_ns < now_ns - TICK_NS and path not in updated and seen.place not in updated
+    }
+
+
+def _read_between_writes(fd: int) -> tuple[bytes, Stamp]:
+    """What is in it, and its stamp; as well as that goes where another thread always writes."""
+    data, stamp = bytearray(), Stamp.of(os.fstat(fd))
+    for _ in range(TRIES):
+        data, stamp = bytearray(), Stamp.of(os.fstat(fd))
+        while len(data) < stamp.size_bytes and (piece := os.pread(fd, stamp.size_bytes - len(data), len(data))):
+            data += piece
+        if Stamp.of(os.fstat(fd)) == stamp:
+            break
+    return bytes(data), Stamp(len(data), *stamp[1:])
+
+
+def _copy(fd: int, size_bytes: int, folder: str) -> int:
+    """A file without a name that has the first bytes of another; where the file system can, it shares them."""
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(copy.fileno(), FICLONE, fd)
+        cloned = os.fstat(copy.fileno()).st_size > 0
+        done = 0
+        while not cloned and done < size_bytes:
+            count = os.sendfile(copy.fileno(), fd, done, min(COPY_BYTES, size_bytes - done))
+            if not count:
+                break
+            done += count
+        return os.dup(copy.fileno())

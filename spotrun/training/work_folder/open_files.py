@@ -1,0 +1,114 @@
+"""The files of the work folder that this process has open for writing: flushed, and set to where they were."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import io
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+KINDS = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+"""From the outermost to the innermost. A class that is written in Python, like GzipFile, may add bytes at a flush."""
+DELETED = " (deleted)"
+
+
+class Opened(NamedTuple):
+    """A descriptor of a file of the work folder. `updates`: it may be written to by a mapping, or in the middle."""
+
+    path: str
+    fd: int
+    updates: bool
+
+
+class OpenFiles:
+    """Looks for the file objects of a descriptor once, as that takes a look at all objects of the process."""
+
+    def __init__(self, work: str) -> None:
+        self._inside = work + os.sep
+        self._objects: dict[tuple[int, int], list[weakref.ref[Any]]] = {}
+
+    def flush(self) -> list[Opened]:
+        """Those that are open, with nothing left in Python's buffers."""
+        opened = list(self._open())
+        for file in self._files_of(opened):
+            with contextlib.suppress(ValueError, OSError):  # closed by another thread, or its disk is full: not ours
+                file.flush()
+        return opened
+
+    def positions(self) -> dict[str, int]:
+        """Where each stands, by path."""
+        found: dict[str, int] = {}
+        for file in self.flush():
+            with contextlib.suppress(OSError):
+                found[file.path] = os.lseek(file.fd, 0, os.SEEK_CUR)
+        return found
+
+    def move(self, positions: Mapping[str, int]) -> None:
+        """After the files were rewritten: go on where it says, or at the end."""
+        opened = list(self._open())
+        for each in opened:
+            place = positions.get(each.path)
+            size_bytes = os.fstat(each.fd).st_size
+            to = size_bytes if place is None else place
+            os.lseek(each.fd, to, os.SEEK_SET)
+            for file in self._files_of([each]):
+                with contextlib.suppress(ValueError, OSError):
+                    file.seek(to)
+
+    def _open(self) -> Iterator[Opened]:
+        for name in os.listdir("/proc/self/fd"):
+            fd = int(name)
+            try:
+                target = os.readlink(f"/proc/self/fd/{fd}")
+                if not target.startswith(self._inside) or target.endswith(DELETED):
+                    continue
+                target.encode()
+                mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+            except (OSError, UnicodeEncodeError):  # the listing's own; closed by another thread; of a name without text
+                continue
+            if mode != os.O_RDONLY:
+                yield Opened(target[len(self._inside) :], fd, mode == os.O_RDWR)
+
+    def _files_of(self, opened: list[Opened]) -> list[Any]:
+        """The outer ones first."""
+        keys: dict[tuple[int, int], int] = {}
+        for each in opened:
+            with contextlib.suppress(OSError):
+                keys[each.fd, os.fstat(each.fd).st_ino] = each.fd
+        self._objects = {key: references for key, references in self._objects.items() if key in keys}
+        if any(not self._alive(key) for key in keys):
+            self._search(keys)
+        return sorted(
+            (file for key in keys for file in self._alive(key)), key=lambda file: KINDS.index(_kind(type(file)))
+        )
+
+    def _alive(self, key: tuple[int, int]) -> list[Any]:
+        files = (reference() for reference in self._objects.get(key, ()))
+        return [file for file in files if file is not None and _descriptor(file) == key[0]]
+
+    def _search(self, keys: Mapping[tuple[int, int], int]) -> None:
+        by_fd = {fd: key for key, fd in keys.items()}
+        self._objects = {key: [] for key in keys}
+        kinds: dict[type, bool] = {}
+        for each in gc.get_objects():
+            kind = type(each)
+            if kind not in kinds:
+                kinds[kind] = _kind(kind) is not None
+            if kinds[kind] and (key := by_fd.get(_descriptor(each))) is not None:
+                self._objects[key].append(weakref.ref(each))
+
+
+def _kind(kind: type) -> Any:
+    return next((known for known in KINDS if known in kind.__mro__), None)
+
+
+def _descriptor(file: Any) -> int:
+    """-1 where it has none any more."""
+    try:
+        return -1 if file.closed else int(file.fileno())
+    except (ValueError, OSError, AttributeError):  # detached, or half made
+        return -1

@@ -1,0 +1,85 @@
+"""What a fit asks of its work folder: its state at a boundary, and the files of the checkpoint when it resumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from spotrun.checkpoint.chosen_files import all_but
+from spotrun.errors import SpotrunError
+from spotrun.folder.work_files import remembered
+from spotrun.trainer_link import Committed, FilesRule, FilesTorn, FilesWanted
+from spotrun.training.ranks import Ranks
+from spotrun.training.session import Agent, Session
+from spotrun.training.work_folder.freezing import Freezer, Frozen
+from spotrun.training.work_folder.open_files import OpenFiles
+
+
+class WorkFiles:
+    """
+    The files of one training. On ranks other than 0 it knows what that process has open, and nothing more; without a
+    `rule` no files belong to checkpoints.
+    """
+
+    def __init__(self, agent: Agent, ranks: Ranks, rule: FilesRule | None) -> None:
+        self._agent = agent
+        self._ranks = ranks
+        self._rule = rule
+        self.folder = "" if rule is None else os.path.realpath(rule.work)
+        self._open = None if rule is None else OpenFiles(self.folder)
+        self._freezer: Freezer | None = None
+        if rule is not None and isinstance(agent, Session):
+            self._freezer = Freezer(self.folder, remembered(Path(rule.before)), all_but(rule.exclude))
+
+    def positions(self) -> dict[str, int]:
+        """Where this process stands in the files that it writes, by path. Flushes them."""
+        return {} if self._open is None else self._open.positions()
+
+    def freeze(self, *, final: bool = False) -> Frozen | None:
+        """The folder at this boundary. `positions` came before it, on all ranks."""
+        if self._freezer is None or self._open is None:
+            return None
+        self._hear(self._freezer)
+        return self._freezer.freeze(self._open.flush(), final=final)
+
+    def _hear(self, freezer: Freezer) -> None:
+        assert isinstance(self._agent, Session)
+        while (said := self._agent.said_of_files()) is not None:
+            match said:
+                case Committed(files=int(number)):
+                    freezer.committed(number)
+                case FilesTorn(paths=paths):
+                    freezer.torn(paths)
+
+    def send(self, frozen: Frozen) -> None:
+        """Hand it to the agent, before the snapshot that it belongs to."""
+        assert isinstance(self._agent, Session)
+        frozen.send(self._agent.tell)
+
+    def put_back(self, positions: Mapping[str, int]) -> None:
+        """
+        Wait until the folder is as it was at the checkpoint, and go on writing at these positions.
+
+        All ranks meet here.
+
+        Raises:
+            SpotrunError: the folder could not be made so, or the agent is gone.
+        """
+        if self._rule is None or self._open is None or not self._rule.put_back:
+            return
+        mine = self._open.flush()
+        everywhere = self._ranks.gather([file.path for file in mine])
+        problem = None
+        if isinstance(self._agent, Session):
+            named = sorted({path for paths in everywhere for path in paths})
+            problem = self._agent.want_files(FilesWanted(open=tuple(named)))
+        problem = self._ranks.share(problem)
+        if problem:
+            raise SpotrunError(
+                f"the files of the checkpoint could not be put into the work folder: {problem}",
+                hint="the log says which; is there room on the instance's disk?",
+            )
+        self._open.move(positions)
+        if self._freezer is not None:
+            self._freezer.begin_with(self._open.flush())
