@@ -164,6 +164,32 @@ def test_flags_of_modules_and_plain_attributes_of_library_modules_come_back() ->
     assert (net.layer.weight.requires_grad, net.layer.bias.requires_grad) == (True, False)
 
 
+def test_parts_of_the_module_that_came_late_are_as_they_were() -> None:
+    """Others have put them back."""
+    first, second = Process().begun(), Process().begun()
+    for process in (first, second):
+        process.net.late = nn.Sequential(nn.Dropout(0.1), nn.Linear(1, 1))
+    first.net.late[0].p = 0.7
+    first.net.late.eval()
+    first.net.late[1].bias.requires_grad_(False)
+    first.net.head = [first.net.late[1]]
+    first.net.shared = first.net.late
+    second.net.shared = second.net.late
+    net = second.resumed(first.image()).net
+    assert net.late[0].p == 0.7
+    assert not net.late[1].training
+    assert (net.late[1].weight.requires_grad, net.late[1].bias.requires_grad) == (True, False)
+    assert net.head[0] is net.late[1]
+    assert second.image()["objects"]
+
+
+def test_a_late_part_that_nobody_has_put_back_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    first = Process().begun()
+    first.net.late = nn.Dropout(0.1)
+    Process().begun().resumed(first.image())
+    assert "spotrun: module.late cannot be as it was before" in capsys.readouterr().err
+
+
 class OfALibrary(nn.Module):
     """Makes its mask when it is first asked."""
 

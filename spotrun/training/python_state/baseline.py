@@ -19,6 +19,9 @@ from spotrun.training.python_state.values import same
 STARTED = "started: "
 """Begins the path of an object that was not there when training began, but when its first epoch did."""
 
+LATE = "late: "
+"""Begins the path of a part of the trained module that came in training. A resume has put it back before."""
+
 
 class _Known(NamedTuple):
     """An object that was there, with its parts of then. Holding it keeps its `id` its own."""

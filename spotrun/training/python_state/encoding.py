@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spotrun.training.python_state import asked
 from spotrun.training.python_state.arrays import bytes_of, is_storable
-from spotrun.training.python_state.baseline import Baseline, Change
+from spotrun.training.python_state.baseline import LATE, Baseline, Change
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, MAPPINGS, SEQUENCES, Node, Walk
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.values import Encoded, NotPlain, encode, is_scalar, name_of
@@ -69,7 +69,7 @@ class Encoder:
         self._find_dead()
         for key in self._changes:
             node = self._walk.nodes[key]
-            if self._baseline.knows(node.value):
+            if self._baseline.knows(node.value) or key in self._walk.trained_parts:
                 if key in self._dead:
                     self.lost.append(self._dead[key])
                 else:
@@ -119,7 +119,7 @@ class Encoder:
         if self._baseline.path_of(value) is not None:
             return None
         if (found := self._walk.nodes.get(id(value))) is not None:
-            can_be = found.kind not in HOLDERS and found.kind != "asked"
+            can_be = (found.kind not in HOLDERS and found.kind != "asked") or id(value) in self._walk.trained_parts
             return None if can_be or self._can_be_made_anew(found) else Lost(found.path, f"a new {name_of(value)}")
         try:
             self._plain(value)
@@ -164,6 +164,8 @@ class Encoder:
                 if id(part) in self._states:
                     self._number(id(part))
         known = self._baseline.path_of(node.value)
+        if known is None and id(node.value) in self._walk.trained_parts:
+            known = f"{LATE}{node.path}"
         path = node.path if known is None else known
         return (node.kind, path, known is not None, self._content(node))
 

@@ -100,6 +100,8 @@ class Walk:
         self._left = OBJECTS_MAX
         self.nodes: dict[int, Node] = {}
         self.others: dict[int, tuple[str, str, object]] = {}
+        self.trained_parts: set[int] = set()
+        """Of the module that is trained, without those in `quiet`."""
         self.quiet: set[int] = set()
         self.plain: list[tuple[nn.Module, tuple[str, ...]]] = []
         """Libraries' modules, with the names of their plain attributes."""
@@ -119,8 +121,9 @@ class Walk:
             quiet = self._before.quiet.get(id(part))
             if quiet is not None and quiet.is_same():
                 self.quiet.add(id(part))
-                stack += [(f"{where}.{name}", inner) for name, inner in part._modules.items() if inner is not None]
+                stack += _inner(where, part)
                 continue
+            self.trained_parts.add(id(part))
             plain = self._plain_of(part) if part is not module else None
             if plain is not None:
                 self.plain.append((part, tuple(plain)))
@@ -133,7 +136,7 @@ class Walk:
                 parts[FLAGS] = self._registered(where, part._parameters)
             if part._buffers:
                 self._registered(where, part._buffers)
-            stack += [(f"{where}.{name}", inner) for name, inner in part._modules.items() if inner is not None]
+            stack += _inner(where, part)
         self._run()
 
     def _registered(self, where: str, tensors: Mapping[str, Tensor | None]) -> tuple[tuple[str, bool], ...]:
@@ -265,6 +268,13 @@ _KINDS: dict[type, str] = {
 _EQUAL_FLAGS: dict[tuple[tuple[str, bool], ...], tuple[tuple[str, bool], ...]] = {}
 """The same object for the same flags, as objects are compared fastest."""
 OF_PAIRS = frozenset(MAPPINGS.values())
+
+
+def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """In reverse, so that a stack gives them in the order of `named_modules`."""
+    inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
+    inner.reverse()
+    return inner
 
 
 def _of_function(function: FunctionType) -> dict[str, Any]:

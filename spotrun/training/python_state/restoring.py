@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import asked, values
 from spotrun.training.python_state.arrays import array_of
-from spotrun.training.python_state.baseline import Baseline
+from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
 from spotrun.training.python_state.graph import FLAGS, HOLDERS
 from spotrun.training.python_state.script import Script, is_name_of_python
@@ -45,13 +45,20 @@ class _Missing(Exception):
 
 
 class Restorer:
-    """Puts one image back. Afterwards `lost` names the places that this process lacks."""
+    """
+    Puts one image back. Afterwards `lost` names the places that this process lacks.
 
-    def __init__(self, script: Script, baseline: Baseline, image: dict[str, Any]) -> None:
+    `late` has the parts of the trained module as they are now, by path.
+    """
+
+    def __init__(
+        self, script: Script, baseline: Baseline, image: dict[str, Any], late: Mapping[str, object] | None = None
+    ) -> None:
         if image.get("format") != FORMAT:
             raise CheckpointDamaged(f"the checkpoint's Python state has the unknown format {image.get('format')!r}")
         self._script = script
         self._baseline = baseline
+        self._late = late or {}
         self._objects: list[tuple[str, str, bool, Any]] = image["objects"]
         self._made: list[Any] = []
         self._missing: set[int] = set()
@@ -93,7 +100,7 @@ class Restorer:
             return None
         if known:
             try:
-                standing = self._baseline.at(path)
+                standing = self._late[path] if path.startswith(LATE) else self._baseline.at(path)
             except KeyError:
                 standing = None
             if standing is not None and self._fits(kind, standing, content):

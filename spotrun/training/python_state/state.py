@@ -11,7 +11,7 @@ import torch
 
 from spotrun.training.data.loader import is_indexed
 from spotrun.training.framework import Framework, Stage, State
-from spotrun.training.python_state.baseline import Baseline
+from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.encoding import HARMLESS, Encoder
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.graph import Before, Walk
@@ -94,11 +94,14 @@ class PythonState:
         Raises:
             CheckpointDamaged
         """
-        restorer = Restorer(self._script, self._baseline, image)
+        parts = self._framework.module.named_modules(prefix="module") if last else ()
+        restorer = Restorer(self._script, self._baseline, image, {f"{LATE}{path}": part for path, part in parts})
         restorer.load()
         self._baseline.ignore(restorer.new)
         for path in restorer.lost if last else ():
-            self._say(path, f"{path} cannot be as it was before, as this process has nothing like it there")
+            self._say(
+                path, f"{path.removeprefix(LATE)} cannot be as it was before, as this process has nothing like it there"
+            )
 
     def _walk(self, before: Before | None) -> Walk:
         framework = self._framework
