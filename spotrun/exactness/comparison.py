@@ -171,7 +171,10 @@ _CAUSES: dict[DifferenceKind, str] = {
     ),
     DifferenceKind.END_RNG: "only the generators differ: a hook at the end of fit() draws a varying number of times",
 }
-_AFTER_RESUME = "; or state of the script that no checkpoint holds (an attribute outside of state_dict(), a global)"
+_AFTER_RESUME = (
+    "; or state of the script that no checkpoint holds (an iterator, a closure, an object of a library; the script's "
+    "output names what was seen to change)"
+)
 _ON_ITS_OWN = "; it differed before any interruption, so two runs of the script differ without spotrun's doing too"
 _STATEFUL = frozenset({DifferenceKind.DATA, DifferenceKind.LR, DifferenceKind.LOSS, DifferenceKind.RNG})
 
