@@ -19,7 +19,7 @@ def teacher(hook):
     def variant(pl, kind):
         def make(self, stage=None):
             if not hasattr(self, "teacher"):
-                self.teacher = copy.deepcopy(self.net).requires_grad_(False)
+                self.teacher = copy.deepcopy(self.net).requires_grad_(False).eval()
 
         class Taught(kind):
             def training_step(self, batch, batch_idx):
@@ -285,6 +285,31 @@ class Counting(AdamW):
         return super().step(closure)
 
 
+class SharpnessAware(Optimizer):
+    """Two steps for each batch, with what the first has left in the state."""
+
+    def __init__(self, parameters, kind, **options):
+        super().__init__(parameters, {"rho": 0.05, **options})
+        self.base_optimizer = kind(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+        self.defaults.update(self.base_optimizer.defaults)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["drift"] = self.state[p].get("drift", 0) * 0.9 + p.grad * group["rho"]
+                p.add_(self.state[p]["drift"])
+        self.base_optimizer.step()
+        return loss
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.base_optimizer.param_groups = self.param_groups
+
+
 def wrapped(make, schedule=True):
     """`make` makes the optimizer of a module."""
 
@@ -378,6 +403,7 @@ LATE = {
     "delegating": wrapped(lambda module: Delegating(base(module))),
     "both": wrapped(both),
     "lookahead of both": wrapped(lambda module: Lookahead(both(module))),
+    "sharpness aware": wrapped(lambda module: SharpnessAware(module.parameters(), SGD, lr=0.02, momentum=0.9)),
     "counting": wrapped(lambda module: Counting(module.parameters()), schedule=False),
     "forgetful": forgetful,
     "stubborn": wrapped(lambda module: Stubborn(module.parameters(), lr=0.1)),
