@@ -244,7 +244,7 @@ class Encoder:
     def _plain(self, value: Any) -> Encoded:
         cls: Any = type(value)
         if issubclass(cls, Enum):
-            if cls._member_map_.get(value.name or "") is not value:
+            if cls.__members__.get(value.name or "") is not value:
                 raise NotPlain(value)
             return ("enum", self._script.class_name(cls), value.name)
         if not is_scalar(value):

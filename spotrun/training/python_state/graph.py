@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, nn
 
+from spotrun.checkpoint.objects import is_named_tuple
 from spotrun.training import module_state
 from spotrun.training.python_state.asked import is_asked, parts_of
 from spotrun.training.python_state.quiet import Quiet
@@ -211,7 +212,7 @@ class Walk:
         if not self._script.owns(cls):
             return None
         if issubclass(cls, tuple):
-            return "namedtuple" if hasattr(cls, "_fields") else None
+            return "namedtuple" if is_named_tuple(cls) else None
         for base, kind in _KINDS.items():
             if issubclass(cls, base):
                 return kind if kind in CONTAINERS else None
