@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from tests.support.object_stores import RunningServer
     from tests.support.sandbox import Sandbox
 
-# Who starts the tests in the background of a script has them, and all that they start, ignore Ctrl-C.
+# Who starts the tests in the background of a script, or by nohup, has them and all that they start ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # moto makes each of its 1,300 images anew whenever it is reset; two are enough.
 os.environ["MOTO_AMIS_PATH"] = str(ROOT / "tests" / "support" / "ec2_images.json")
