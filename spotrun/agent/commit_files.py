@@ -7,8 +7,9 @@ before it was read makes its snapshot torn: no commit comes of it, and the train
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -63,16 +64,19 @@ class CommitFiles:
         """The folder of the trainer that begins has the files that are `known`, and no others."""
         self._attempt, self.known = attempt, known
 
-    def store(self, snapshot: Snapshot, control: UploadControl) -> Stored | None:
+    @contextlib.contextmanager
+    def stored(self, snapshot: Snapshot, control: UploadControl) -> Iterator[Stored | None]:
         """
-        None where no files belong to the snapshot.
+        The files of the snapshot, which are all in the store; None where none belong to it. The ledger has to name
+        them inside of this: what it does not name may be deleted from its end on.
 
         Raises:
             FilesTorn, Abandoned
             StoreError: not all of it could be stored.
         """
         if snapshot.frozen is None:
-            return None
+            yield None
+            return
 
         def go_on() -> None:
             if control.cancelled:
@@ -84,17 +88,17 @@ class CommitFiles:
             listing, left_out = _listing(snapshot.frozen, known)
             self._pieces.tell(left_out)
             stored = self._pieces.put_list(sending, listing)
-        name = CommittedFiles(
-            key=stored.key,
-            blake3=stored.blake3,
-            files=len(listing.files),
-            size_bytes=sum(file.size_bytes for file in listing.files),
-            objects=len(stored.sent),
-            sent_bytes=sum(stored.sent.values()),
-            stored_bytes=stored.stored_bytes,
-            left_out=len(left_out),
-        )
-        return Stored(name, listing, known)
+            name = CommittedFiles(
+                key=stored.key,
+                blake3=stored.blake3,
+                files=len(listing.files),
+                size_bytes=sum(file.size_bytes for file in listing.files),
+                objects=len(stored.sent),
+                sent_bytes=sum(stored.sent.values()),
+                stored_bytes=stored.stored_bytes,
+                left_out=len(left_out),
+            )
+            yield Stored(name, listing, known)
 
     def committed(self, stored: Stored) -> None:
         """The ledger names it."""

@@ -186,8 +186,10 @@ class Worker:
         began_s = self._clock.monotonic()
         prefix = snapshot.prefix if self._tries == 1 else f"{snapshot.prefix}-{self._tries}"
         try:
-            files = self._files.store(snapshot, control)
-            sent = self._upload(snapshot, prefix, control)
+            with self._files.stored(snapshot, control) as files:
+                sent = self._upload(snapshot, prefix, control)
+                self._tries = 0
+                self._commit(snapshot, prefix, sent, files, began_s)
         except FilesTorn as torn:
             self._inbox.put(SaveTorn(snapshot.sequence, torn.paths))
             return
@@ -207,8 +209,6 @@ class Worker:
             return
         finally:
             self._status.change(upload=None)
-        self._tries = 0
-        self._commit(snapshot, prefix, sent, files, began_s)
         self._retire(snapshot.attempt, resume_source)
 
     def _upload(self, snapshot: Snapshot, prefix: str, control: UploadControl) -> _Sent:

@@ -56,7 +56,7 @@ def by_name(optimizers: Sequence[Any], module: nn.Module) -> list[State | None] 
 
 def is_odd(optimizer: Any) -> bool:
     """It holds another optimizer, or keeps more than torch would save of it."""
-    if type(optimizer).__module__.startswith("torch."):
+    if _is_of_torch(type(optimizer)):
         return False
     return any(True for _ in _held(optimizer, "", DEPTH)) or bool(_own(optimizer)) or saves_itself(optimizer)
 
@@ -71,7 +71,13 @@ def saves_itself(optimizer: Any) -> bool:
 
 
 def kind_of(optimizer: Any) -> str:
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    """A module of the script may have another name here than it had, as that of the program itself is `__main__`."""
+    kind = type(optimizer)
+    return f"{kind.__module__}.{kind.__qualname__}" if _is_of_torch(kind) else kind.__qualname__
+
+
+def _is_of_torch(kind: type) -> bool:
+    return kind.__module__.startswith("torch.")
 
 
 def _nodes(optimizer: Any, names: Mapping[Any, str]) -> State:

@@ -94,11 +94,12 @@ class Instance:
     def save(self, snapshot: Any = None, control: UploadControl | None = None) -> int:
         """Make a snapshot durable, as the worker does; the number of its commit."""
         snapshot = snapshot or self.snapshot()
-        stored = self.files.store(snapshot, control or UploadControl())
-        assert stored is not None
-        self.history.step += 1
-        number = self.history.commit(files=stored.name)
-        self.files.committed(stored)
+        with self.files.stored(snapshot, control or UploadControl()) as stored:
+            assert stored is not None
+            self.pieces.sweep()  # as the thread does that looks at a notice
+            self.history.step += 1
+            number = self.history.commit(files=stored.name)
+            self.files.committed(stored)
         self.freezer.committed(snapshot.frozen.number)
         snapshot.frozen.close()
         self.files.sweep()
