@@ -15,7 +15,7 @@ from tests.support.trainings.late import LATE
 PLACES = ["batch:0:2", "batch:0:6", "epoch_end:0", "start:1:0", "batch:1:3", "validation:1:8", "batch:2:2", "train_end"]
 CANNOT = {
     "forgetful": "the checkpoint's model has late, which this one has not when it goes on",
-    "stubborn": "tests.support.trainings.late.Stubborn does not load its state: KeyError: 'momentum'",
+    "stubborn": "Stubborn does not load its state: KeyError: 'momentum'",
 }
 
 
