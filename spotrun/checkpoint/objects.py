@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from spotrun.checkpoint.plain_kinds import Unnamed
+from spotrun.checkpoint.slots import attributes_of
 
 Path: TypeAlias = tuple[object, ...]
 
@@ -82,7 +83,7 @@ def parts_of(value: Any, path: Path, standing: Standing | None) -> tuple[str, st
     if standing is not None and standing.covers(path) and (parts := _standing_parts(value, path, standing)):
         return parts
     if is_plain(kind) and is_of_script(kind):
-        return OBJECT, _name_to_find(kind), attributes(value)
+        return OBJECT, _name_to_find(kind), attributes_of(value)
     return None
 
 
@@ -158,23 +159,3 @@ _MADE_BY_PYTHON = 1 << 9
 
 def is_named_tuple(kind: type | None) -> bool:
     return kind is not None and issubclass(kind, tuple) and hasattr(kind, "_fields") and not hasattr(kind, "__del__")
-
-
-def attributes(value: Any) -> dict[str, Any]:
-    slots = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
-    return {**slots, **getattr(value, "__dict__", {})}
-
-
-def _slots(kind: type) -> Iterator[str]:
-    for base in kind.__mro__:
-        names = vars(base).get("__slots__", ())
-        yield from (name for name in ([names] if isinstance(names, str) else names) if not name.startswith("__"))
-
-
-def set_attributes(value: Any, content: dict[str, Any]) -> None:
-    """Without a call of anything that its class has to say about it."""
-    slots = set(_slots(type(value)))
-    for name in slots & content.keys():
-        object.__setattr__(value, name, content[name])
-    if hasattr(value, "__dict__"):
-        value.__dict__.update({name: item for name, item in content.items() if name not in slots})

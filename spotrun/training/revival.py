@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from spotrun.checkpoint import objects
 from spotrun.checkpoint.objects import ASKED, MEMBER, OBJECT, STANDS, TUPLE, Held
+from spotrun.checkpoint.slots import attributes_of, set_attributes
 from spotrun.errors import SpotrunError
 
 _NOBODY = object()
@@ -110,7 +111,7 @@ def _instance(held: Held, standing: Any) -> Any:
     if kind is None or not (objects.is_plain(kind) and objects.is_of_script(kind)):
         _gone(held)
     filled = standing if stands else object.__new__(kind)
-    objects.set_attributes(filled, revived(held["content"], objects.attributes(standing) if stands else _NOBODY))
+    set_attributes(filled, revived(held["content"], attributes_of(standing) if stands else _NOBODY), gone=())
     return filled
 
 

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from spotrun.checkpoint.slots import attributes_of
 from spotrun.training.python_state.asked import GENERATORS
 from spotrun.training.python_state.fingerprints import Budget, Unchanged, unchanged
 from spotrun.training.python_state.graph import CONTAINERS, HOLDERS, Before, Node, Walk
 from spotrun.training.python_state.quiet import Quiet
-from spotrun.training.python_state.slots import attributes_of
 from spotrun.training.python_state.values import same
 
 STARTED = "started: "

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spotrun.checkpoint.slots import has_attributes, set_attributes
 from spotrun.errors import CheckpointDamaged
 from spotrun.training.python_state import asked, values
 from spotrun.training.python_state.arrays import array_of
@@ -27,7 +28,6 @@ from spotrun.training.python_state.baseline import LATE, Baseline
 from spotrun.training.python_state.encoding import FACTORIES, FORMAT
 from spotrun.training.python_state.graph import FLAGS, HOLDERS
 from spotrun.training.python_state.script import Script, is_name_of_python
-from spotrun.training.python_state.slots import has_attributes, set_attributes
 
 _CONTAINERS: dict[str, Any] = {
     "list": list, "set": set, "deque": deque, "bytearray": bytearray, "dict": dict, "OrderedDict": OrderedDict,
