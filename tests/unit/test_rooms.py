@@ -6,8 +6,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.support.repository import ROOT
 
 TESTS = ROOT / "tests"
@@ -70,21 +68,22 @@ def test_a_room_has_tests_and_what_they_share_and_nothing_else() -> None:
     assert [place_of(path) for path in others if path.name != "conftest.py"] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=place_of)
-def test_no_test_file_is_imported(path: Path) -> None:
-    wrong = [name for name in imports_of(path) if name.startswith("tests.") and ".test_" in name]
-    assert not wrong, f"{path} imports {wrong}: what both need goes to tests/support"
+def test_no_test_file_is_imported() -> None:
+    for path in FILES:
+        wrong = [name for name in imports_of(path) if name.startswith("tests.") and ".test_" in name]
+        assert not wrong, f"{path} imports {wrong}: what both need goes to tests/support"
 
 
-@pytest.mark.parametrize("path", UNIT_FILES, ids=place_of)
-def test_a_unit_test_starts_no_server_and_no_training(path: Path) -> None:
+def test_a_unit_test_starts_no_server_and_no_training() -> None:
     shared = fixtures_of(TESTS / "conftest.py")
-    tests = [node for node in tree_of(path).body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
-    taken = {name for each in tests for name in taken_by(each)} - fixtures_of(path)
-    assert not taken & shared, f"{path} takes {taken & shared}"
-    for support in support_of(path):
-        wrong = {name for name in imports_of(support) if name in STARTS or name.split(".")[0] in STARTS}
-        assert not wrong, f"{path} needs {place_of(support)}, which imports {sorted(wrong)}"
+    for path in UNIT_FILES:
+        functions = [node for node in tree_of(path).body if isinstance(node, ast.FunctionDef)]
+        taken = {name for each in functions if each.name.startswith("test_") for name in taken_by(each)}
+        taken -= fixtures_of(path)
+        assert not taken & shared, f"{path} takes {taken & shared}"
+        for support in support_of(path):
+            wrong = {name for name in imports_of(support) if name in STARTS or name.split(".")[0] in STARTS}
+            assert not wrong, f"{path} needs {place_of(support)}, which imports {sorted(wrong)}"
 
 
 def test_the_rules_see_what_they_forbid() -> None:
