@@ -23,7 +23,7 @@ from rich.text import Text
 from tests.support import pages
 
 NAME = "resnet50"
-SIZES = {"report": (1160, 1000), "report-narrow": pages.PHONE}
+SIZES = {"report": (1280, 1000), "report-narrow": pages.PHONE}
 MARGIN = 16
 SCHEMES: tuple[pages.Scheme, ...] = ("light", "dark")
 COLUMNS = 124
