@@ -29,6 +29,7 @@ SCHEMES: tuple[pages.Scheme, ...] = ("light", "dark")
 COLUMNS = 124
 FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 COMMAND = "spotrun launch examples/resnet50.yaml -y"
+_EVENT = re.compile(r"\d\d-\d\d \S+ +(\d+)  ")
 _LEFT_OUT = re.compile(
     r"^\s+local/"  # offerings that are not taken
     r"|launch \d+ given up"
@@ -70,8 +71,10 @@ def terminal(printed: str) -> str:
     lines = [Text.from_ansi(line) for line in printed.splitlines()]
     end = next(number for number, line in enumerate(lines) if line.plain.startswith("Where the time went"))
     saved = [line for line in lines if " all on demand: " in line.plain and line.plain.startswith("$")]
+    in_vain = set(re.findall(r"launch (\d+) given up", printed))
     for line in [*lines[:end], *saved]:
-        if not _LEFT_OUT.search(line.plain):
+        event = _EVENT.match(line.plain)
+        if not (_LEFT_OUT.search(line.plain) or (event and event[1] in in_vain)):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
     svg = console.export_svg(title="spotrun", unique_id="demo")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S).replace("Fira Code, monospace", FONTS)
