@@ -1,7 +1,7 @@
 """
 What becomes of a run whose runner is told to go. There is always a line about what goes on, and what to type.
 
-    Ctrl-C    ask whether to stop or to detach; without a terminal: stop
+    Ctrl-C    ask whether to stop or to detach, for ANSWER_WITHIN_S; without a terminal: stop
     SIGTERM   stop, within STOP_WITHIN_S
     SIGHUP    detach: a runner in the background takes over
 
@@ -30,6 +30,8 @@ from spotrun.run.events import StopRequested
 
 STOP_WITHIN_S = 60.0
 """System time. After SIGTERM, SIGKILL usually follows; systemd sends it after 90 s."""
+ANSWER_WITHIN_S = 20.0
+"""System time. Nobody attends to the run while the question stands, so it does not stand for long."""
 Interrupt = KeyboardInterrupt | Signalled
 
 
@@ -55,10 +57,14 @@ class Interrupts:
             self._leave(self._stopped_by)
         if number == signal.SIGINT and sys.stdin.isatty() and sys.stdout.isatty():
             try:
-                if _stop_or_detach() == "detach":
-                    return self._detach()
+                answered = _stop_or_detach()
             except Signalled as later:
                 return self.answer(later)
+            if answered is None:
+                say(f"\nno answer within {ANSWER_WITHIN_S:.0f} s, so the run goes on as before; Ctrl-C asks again")
+                return True
+            if answered == "detach":
+                return self._detach()
         return self._stop(caught)
 
     def done(self) -> None:
@@ -145,12 +151,19 @@ def request_stop(run: OpenRun) -> bool:
     return entry is not None
 
 
-def _stop_or_detach() -> str:
-    """A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
+def _stop_or_detach() -> str | None:
+    """None without an answer. A second Ctrl-C means stop. If the input has ended, nobody is there to decide: detach."""
+    signal.setitimer(signal.ITIMER_REAL, ANSWER_WITHIN_S)
     try:
         return choose("Stop the run, or detach and let it go on? [s/d]: ", ("stop", "detach"))
+    except Signalled as caught:
+        if caught.signal == signal.SIGALRM:
+            return None
+        raise
     except KeyboardInterrupt:
         print()
         return "stop"
     except EOFError:
         return "detach"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

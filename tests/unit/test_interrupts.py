@@ -180,6 +180,22 @@ def test_ctrl_c_asks_until_it_has_an_answer(
     assert (left_behind == [run]) is detached
 
 
+def test_the_run_goes_on_attended_if_nobody_answers(
+    run: OpenRun,
+    left_behind: list[OpenRun],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    type_at_the_prompt(monkeypatch)
+    monkeypatch.setattr("builtins.input", lambda _: signal.pause())
+    monkeypatch.setattr(interrupts, "ANSWER_WITHIN_S", 0.01)
+    assert Interrupts(run, background=False).answer(receive(signal.SIGINT))
+    assert "no answer within 0 s, so the run goes on as before" in capsys.readouterr().err
+    assert not stopped(run)
+    assert left_behind == []
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
 def test_without_a_terminal_ctrl_c_stops_the_run(run: OpenRun, left_behind: list[OpenRun]) -> None:
     assert Interrupts(run, background=False).answer(receive(signal.SIGINT))
     assert stopped(run)
