@@ -160,7 +160,8 @@ class AttemptLoop:
         self._follow_refusal()
         self._conversation.ask_for_snapshot(self._now_s, at_once=self._refusal.goes_on or self._torn)
         self._torn = self._torn and self._trainer.asked is None
-        self._saver.turn(hold=not self._is_last_chance and self._pace.too_soon(self._now_s))
+        hold = not self._is_last_chance and self._pace.too_soon(self._now_s)
+        self._saver.turn(hold=hold, overdue=self._pace.snapshot_due(self._now_s) is not None)
 
     @property
     def _is_last_chance(self) -> bool:
@@ -169,7 +170,8 @@ class AttemptLoop:
 
     def _letters(self) -> Iterator[Letter]:
         """The letters that have come; waits a little for the first."""
-        wait_s = min(TURN_S, max(0.0, self._drain.until_next_s(self._pace, plain=self._is_plain)))
+        due_s = self._drain.until_next_s(self._pace, uploading=self._saver.uploading, plain=self._is_plain)
+        wait_s = min(TURN_S, max(0.0, due_s))
         try:
             yield self._node.inbox.get(timeout=wait_s)
             while True:
@@ -183,7 +185,7 @@ class AttemptLoop:
                 self._conversation.hear(letter)
             case Exited() if letter.incarnation == self._trainer.number:
                 self._trainer.exited = letter
-                self._saver.turn(hold=False)
+                self._saver.turn(hold=False, overdue=True)
             case NoticeHeard():
                 self._notice(letter)
             case NoticesLost():
@@ -275,7 +277,7 @@ class AttemptLoop:
         return not self._trainer.makes_snapshots
 
     def _follow_drain(self) -> None:
-        stage = self._drain.stage(self._pace, plain=self._is_plain)
+        stage = self._drain.stage(self._pace, uploading=self._saver.uploading, plain=self._is_plain)
         if stage is Stage.NOTICED and self._drain.until_next_s(self._pace) < FILES_STOP_BEFORE_S:
             self._hold_files()
         if stage is Stage.DRAINING and self._drain.draining_s is None:

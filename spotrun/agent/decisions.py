@@ -155,16 +155,15 @@ def _failed_before(state: RunState, exited: TrainerExited) -> bool:
     return any(one.cause is Cause.USER_ERROR and one.step == exited.step for one in others)
 
 
-def final_snapshot_fits(left_s: float, save_s: float | None, fastest_save_s: float | None, *, uploading: bool) -> bool:
+def final_snapshot_fits(left_s: float, save_s: float | None, *, uploading: bool) -> bool:
     """
-    Whether a final snapshot can become durable in the `left_s` that are left.
+    Whether to try to make a final snapshot durable in the `left_s` that are left.
 
-    `save_s` is what saves take, `fastest_save_s` what the fastest took, None where none was measured. While another
-    snapshot is being uploaded, that is given up for a final one only where the usual time will do; else nothing is
-    lost by trying.
+    `save_s` is what saves take, None where none was measured. While another snapshot is being uploaded, that is given
+    up for a final one only where this time will do. Else nothing is lost by trying: saves before the notice stood
+    behind training, so the last one may be many times as fast.
     """
-    needed_s = save_s if uploading else fastest_save_s
-    return needed_s is None or needed_s <= left_s
+    return not uploading or save_s is None or save_s <= left_s
 
 
 def hang_limit_s(step_s: float | None, hang_after: timedelta, floor_s: float, *, training: bool) -> float:

@@ -36,6 +36,13 @@ TERMINATED_WITHIN_MIN_S = 5.0
 """The same in system time, where there is no deadline."""
 
 
+UPLOAD_ALONE_SHARE = 0.25
+"""
+What of a notice an upload in flight that is not given up has for itself. It may be done before, as it goes first now:
+then there may be time for a final snapshot.
+"""
+
+
 class Stage(Enum):
     STAYING = auto()
     NOTICED = auto()
@@ -80,8 +87,11 @@ class Drain:
         if self.deadline_s is None:
             self.reason, self.cause = reason, cause
 
-    def stage(self, pace: Pace, *, plain: bool = False) -> Stage:
-        """`plain`: there is nothing to save, so training goes on as long as is safe."""
+    def stage(self, pace: Pace, *, uploading: bool = False, plain: bool = False) -> Stage:
+        """
+        `uploading`: whether a snapshot is on its way. `plain`: there is nothing to save, so training goes on as long as
+        is safe.
+        """
         now_s = self.clock.monotonic()
         if self.draining_s is not None:
             return Stage.TOO_LATE if now_s >= self._give_up_s() else Stage.DRAINING
@@ -89,30 +99,34 @@ class Drain:
             return Stage.DRAINING
         if self.deadline_s is None:
             return Stage.STAYING
-        return Stage.DRAINING if now_s >= self._drain_s(pace, plain) else Stage.NOTICED
+        return Stage.DRAINING if now_s >= self._drain_s(pace, uploading, plain) else Stage.NOTICED
 
     def begin(self, pace: Pace, *, uploading: bool, plain: bool = False) -> None:
         """`uploading`: whether another snapshot is on its way."""
         self.draining_s, self._plain = self.clock.monotonic(), plain
         left_s = max(0.0, self._give_up_s() - self.draining_s)
-        fits = final_snapshot_fits(left_s, pace.commit_s, pace.fastest_commit_s, uploading=uploading)
+        fits = final_snapshot_fits(left_s, pace.commit_s, uploading=uploading)
         if self.deadline_s is not None and not fits:
             self.too_short = f"{left_s:.0f} s were left, and to save a final snapshot takes {pace.commit_s:.0f} s"
 
-    def until_next_s(self, pace: Pace, *, plain: bool = False) -> float:
+    def until_next_s(self, pace: Pace, *, uploading: bool = False, plain: bool = False) -> float:
         """System seconds until the stage may change by itself."""
         if self.deadline_s is None and self.draining_s is None:
             return float("inf")
-        due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace, plain)
+        due_s = self._give_up_s() if self.draining_s is not None else self._drain_s(pace, uploading, plain)
         return (due_s - self.clock.monotonic()) / self.clock.scale
 
-    def _drain_s(self, pace: Pace, plain: bool) -> float:
+    def _drain_s(self, pace: Pace, uploading: bool, plain: bool) -> float:
         assert self.deadline_s is not None
         if plain:
             return self._kill_s() - min(TERMINATED_WITHIN_S, self._window_s / 2)
         commit_s = None if pace.commit_s is None else pace.commit_s + (pace.stall_s or 0.0)
         margin_s = (NOTICE_MARGIN_S + LAST_WORD_MIN_S) * self.clock.scale
-        return drain_moment(self.deadline_s, self._window_s, commit_s, pace.step_s or 0.0, margin_s)
+        usual_s = drain_moment(self.deadline_s, self._window_s, commit_s, pace.step_s or 0.0, margin_s)
+        left_s = self._give_up_s() - self.clock.monotonic()
+        if final_snapshot_fits(left_s, pace.commit_s, uploading=uploading):
+            return usual_s
+        return max(usual_s, self.deadline_s - self._window_s * UPLOAD_ALONE_SHARE)
 
     @property
     def _window_s(self) -> float:

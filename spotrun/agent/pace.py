@@ -46,7 +46,6 @@ class Pace:
         self._rebalance = False
         self.stall_s: float | None = None
         self.commit_s: float | None = None
-        self.fastest_commit_s: float | None = None
 
     @property
     def step_s(self) -> float | None:
@@ -82,7 +81,6 @@ class Pace:
     def committed(self, took_s: float, at_s: float) -> None:
         self._committed_s = at_s
         self.commit_s = _smoothed(self.commit_s, took_s)
-        self.fastest_commit_s = min(took_s, self.fastest_commit_s or took_s)
 
     def too_soon(self, now_s: float) -> bool:
         """Whether it is too soon for another commit that is not final."""

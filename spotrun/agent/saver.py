@@ -92,11 +92,17 @@ class Saver:
             self._released(self._waiting)
             self._waiting = None
 
-    def turn(self, *, hold: bool) -> None:
-        """Begin the next upload, if there is one and nothing is in flight."""
+    def turn(self, *, hold: bool, overdue: bool) -> None:
+        """
+        Begin the next upload, if there is one and nothing is in flight. `overdue`: the next snapshot is due. Training
+        goes first on the processor until then, or until it is there: else no snapshot might ever become durable where
+        the processors are always full.
+        """
         self._begin_next(hold=hold)
+        if overdue or self._waiting is not None:
+            self._control.come_forward()
         large = self._in_flight is not None and self._in_flight.taken.size_bytes >= LARGE_BYTES
-        self._cpu_priority.stand_behind(large and not self._hurried)
+        self._cpu_priority.stand_behind(large and not self._control.forward)
 
     def _begin_next(self, *, hold: bool) -> None:
         waiting = self._waiting

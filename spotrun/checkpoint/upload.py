@@ -50,6 +50,7 @@ class UploadControl:
         self.slots = threading.Semaphore(UPLOADERS)
         self._cancelled = threading.Event()
         self._hurried = False
+        self._forward = False
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._senders: list[int] = []
 
@@ -71,18 +72,29 @@ class UploadControl:
             return
         self._hurried = True
         self.slots.release(UPLOADERS_IN_A_HURRY - UPLOADERS)
+        self.come_forward()
+
+    @property
+    def forward(self) -> bool:
+        return self._forward
+
+    def come_forward(self) -> None:
+        """From now on training no longer goes first on the processor."""
+        if self._forward:
+            return
+        self._forward = True
         for sender in self._senders:
-            self._come_forward(sender)
+            self._bring_forward(sender)
 
     def stand_behind(self) -> None:
-        """Called by each thread that sends: training goes first, unless there is a hurry."""
+        """Called by each thread that sends: training goes first, unless this upload has come forward."""
         sender = threading.get_native_id()  # to Linux each thread has a priority of its own
         self._senders.append(sender)
         os.setpriority(os.PRIO_PROCESS, sender, min(self._niceness + NICENESS, NICENESS_MAX))
-        if self._hurried:
-            self._come_forward(sender)
+        if self._forward:
+            self._bring_forward(sender)
 
-    def _come_forward(self, sender: int) -> None:
+    def _bring_forward(self, sender: int) -> None:
         with contextlib.suppress(PermissionError, ProcessLookupError):  # not every user may; training stops soon anyway
             os.setpriority(os.PRIO_PROCESS, sender, self._niceness)
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List a run's checkpoints, newest first."""
-    from msgspec import to_builtins
-
     from spotrun.cli.runs import open_run
     from spotrun.report.describe import gigabytes
     from spotrun.report.tables import NOTHING, FiguresTable, print_table
@@ -27,9 +25,7 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
     opened = open_run(run, store)
     commits = list(reversed(opened.ledger.refresh().commits))
     if as_json:
-        print_json(
-            [{"commit": commit.number, "usable": commit.usable, **to_builtins(commit.event)} for commit in commits]
-        )
+        print_json([_told(commit) for commit in commits])
         return
     if not commits:
         print(f"{opened.id} has no checkpoints")
@@ -43,6 +39,14 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
         size, epoch = gigabytes(event.size_bytes), str(event.epoch + 1)
         table.add_row([str(commit.number), f"{event.step:,}", epoch, size, sent, event.why, fate])
     print_table(table)
+
+
+def _told(commit: Commit) -> dict[str, Any]:
+    """What `--json` says: its entry, with the epoch numbered as everywhere else that people read."""
+    from msgspec import to_builtins
+
+    entry = {**to_builtins(commit.event), "epoch": commit.event.epoch + 1}
+    return {"commit": commit.number, "usable": commit.usable, **entry}
 
 
 def verify(run: RunArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:

@@ -331,6 +331,29 @@ def test_a_notice_too_short_for_a_final_snapshot_leaves_the_upload_in_flight_alo
 
 
 @pytest.mark.slow
+def test_a_final_snapshot_is_tried_after_the_upload_in_flight_however_slow_saves_were(
+    tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
+):
+    """Before the notice an upload took 12 s of system time, 720 s of run time."""
+    held, noticed = Held("-0-1"), threading.Event()
+
+    def fate(request: Request) -> Fault:
+        slow = request.path.endswith("manifest.json") and "-0-1/" not in request.path and not noticed.is_set()
+        return faults.late(12) if slow else held(request)
+
+    with training_behind(fate, tmp_path, servers("s3"), monkeypatch) as (run, node):
+        eventually(held.under_way.is_set, 60)
+        node.notice(600)
+        noticed.set()
+        held.let_go.set()
+        node.powers_off()
+        drained = run.wait_for(ev.AttemptDrained)
+    final = run.state.commit(drained.final_commit).event
+    assert (final.final, final.step) == (True, steps_of(run)[-1])
+    assert any(commit.event.prefix.endswith("-0-1") for commit in run.state.commits)
+
+
+@pytest.mark.slow
 def test_a_notice_with_time_for_a_final_snapshot_waits_for_no_upload_to_make_room(
     tmp_path: Path, servers: Callable[[str], RunningServer], monkeypatch: pytest.MonkeyPatch
 ):

@@ -447,18 +447,11 @@ def test_a_manifest_cannot_name_objects_elsewhere(store: Shaky):
 
 
 @pytest.mark.parametrize(
-    ("left_s", "save_s", "fastest_s", "uploading", "fits"),
-    [
-        (10, None, None, False, True),
-        (10, None, None, True, True),
-        (10, 10, 4, True, True),
-        (10, 11, 4, True, False),
-        (10, 11, 4, False, True),
-        (10, 20, 11, False, False),
-    ],
+    ("save_s", "uploading", "fits"),
+    [(None, False, True), (None, True, True), (10, True, True), (11, True, False), (11, False, True)],
 )
-def test_n16_a_final_snapshot_that_cannot_be_in_time_is_not_begun(left_s, save_s, fastest_s, uploading, fits):
-    assert decisions.final_snapshot_fits(left_s, save_s, fastest_s, uploading=uploading) is fits
+def test_n16_an_upload_is_given_up_only_for_a_final_snapshot_that_will_be_in_time(save_s, uploading, fits):
+    assert decisions.final_snapshot_fits(10, save_s, uploading=uploading) is fits
 
 
 def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:

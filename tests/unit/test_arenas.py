@@ -203,7 +203,7 @@ class Saving:
 
     def again(self) -> None:
         self._begun.clear()
-        self.saver.turn(hold=False)
+        self.saver.turn(hold=False, overdue=False)
         assert self._begun.wait(60)
 
 
@@ -219,6 +219,19 @@ def test_a_snapshot_of_which_a_part_is_the_trainers_is_sent_this_time_or_never(s
     saving.saver.settled(failed=True, retry=True)
     assert saving.released == [snapshot.sequence]
     assert saving.saver.idle
+
+
+def test_training_goes_first_until_the_next_snapshot_is_due_or_there(saving: Saving) -> None:
+    snapshot = saving.begin()
+    assert not saving.controls[-1].forward
+    saving.saver.turn(hold=False, overdue=True)
+    assert saving.controls[-1].forward
+    saving.saver.settled()
+    saving.begin()
+    assert not saving.controls[-1].forward, "another upload"
+    saving.saver.offer(snapshot)
+    saving.saver.turn(hold=True, overdue=False)
+    assert saving.controls[-1].forward
 
 
 def test_one_that_is_whole_is_tried_again(saving: Saving) -> None:

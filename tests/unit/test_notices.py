@@ -191,6 +191,23 @@ def test_a_command_without_checkpoints_is_asked_to_end_as_late_as_is_safe(window
     assert drain.stage(pace, plain=True) is Stage.TOO_LATE
 
 
+def test_n16_a_save_that_seems_too_slow_waits_for_the_upload_in_flight_and_is_tried_then() -> None:
+    """Saves of 200 s were measured, and 120 s are left. The upload in flight goes first from the notice on."""
+    clock, pace = ManualClock(), Pace("auto", None)
+    pace.committed(200.0, clock.monotonic())
+    drain = Drain(clock)
+    drain.notice(NoticeHeard("termination", clock.now(), clock.monotonic() + 120))
+    assert drain.stage(pace, uploading=False) is Stage.DRAINING
+    assert drain.stage(pace, uploading=True) is Stage.NOTICED
+    assert drain.until_next_s(pace, uploading=True) == 90
+    clock.advance(90)
+    assert drain.stage(pace, uploading=True) is Stage.DRAINING
+    drain.begin(pace, uploading=False)
+    assert not drain.too_short
+    drain.begin(pace, uploading=True)
+    assert drain.too_short == "29 s were left, and to save a final snapshot takes 200 s"
+
+
 @pytest.mark.parametrize("body", NOT_NOTICES)
 def test_n6_what_is_not_a_notice_is_none(body: bytes) -> None:
     assert parse_action(body) is None

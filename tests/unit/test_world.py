@@ -104,7 +104,7 @@ def test_a_notice_too_short_for_the_upload_loses_steps_and_the_ledger_says_why()
     assert (result.outcome, result.missed) == ("completed", False)
     assert result.steps_redone > 0
     first = next(iter(run.state.attempts.values()))
-    assert "to save a final snapshot takes" in first.end.detail
+    assert "the final snapshot was not durable in time" in first.end.detail
 
 
 @pytest.mark.parametrize("every", ["auto", "5m", "40 steps"])

@@ -81,7 +81,7 @@ class SimulatedAttempt:
     def next_s(self) -> float:
         """When the next thing is due if nothing happens before. Sets the moment of the next snapshot."""
         now_s = self._surroundings.now_s
-        moments = [now_s + self._drain.until_next_s(self._pace)]
+        moments = [now_s + self._drain.until_next_s(self._pace, uploading=self._saves.in_flight is not None)]
         if self._saves.in_flight is not None:
             moments.append(self._saves.in_flight.durable_s)
         if not self._started:
@@ -156,7 +156,7 @@ class SimulatedAttempt:
     # -- draining ------------------------------------------------------------------------------------------------------
 
     def _follow_drain(self) -> None:
-        stage = self._drain.stage(self._pace)
+        stage = self._drain.stage(self._pace, uploading=self._saves.in_flight is not None)
         if stage is Stage.DRAINING and self._drain.draining_s is None:
             self._begin_drain()
         if self._drain.draining_s is None:
