@@ -15,6 +15,8 @@ counted in the line, so that each reaches the message it was sent with, however 
     Progress, FilesFrozen, MoreFiles, SnapshotTaken, RoomWanted, EpochEnded ->
                                 <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, FilesTorn, Figures
     Refused | Finished          ->
+    FitBegins                   ->
+                                <-            Resume, and so on
 """
 
 from __future__ import annotations
@@ -62,6 +64,12 @@ class Hello(_Message, frozen=True):
     lightning: str
     torch: str
     python: str
+
+
+class FitBegins(_Message, frozen=True):
+    """The process calls fit() once more, for the `fit`-th time, and waits for what that begins with."""
+
+    fit: int
 
 
 class ArenasWanted(_Message, frozen=True):
@@ -119,7 +127,8 @@ class SnapshotTaken(_Message, frozen=True):
     `batch` batches of `epoch` are in it; with `epoch_ended` the whole epoch is, with its validation and all else that
     belongs to its end. `final`: no step follows this one in this process. `stall_s`: system seconds for which training
     stood still. `finite` is False when the loss or a parameter is NaN or infinite. `files` is the number of the
-    `FilesFrozen` that came before.
+    `FilesFrozen` that came before. `epoch` and `step` count on over the fits of a process, of which this is the
+    `fit`-th.
     """
 
     arena: int
@@ -133,6 +142,7 @@ class SnapshotTaken(_Message, frozen=True):
     epoch_ended: bool
     metrics: dict[str, float] = {}
     files: int | None = None
+    fit: int = 1
 
 
 class RoomWanted(_Message, frozen=True):
@@ -182,7 +192,9 @@ class Resume(_Message, frozen=True):
     `start` on, or the first `here_bytes` of one that is still being fetched.
 
     `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot after each
-    stretch of that many optimizer steps. Without `files` no files belong to checkpoints.
+    stretch of that many optimizer steps. Without `files` no files belong to checkpoints. `epoch` and `step` count on
+    over fits; of one that begins afresh, they are what the fit() before it has ended with. The image of a second or
+    later `fit` is all there.
     """
 
     size_bytes: int
@@ -194,6 +206,7 @@ class Resume(_Message, frozen=True):
     start: int = 0
     here_bytes: int | None = None
     files: FilesRule | None = None
+    fit: int = 1
 
 
 class FilesReady(_Message, frozen=True):
@@ -276,6 +289,7 @@ class Figures(_Message, frozen=True):
 
 Message: TypeAlias = (
     Hello
+    | FitBegins
     | ArenasWanted
     | Progress
     | FilesWanted

@@ -19,6 +19,7 @@ from spotrun.agent.conversation import Conversation
 from spotrun.agent.cpu_priority import CpuPriority
 from spotrun.agent.drain import Drain, Stage
 from spotrun.agent.ending import Ending
+from spotrun.agent.fits import afresh_after
 from spotrun.agent.inbox import (
     CommonPartSent,
     EntryUnwritten,
@@ -43,7 +44,7 @@ from spotrun.agent.pieces import Pieces
 from spotrun.agent.put_back import tidy
 from spotrun.agent.recorder import ROOM_WITHIN_S
 from spotrun.agent.refusal import Refusal
-from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, still_here, told_to_trainer
+from spotrun.agent.resumption import NothingToResumeFrom, newest_checkpoint, starts, still_here
 from spotrun.agent.saver import Saver, Worker
 from spotrun.agent.trainer import Trainer
 from spotrun.agent.trainer_process import TrainerProcess
@@ -124,11 +125,11 @@ class AttemptLoop:
         self._conversation = Conversation(self._node, trainer, self._journal, self._pace, self._saver, self._drain)
         self._pace.new_trainer()
         try:
-            found, files = newest_checkpoint(self._node, ready(), trainer, self._files.known)
+            beginning = newest_checkpoint(self._node, ready(), trainer, self._files.known)
         except NothingToResumeFrom as reason:
             self._ending.failed(reason.cause, reason.detail)
-        image = None if found is None else found.image
-        commit = None if image is None else image.commit
+        found = beginning.found
+        commit = None if found is None else found.image.commit
         resumed = ResumedFrom(
             attempt=self._journal.attempt,
             incarnation=incarnation,
@@ -143,9 +144,7 @@ class AttemptLoop:
         self._node.status.change(phase=phase, epoch=resumed.epoch, step=resumed.step, batch=0)
         self._files.begin(self._journal.attempt, {})
         self._torn = False
-        trainer.begin_at(
-            told_to_trainer(self._node, image), image, None if files is None else files.putter(self._files)
-        )
+        trainer.begin_at(*starts(self._node, beginning, self._files))
 
     # -- one turn ------------------------------------------------------------------------------------------------
 
@@ -155,6 +154,7 @@ class AttemptLoop:
         if self._trainer.final is not None and not self._trainer.finished and self._drain.draining_s is not None:
             self._end_drained(self._trainer.final)
         self._settle_exit()
+        self._follow_fits()
         self._follow_drain()
         self._trainer.watch(self._pace.step_s, draining=self._drain.draining_s is not None)
         self._follow_refusal()
@@ -259,6 +259,26 @@ class AttemptLoop:
         self._trainers.close()
         raise PowerOff(detail)
 
+    # -- the next fit() ---------------------------------------------------------------------------------------------
+
+    def _follow_fits(self) -> None:
+        """
+        The next fit() begins when the last snapshot of the one before is durable: so each fit() that has begun has an
+        end of all before it. In a drain no other begins.
+        """
+        trainer = self._trainer
+        if trainer.fit_wanted is None or trainer.exited or (trainer.final is None and not trainer.is_behind):
+            return
+        if self._drain.draining_s is not None:
+            self._end_drained(trainer.final)
+        start = trainer.take_later()
+        if start is None:
+            last = self._state.commit(trainer.final or 0)
+            assert last is not None
+            start = afresh_after(self._node, last)
+        trainer.begin_fit(start)
+        self._pace.new_trainer()
+
     # -- draining ------------------------------------------------------------------------------------------------
 
     def _notice(self, notice: NoticeHeard) -> None:
@@ -294,8 +314,8 @@ class AttemptLoop:
         if not self._is_plain:
             self._outputs.hold()
 
-    def _end_drained(self, final: int) -> NoReturn:
-        commit = self._state.commit(final)
+    def _end_drained(self, final: int | None) -> NoReturn:
+        commit = None if final is None else self._state.commit(final)
         mine = commit is not None and commit.event.attempt == self._journal.attempt
         self._ending.drained(final, commit.event.taken_at if commit is not None and mine else self._node.clock.now())
 
@@ -351,7 +371,8 @@ class AttemptLoop:
 
     def _is_done(self, exited: Exited) -> bool:
         """
-        With the final checkpoint of fit() durable, a script that then ended well or hung in its teardown is done.
+        With the final checkpoint of its last fit() durable, a script that then ended well or hung in its teardown is
+        done.
 
         A command that never trained and left no checkpoint is done when it ends well.
         """

@@ -20,6 +20,7 @@ from spotrun.trainer_link import (
     FilesFrozen,
     FilesWanted,
     Finished,
+    FitBegins,
     Hello,
     MoreFiles,
     Progress,
@@ -68,6 +69,8 @@ class Conversation:
                 self._trainer.refuse(refused)
             case Finished() as finished:
                 self._trainer.finish(finished, said.at_s)
+            case FitBegins(fit=fit):
+                self._trainer.wants_fit(fit)
             case _:
                 pass
 

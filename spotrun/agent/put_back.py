@@ -37,12 +37,14 @@ class FilesOfCommit:
     content this agent knows.
     """
 
-    def __init__(self, node: Node, commit: Commit | None, known: Mapping[str, Known]) -> None:
+    def __init__(
+        self, node: Node, commit: Commit | None, known: Mapping[str, Known], beside: str = "files-coming"
+    ) -> None:
         self._node = node
         self._commit = commit
         self._known = known
         self._work = node.assignment.work
-        self._beside = node.assignment.folder / "files-coming"
+        self._beside = node.assignment.folder / beside
         self._before = work_files.remembered(node.assignment.files_before)
         self._chosen = all_but(node.spec.checkpoint.files.exclude)
         self._listing = Listing(files=())

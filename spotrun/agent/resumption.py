@@ -1,4 +1,7 @@
-"""What a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it."""
+"""
+What a trainer begins with: the newest whole checkpoint, from the store or from the memory that still holds it, and the
+ends of the fits before it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from spotrun.agent.commit_files import Known
+from spotrun.agent import fits
+from spotrun.agent.commit_files import CommitFiles, Known
+from spotrun.agent.fits import Start, told_to_trainer
 from spotrun.agent.node import Node
 from spotrun.agent.put_back import FilesOfCommit
 from spotrun.agent.trainer import Newest, Trainer
@@ -14,11 +19,6 @@ from spotrun.checkpoint.restore import Found, Image, Recipient, newest_readable,
 from spotrun.errors import CheckpointDamaged, SpotrunError, StoreError, StoreUnavailable
 from spotrun.run.events import Cause
 from spotrun.run.state import Commit
-from spotrun.trainer_link import FilesRule, Resume
-from spotrun.units import Steps
-
-SEED = 0
-"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
 
 
 class NothingToResumeFrom(Exception):
@@ -31,10 +31,14 @@ class NothingToResumeFrom(Exception):
 
 
 class Beginning(NamedTuple):
-    """What a trainer begins with. The files of `found` are beside the work folder."""
+    """
+    What a trainer begins with. The files of `found` are beside the work folder. `ends` are what the fits before that of
+    `found` have ended with, the first one first.
+    """
 
     found: Found | None
     files: FilesOfCommit | None
+    ends: tuple[Image, ...] = ()
 
 
 class Forwarding:
@@ -88,14 +92,16 @@ def _newest_with_files(
         while True:
             files = FilesOfCommit(node, candidates[0], known)
             coming = beside.submit(files.fetch)
-            found = newest_readable(node.store, candidates, ready, recipient)
+            first = candidates[0].event.fit == 1  # else the trainer begins with another image
+            found = newest_readable(node.store, candidates, ready, recipient if first else None)
             ready, commit = None, found.image.commit
             try:
                 if found.skipped:
                     files = FilesOfCommit(node, commit, known)
                     coming = beside.submit(files.fetch)  # after the other, which may still write there
                 coming.result()
-                return Beginning(Found(found.image, (*skipped, *found.skipped)), files)
+                ends = fits.ends_before(node, commit)
+                return Beginning(Found(found.image, (*skipped, *found.skipped)), files, ends)
             except CheckpointDamaged as damage:
                 found.image.close()
                 skipped += [*found.skipped, commit.number]
@@ -115,21 +121,11 @@ def still_here(node: Node, newest: Newest) -> Image | None:
     return recognised(node.store, Image(commit, newest.fd, newest.start), newest.digest)
 
 
-def told_to_trainer(node: Node, image: Image | None) -> Resume:
-    files = FilesRule(
-        work=str(node.assignment.work),
-        before=str(node.assignment.files_before),
-        exclude=node.spec.checkpoint.files.exclude,
-        put_back=image is not None and image.commit.event.files is not None,
-    )
-    every = node.spec.checkpoint.every
-    return Resume(
-        size_bytes=0 if image is None else image.size_bytes,
-        start=0 if image is None else image.start,
-        epoch=0 if image is None else image.commit.event.epoch,
-        step=0 if image is None else image.commit.event.step,
-        every_steps=every.count if isinstance(every, Steps) else None,
-        seed=SEED,
-        fresh=image is None,
-        files=files,
-    )
+def starts(node: Node, beginning: Beginning, files: CommitFiles) -> list[Start]:
+    """With what its fits begin, the first one first."""
+    if beginning.found is None:
+        return [Start(told_to_trainer(node, None))]
+    image = beginning.found.image
+    put = None if beginning.files is None else beginning.files.putter(files)
+    ends = [fits.start_at_end(node, end, files) for end in beginning.ends]
+    return [*ends, Start(told_to_trainer(node, image), image, put)]

@@ -272,6 +272,7 @@ class Worker:
             borrows=uploaded.manifest.borrows,
             sent_bytes=uploaded.sent_bytes if uploaded.manifest.borrows else None,
             files=None if files is None else files.name,
+            fit=taken.fit,
         )
         try:
             self._recorder.append(unless(lambda state: state.commit_at(prefix), event)).result()

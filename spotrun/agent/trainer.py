@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from spotrun import trainer_link
-from spotrun.agent import decisions
+from spotrun.agent import decisions, fits
 from spotrun.agent.arenas import Arena, Arenas
+from spotrun.agent.fits import Start
 from spotrun.agent.frozen import Coming, Descriptors, Frozen
 from spotrun.agent.inbox import Exited, Said, forget
 from spotrun.agent.liveness import Liveness, Signs
@@ -53,10 +55,6 @@ TELLINGS_MAX = 64
 """How often a trainer is told how much has arrived. The socket holds a few hundred unread messages."""
 
 
-PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
-"""Puts files into the work folder, given the paths that are open there and the attempt. Returns what went wrong."""
-
-
 class Newest(NamedTuple):
     """
     A commit and the arena that held it, from `start` of the memory behind `fd` on. Its image had `digest` where it was
@@ -90,7 +88,8 @@ class _Coming:
 class Trainer:
     """
     Nothing here decides. `asked` is why a snapshot was asked for and not yet taken; `final` the commit of the last
-    snapshot, once that is durable; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
+    snapshot, from when that is durable until another fit() does a step; `fit_wanted` the number of the fit() that waits
+    for what it begins with; `stalled_s` the run time that it has stood still for snapshots so far; `terminated`
     says that a command was asked to end.
     """
 
@@ -101,6 +100,7 @@ class Trainer:
         self.finished: Finished | None = None
         self.refused: Refused | None = None
         self.final: int | None = None
+        self.fit_wanted: int | None = None
         self.terminated = False
         self.exited: Exited | None = None
         self.hung = False
@@ -110,16 +110,15 @@ class Trainer:
         self._arenas = Arenas()
         self._sequence = 0
         self._newest: Newest | None = None
-        self._resume: Resume | None = None
+        self._start: Start | None = None
+        self._later: deque[Start] = deque()
         self._image: Image | None = None
-        self._begun_from: int | None = None
         self._coming: _Coming | None = None
         self._told_where = False
         self._wants_room = False
         self._kill_at_s: float | None = None
         self._paused_s: float | None = None
         self._freezing: Coming | None = None
-        self._files: PutFiles | None = None
         self._putting: threading.Thread | None = None
         self._log_start = process.log_start
         self._liveness = Liveness(node.clock, self._signs)
@@ -133,7 +132,7 @@ class Trainer:
     def last_step(self) -> int:
         if self.progress is not None:
             return self.progress.step
-        return self._resume.step if self._resume is not None else 0
+        return self._start.resume.step if self._start is not None else 0
 
     # -- where to begin ------------------------------------------------------------------------------------------
 
@@ -149,16 +148,15 @@ class Trainer:
         if self._coming.worth_telling(size_bytes):
             self._process.send(Arrived(size_bytes=size_bytes))
 
-    def begin_at(self, resume: Resume, image: Image | None, files: PutFiles | None = None) -> None:
+    def begin_at(self, start: Start, *later: Start) -> None:
         """
-        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came. `files`
-        puts the files of that image into the work folder, when the trainer wants them.
+        Tell the trainer where to begin as soon as it says hello, unless it heard of that image while it came. Its next
+        fits begin with the `later` ones.
 
-        `image` is closed once the trainer trains: to free that much memory takes a while, and then delays nobody.
+        An image is closed once the trainer trains: to free that much memory takes a while, and then delays nobody.
         """
-        self._start_anew_unless_told_of(image)
-        self._resume, self._image, self._files = resume, image, files
-        self._begun_from = None if image is None else image.commit.number
+        self._start_anew_unless_told_of(start.image)
+        self._start, self._image, self._later = start, start.image, deque(later)
         self._tell_where()
 
     def _start_anew_unless_told_of(self, image: Image | None) -> None:
@@ -180,12 +178,34 @@ class Trainer:
 
     def _tell_where(self) -> None:
         """Once both sides are ready."""
-        if self._told_where or self._resume is None or not self.makes_snapshots:
+        if self._told_where or self._start is None or not self.makes_snapshots:
             return
         self._told_where = True
         self._liveness.heard()
         if self._coming is None:
-            self._process.send(self._resume, fds=() if self._image is None else (self._image.fd,))
+            self._send_start(self._start)
+
+    def _send_start(self, start: Start) -> None:
+        self._process.send(start.resume, fds=() if start.image is None else (start.image.fd,))
+
+    @property
+    def is_behind(self) -> bool:
+        """Fits that an earlier trainer had begun have yet to begin in this one."""
+        return bool(self._later)
+
+    def take_later(self) -> Start | None:
+        """With what the next of them begins."""
+        return self._later.popleft() if self._later else None
+
+    def begin_fit(self, start: Start) -> None:
+        """Another fit(), in the same process. With an image it is not known yet what this trainer adds to it."""
+        self._drop_image()
+        self._start, self._image = start, start.image
+        self.fit_wanted = self.finished = self.progress = None
+        if start.image is not None:
+            self.final = None
+        self._send_start(start)
+        self._liveness.heard()
 
     def _drop_image(self) -> None:
         if self._image is not None:
@@ -269,9 +289,10 @@ class Trainer:
 
     def put_files_back(self, opened: Sequence[str], attempt: int) -> None:
         """Beside the main loop, as much may have to be copied. The trainer waits for it."""
+        start = self._start
 
         def put() -> None:
-            problem = "" if self._files is None else self._files(opened, attempt)
+            problem = "" if start is None or start.files is None else start.files(opened, attempt)
             self._process.send(FilesReady(problem=problem))
 
         self._putting = threading.Thread(target=put, name="put-back", daemon=True)
@@ -308,14 +329,20 @@ class Trainer:
 
     def progressed(self, progress: Progress, at_s: float) -> None:
         self.progress = progress
+        if self.finished is None:
+            self.final = None
         self._liveness.heard(at_s)
         self._drop_image()
 
     def finish(self, finished: Finished, at_s: float) -> None:
         self.finished = finished
-        if finished.resumed:
-            self.final = self._begun_from
+        if finished.resumed and not self.is_behind and self._start is not None and self._start.image is not None:
+            self.final = self._start.image.commit.number
         self._liveness.heard(at_s)
+
+    def wants_fit(self, fit: int) -> None:
+        """Its script calls fit() again."""
+        self.fit_wanted = fit
 
     def watch(self, step_s: float | None, *, draining: bool) -> None:
         """End it when it was silent for too long, and make sure of an end that has begun. A drain has its own limit."""
@@ -323,8 +350,8 @@ class Trainer:
             self._process.kill()
         if self._kill_at_s is not None or self.exited is not None or draining or self._paused_s is not None:
             return
-        if self._wants_room and self._arenas.none_is_free:
-            self._liveness.heard()  # an upload makes room
+        if (self._wants_room and self._arenas.none_is_free) or self.fit_wanted is not None:
+            self._liveness.heard()  # an upload makes room, and ends
         if self._putting is not None and self._putting.is_alive():
             self._liveness.heard()
         training = self.progress is not None and self.finished is None
@@ -383,5 +410,7 @@ class Trainer:
     def close(self) -> None:
         """Its memory goes; what is still being saved, when that is done."""
         self._drop_image()
+        fits.close([start.image for start in self._later if start.image is not None])
+        self._later.clear()
         self._forget_newest()
         self._arenas.close()

@@ -7,9 +7,11 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -102,17 +104,22 @@ def newest_readable(
 
 
 def fetch(
-    store: Store, commit: Commit, recipient: Recipient | None = None, *, retry_for_s: float = RETRY_FOR_S
+    store: Store,
+    commit: Commit,
+    recipient: Recipient | None = None,
+    *,
+    retry_for_s: float = RETRY_FOR_S,
+    disk: Path | None = None,
 ) -> Image:
     """
-    The image of one commit, in memory of its own.
+    The image of one commit, in memory of its own, or in a file without a name below `disk`.
 
     Raises:
         CheckpointDamaged: an object is missing, or differs twice from what the ledger says.
         StoreUnavailable: a fault that did not pass.
     """
     manifest = read_manifest(store, commit.event, retry_for_s=retry_for_s)
-    fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC)
+    fd = os.memfd_create(f"spotrun-commit-{commit.number}", os.MFD_CLOEXEC) if disk is None else _unnamed(disk)
     try:
         os.ftruncate(fd, manifest.size_bytes)
         image = Image(commit, fd)
@@ -123,6 +130,11 @@ def fetch(
         os.close(fd)
         raise
     return image
+
+
+def _unnamed(folder: Path) -> int:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.dup(file.fileno())
 
 
 def recognised(

@@ -19,17 +19,27 @@ def to_retire(state: RunState, rule: CheckpointSpec, resume_source: int | None) 
     asked to prune. `keep_best` and `keep_every` keep theirs.
 
     Never the newest usable one, never what the current trainer was resumed from, and never what a commit that stays
-    has borrowed of.
+    has borrowed of. Until the run is complete, never what an earlier fit() has ended with: each resume restores it.
     """
     usable = [commit for commit in state.commits if commit.usable]
     newest = [commit.number for commit in usable[-max(1, rule.keep_last) :]]
     if not newest:
         return []
     unwanted = _asked_to_prune(state, [commit.number for commit in usable])
-    kept = {resume_source, *_best(usable, rule.keep_best), *_milestones(usable, rule.keep_every)}
+    ends = [] if _is_complete(state) else state.ends_before(usable[-1])
+    kept = {
+        resume_source,
+        *(end.number for end in ends),
+        *_best(usable, rule.keep_best),
+        *_milestones(usable, rule.keep_every),
+    }
     return _without_lenders(
         state, {number for number in _held(state) if (number < newest[0] or number in unwanted) and number not in kept}
     )
+
+
+def _is_complete(state: RunState) -> bool:
+    return state.terminal is not None and state.terminal.outcome == "completed"
 
 
 def _held(state: RunState) -> dict[int, Commit]:

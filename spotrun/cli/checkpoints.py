@@ -30,14 +30,16 @@ def list_checkpoints(run: RunArgument, store: StoreOption = None, as_json: JsonO
     if not commits:
         print(f"{opened.id} has no checkpoints")
         return
-    heads = ("checkpoint", "step", "epoch", "size", "sent", "why", "state")
-    table = FiguresTable("", heads, texts=(5, 6), gap=2)
+    fits = ("fit",) if commits[0].event.fit > 1 else ()
+    heads = ("checkpoint", *fits, "step", "epoch", "size", "sent", "why", "state")
+    table = FiguresTable("", heads, texts=(len(heads) - 2, len(heads) - 1), gap=2)
     for commit in commits:
         fate = "retired" if commit.retired_at else "cut off" if commit.cut_off else "" if commit.usable else "suspect"
         event = commit.event
         sent = gigabytes(event.stored_bytes) if event.borrows else NOTHING
         size, epoch = gigabytes(event.size_bytes), str(event.epoch + 1)
-        table.add_row([str(commit.number), f"{event.step:,}", epoch, size, sent, event.why, fate])
+        fit = [str(event.fit)] if fits else []
+        table.add_row([str(commit.number), *fit, f"{event.step:,}", epoch, size, sent, event.why, fate])
     print_table(table)
 
 

@@ -115,8 +115,11 @@ def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
     if not straight.ended or not interrupted.ended:
         ends = ["ended" if trace.ended else "not ended" for trace in (straight, interrupted)]
         return _difference(DifferenceKind.STEPS, *ends)
-    wanted = straight.ended[-1]
+    straight_ends = {end.fit: end for end in straight.ended}
     for done in interrupted.ended:
+        wanted = straight_ends.get(done.fit)
+        if wanted is None:
+            return _difference(DifferenceKind.STEPS, "not ended", "ended", step=done.step)
         for kind, one, other in (
             (DifferenceKind.WEIGHTS, wanted.weights, done.weights),
             (DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer),

@@ -54,12 +54,13 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The training is over. Digests by the names of weights, parts of optimizers, and generators."""
+    """The `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators."""
 
     step: int
     weights: dict[str, str]
     optimizer: dict[str, str]
     rng: dict[str, str]
+    fit: int = 1
 
 
 TraceRecord = Begun | Trained | Held | Ended

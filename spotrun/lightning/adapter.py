@@ -39,6 +39,7 @@ class LightningFramework(Position, Loaders):
         self._state: State = {}
         self._schedulers: Sequence[State] = ()
         self._kinds: list[str] | None = None
+        self._sanity_steps: int | float | None = None
         self._rest: State = {}
         self._place: Place
         self.name = names.package(trainer)
@@ -133,6 +134,7 @@ class LightningFramework(Position, Loaders):
     ) -> None:
         """In `Callback.setup`."""
         self._rest, self._place = rest, place
+        self._sanity_steps = self._trainer.num_sanity_val_steps
         self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
         others_load_it = trainer_state.others_load_it(self._trainer)
         self._state = state | {OPTIMIZERS: optimizers.take() if others_load_it else []}
@@ -188,5 +190,12 @@ class LightningFramework(Position, Loaders):
         self._loops.open(hooks)
 
     def close(self) -> None:
+        """Another fit() of the same Trainer finds it as one that was not resumed has left it."""
         self._loops.close()
+        self._loops.forget_loading()
         self.exchange_loaders_no_more()
+        if self._sanity_steps is not None:
+            self._trainer.num_sanity_val_steps, self._sanity_steps = self._sanity_steps, None
+        if self._rest:  # nothing was left to train
+            self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
+            self._rest = {}

@@ -11,8 +11,8 @@ from spotrun.training.fit import Fit
 
 class SpotrunCallback:
     """
-    Snapshots, exact resume and exact data position for the one fit() of a process under a spotrun agent. Without an
-    agent it does nothing.
+    Snapshots, exact resume and exact data position for each fit() of a process under a spotrun agent. Without an agent
+    it does nothing.
 
     factory.py mixes it with the Callback of the Lightning package in use. If a Trainer has several, the first acts.
     """

@@ -34,7 +34,12 @@ SLOW_STEP_S = 0.05
 class TraceCallback:
     """
     Writes the trace. factory.py mixes it with the Callback of the Lightning package in use, behind SpotrunCallback.
+    Epochs and steps count on over the fits of a process.
     """
+
+    fits = 0
+    ended_at = 0, 0
+    """Of all Trainers of this process: how many fits there were, and at which epoch and step the last one has ended."""
 
     def __init__(self) -> None:
         self._file = TraceFile(Path(os.environ[FILE_VARIABLE]))
@@ -42,11 +47,25 @@ class TraceCallback:
         self._began_s = 0.0
         self._data = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
+        self._ahead = 0, 0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Nothing is restored yet: the counters are where this fit() begins, whatever it resumes from."""
+        if stage == "fit":
+            TraceCallback.fits += 1
+            epoch, step = TraceCallback.ended_at
+            self._ahead = epoch - trainer.current_epoch, step - trainer.global_step
+
+    def _step(self, trainer: Any) -> int:
+        return int(trainer.global_step) + self._ahead[1]
+
+    def _epoch(self, trainer: Any) -> int:
+        return int(trainer.current_epoch) + self._ahead[0]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         held = set(self._file.read().held_at)
         self._holds = sorted({int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step} - held)
-        self._file.append(Begun(pid=os.getpid(), step=trainer.global_step))
+        self._file.append(Begun(pid=os.getpid(), step=self._step(trainer)))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self._began_s = time.monotonic()
@@ -59,9 +78,9 @@ class TraceCallback:
         order = data_order.order_of(trainer.train_dataloader)
         self._file.append(
             Trained(
-                epoch=trainer.current_epoch,
+                epoch=self._epoch(trainer),
                 batch=batch_idx,
-                step=trainer.global_step,
+                step=self._step(trainer),
                 samples=None if order is None else repr(order.indices(batch_idx)),
                 data=self._data,
                 lr=self._lr,
@@ -69,16 +88,18 @@ class TraceCallback:
                 rng=digest(list(generators().values())),
             )
         )
-        self._hold(trainer.global_step)
+        self._hold(self._step(trainer))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """After SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
         if stage != "fit":
             return
+        TraceCallback.ended_at = self._epoch(trainer), self._step(trainer)
         states = [optimizer.state_dict() for optimizer in trainer.optimizers]
         self._file.append(
             Ended(
-                step=trainer.global_step,
+                fit=TraceCallback.fits,
+                step=self._step(trainer),
                 weights=_digests(pl_module.state_dict()),
                 optimizer=_digests(states),
                 rng=_digests(generators()),

@@ -422,7 +422,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
     step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
     its `size_bytes` are its own; if that is None, all are. `files` is None where no files belong to it, as in a run of
-    an earlier version.
+    an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
     """
 
     attempt: int
@@ -445,6 +445,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     borrows: tuple[str, ...] = ()
     sent_bytes: Count | None = None
     files: CommittedFiles | None = None
+    fit: Count = 1
 
     @property
     def stored_bytes(self) -> int:

@@ -322,6 +322,12 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     def latest_commit(self) -> Commit | None:
         return next(self.usable_commits(), None)
 
+    def ends_before(self, commit: Commit) -> list[Commit]:
+        """The last checkpoint of each fit() that had ended when that of `commit` began, the first one first."""
+        before = (each for each in self.commits if each.event.fit < commit.event.fit)
+        last = {each.event.fit: each for each in before if not each.cut_off and each.retired_at is None}
+        return [last[fit] for fit in sorted(last)]
+
     def commit(self, number: int) -> Commit | None:
         at = self.commits.position(number)
         return None if at is None else self.commits[at]

@@ -48,7 +48,7 @@ def log(framework: Framework, box: FiguresBox) -> None:
         framework.log(told.metrics())
 
 
-def log_last(framework: Framework, box: FiguresBox) -> None:
-    """At the end of training: with the last epoch in them."""
-    box.wait(framework.epoch, LAST_WAIT_S)
+def log_last(framework: Framework, box: FiguresBox, epochs: int) -> None:
+    """At the end of training: with the last of the run's `epochs` in them."""
+    box.wait(epochs, LAST_WAIT_S)
     log(framework, box)

@@ -1,9 +1,10 @@
 """
-One fit() under an agent.
+One fit() under an agent; a process may have several, one after the other.
 
 What happens when (epoch and batch count from 0; a *boundary* is a moment between two optimizer steps):
 
-    setup              Hello; wait for Resume and the weights; give the framework its checkpoint; exchange the loaders
+    setup              Hello, of a later fit() FitBegins; wait for Resume and the weights; give the framework its
+                       checkpoint; exchange the loaders
     each batch         generators seeded by (seed, epoch, batch)
     first step         wait for what optimizers keep
     batch end          Progress. If a validation is due and a snapshot is wanted, it is taken here, and a training that
@@ -39,6 +40,7 @@ from spotrun.training import (
     trained_weights,
     unsupported,
 )
+from spotrun.training.counting import Counting
 from spotrun.training.data import generators
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.due_validation import DueValidation
@@ -76,11 +78,12 @@ class Fit:
         self._structure: Structure | None = None
         self._logs = self._resumed
         self._positions: dict[str, int] | None = self._own.get("files", {}) if self._resumed else None
-        # The script's own seed decides too, so that --seed 2 is another training.
-        self._seed = self._resumed["seed"] if self._resumed else seeds.derive(resume.seed, framework.seed)
-        if state is None and start_file.VARIABLE in os.environ:
+        self._seed = self._resumed["seed"] if self._resumed else _seed_of(resume, framework.seed)
+        if state is None and resume.fit == 1 and start_file.VARIABLE in os.environ:
             framework.load_file(os.environ[start_file.VARIABLE])
-        self._reporter = ProgressReporter(framework, agent)
+        there = (self._resumed["place"]["epoch"], state[STEP]) if state and self._resumed else None
+        self._counting = Counting(framework, resume, there)
+        self._reporter = ProgressReporter(framework, agent, self._counting)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"))
         self._python = PythonState(framework)
         self._loaders_made = 0
@@ -92,6 +95,7 @@ class Fit:
             self._data,
             self._python,
             self._files,
+            self._counting,
             seed=self._seed,
             every_steps=resume.every_steps,
         )
@@ -104,7 +108,7 @@ class Fit:
         if state and memory:
             self._load(state, memory)
         elif RUN_UID_VARIABLE in os.environ:
-            every_kind.begin(framework.loggers, os.environ[RUN_UID_VARIABLE])
+            every_kind.begin(framework.loggers, os.environ[RUN_UID_VARIABLE], resume.fit)
         framework.open(self)
 
     @classmethod
@@ -114,6 +118,12 @@ class Fit:
         agent = claim() if ranks.rank == 0 else session.Follower()
         if not ranks.agree(agent is not None) or agent is None:
             return None
+        if agent.unfinished:
+            unsupported.reject(
+                agent,
+                "a fit() begins although the one before it has not come to its end",
+                "begin one fit() after the other; none can follow one that an exception has ended",
+            )
         unsupported.check(framework, agent)
         resume, own = None, None
         if isinstance(agent, session.Session):
@@ -202,6 +212,7 @@ class Fit:
             attributes.load(module, own["attributes"])
 
     def start(self) -> None:
+        self._counting.begins()
         self._data.check()
         if self._resumed is not None:
             self._framework.enter()
@@ -334,13 +345,15 @@ class Fit:
             return
         self._finished = True
         self._put_back()  # there was nothing left to train
-        figures.log_last(self._framework, self._agent.figures)
         epoch = self._framework.epoch
+        figures.log_last(self._framework, self._agent.figures, self._counting.epoch(epoch))
         there = self._resumed_at_end and not self._trained
         if not there:
             place = Place(epoch - 1, self._framework.batch, epoch_ended=True, finished=True)
             self._snapshots.take(place, final=True, wait_s=LAST_ARENA_WAIT_S)
-        self._agent.tell(Finished(step=self._framework.step, epoch=epoch - 1, resumed=there))
+        step = self._counting.step(self._framework.step)
+        self._agent.tell(Finished(step=step, epoch=self._counting.epoch(epoch - 1), resumed=there))
+        self._agent.unfinished = False
         self._agent.end()
 
     def fail(self) -> None:
@@ -349,20 +362,21 @@ class Fit:
         self._reporter.progress("train", always=True)
 
 
+def _seed_of(resume: Resume, script_seed: int) -> int:
+    """The script's own seed decides too, so that --seed 2 is another training; and so does which fit() this is."""
+    fit = () if resume.fit == 1 else ("fit", resume.fit)
+    return seeds.derive(resume.seed, script_seed, *fit)
+
+
 def claim() -> session.Session | None:
     """
     The session of this process; None if there is no agent.
 
     Raises:
-        TrainingUnsupported: the process has had its fit(), or cannot reach its agent.
+        TrainingUnsupported: the process cannot reach its agent.
     """
     try:
         return session.claim()
-    except session.SecondFit:
-        raise TrainingUnsupported(
-            "a second fit() in one process cannot be resumed exactly",
-            hint="split the script, one fit() in each; validate() and test() may be called freely",
-        ) from None
     except LinkLost:
         raise TrainingUnsupported(
             "this process cannot reach the agent that saves and resumes it: what started it, like torchrun or "

@@ -6,6 +6,7 @@ import time
 from typing import Any, Literal
 
 from spotrun.trainer_link import EpochEnded, Progress
+from spotrun.training.counting import Counting
 from spotrun.training.framework import Framework
 from spotrun.training.session import Agent
 
@@ -13,11 +14,12 @@ PROGRESS_INTERVAL_S = 0.1
 
 
 class ProgressReporter:
-    """Reports on one training, no more often than a person can read."""
+    """Reports on one training, no more often than a person can read. Epochs come in as the framework counts them."""
 
-    def __init__(self, framework: Framework, agent: Agent) -> None:
+    def __init__(self, framework: Framework, agent: Agent, counting: Counting) -> None:
         self._framework = framework
         self._agent = agent
+        self._counting = counting
         self._told_at = float("-inf")
 
     def progress(self, phase: Literal["train", "validate"], *, always: bool = False) -> None:
@@ -28,20 +30,25 @@ class ProgressReporter:
         here = self._framework
         self._agent.tell(
             Progress(
-                epoch=here.epoch,
+                epoch=self._counting.epoch(here.epoch),
                 batch=here.batch,
                 batches=here.batches,
-                step=here.step,
-                epochs=here.epochs,
+                step=self._counting.step(here.step),
+                epochs=self._counting.epoch(here.epochs) if here.epochs else 0,
                 phase=phase,
                 metrics=finite_metrics(here),
             )
         )
 
     def epoch_ended(self, epoch: int, batches: int, samples: int) -> None:
-        here = self._framework
         self._agent.tell(
-            EpochEnded(epoch=epoch, step=here.step, batches=batches, samples=samples, metrics=finite_metrics(here))
+            EpochEnded(
+                epoch=self._counting.epoch(epoch),
+                step=self._counting.step(self._framework.step),
+                batches=batches,
+                samples=samples,
+                metrics=finite_metrics(self._framework),
+            )
         )
 
 

@@ -13,6 +13,7 @@ import platform
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 import torch
@@ -32,6 +33,7 @@ from spotrun.trainer_link import (
     FilesReady,
     FilesTorn,
     FilesWanted,
+    FitBegins,
     Hello,
     LinkClosed,
     Message,
@@ -57,7 +59,10 @@ T = TypeVar("T")
 
 
 class Session:
-    """One trainer process's link and arenas, and what its agent wants. Begin with `begin`."""
+    """
+    One trainer process's link and arenas, and what its agent wants. Each fit() begins with `begin`, and is `unfinished`
+    until it has come to its end.
+    """
 
     def __init__(self, link: TrainerLink) -> None:
         self._link = link
@@ -67,36 +72,56 @@ class Session:
         self._asked_bytes = 0
         self._used_bytes = 0
         self._arrival: Arrival | None = None
+        self._fits = 0
+        self.unfinished = False
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
         self.figures = FiguresBox()
         self._files: queue.SimpleQueue[Committed | FilesTorn] = queue.SimpleQueue()
         self._files_ready: queue.SimpleQueue[FilesReady] = queue.SimpleQueue()
+        self._resumes: queue.SimpleQueue[tuple[Resume, list[int]]] = queue.SimpleQueue()
         self._over = threading.Event()
 
     def begin(self, framework: str) -> tuple[Resume, ImageMemory | None]:
         """
-        Say hello and wait for the checkpoint to resume from, however long the agent takes to find it. What the agent
-        has yet to fetch is waited for later, when it is needed.
+        Say that a fit() begins, and wait for the checkpoint to resume from, however long the agent takes to find it.
+        What the agent has yet to fetch is waited for later, when it is needed.
 
         Raises:
             LinkClosed: the agent is gone.
         """
-        self._link.send(
-            Hello(pid=os.getpid(), lightning=framework, torch=str(torch.__version__), python=platform.python_version())
-        )
-        resume, fds = self._wait_for_resume()
+        self._fits += 1
+        self.unfinished = True
+        resume, fds = self._first_resume(framework) if self._fits == 1 else self._next_resume()
         memory = None
         if resume.size_bytes:
             memory = ImageMemory(fds[0], resume.size_bytes, resume.start, resume.here_bytes)
             self._arrival = memory.arrival
-        listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
-        listener.start()
+        if self._fits == 1:
+            listener = threading.Thread(target=self._listen, name="spotrun-link", daemon=True)
+            listener.start()
+            atexit.register(self._leave, os.getpid(), listener)
         if memory is not None:
             memory.map_beside()  # only now: the listener would have to wait for the memory of its stack
-        atexit.register(self._leave, os.getpid(), listener)
         return resume, memory
+
+    def _first_resume(self, framework: str) -> tuple[Resume, list[int]]:
+        self._link.send(
+            Hello(pid=os.getpid(), lightning=framework, torch=str(torch.__version__), python=platform.python_version())
+        )
+        return self._wait_for_resume()
+
+    def _next_resume(self) -> tuple[Resume, list[int]]:
+        """The agent answers when the last snapshot of the fit() before is durable."""
+        self._over.clear()
+        while self.said_of_files() is not None:  # of the fit() before
+            pass
+        self.tell(FitBegins(fit=self._fits))
+        while not self.closed.is_set():
+            with suppress(queue.Empty):
+                return self._resumes.get(timeout=LOOK_S)
+        raise LinkClosed("the agent is gone")
 
     def _leave(self, process: int, listener: threading.Thread) -> None:
         """At exit: end the threads, as one that computes while the interpreter shuts down aborts the process."""
@@ -127,7 +152,7 @@ class Session:
         return not self.closed.is_set()
 
     def end(self) -> None:
-        """The training is over: from now on the process outlives the agent."""
+        """The fit() is over: from now on the process outlives the agent, until the next one begins."""
         self._over.set()
 
     # --- files
@@ -225,6 +250,8 @@ class Session:
                 self._files.put(message)
             case FilesReady():
                 self._files_ready.put(message)
+            case Resume():
+                self._resumes.put((message, fds))
             case _:
                 pass
 
@@ -238,6 +265,7 @@ class Follower:
         self.closed = threading.Event()
         self.figures = FiguresBox()
         self.arenas_asked = False
+        self.unfinished = False
 
     def tell(self, message: Message, fds: Collection[int] = ()) -> bool:
         return False
@@ -267,26 +295,21 @@ class Follower:
 Agent: TypeAlias = Session | Follower
 """What a fit talks to."""
 
-_claimed_by: int | None = None
+_claimed: tuple[int, Session] | None = None
+"""The process, and its session: a forked child has none."""
 
 
 def claim() -> Session | None:
     """
-    The session of this process, for its first fit(); None if there is no agent.
+    The session of this process; None if there is no agent.
 
     Raises:
-        SecondFit: the process has had its fit().
         LinkLost: there is an agent, and no way to it.
     """
-    global _claimed_by
-    if _claimed_by == os.getpid():
-        raise SecondFit
-    link = trainer_link.from_environment()
-    if link is None:
-        return None
-    _claimed_by = os.getpid()
-    return Session(link)
-
-
-class SecondFit(Exception):
-    """One process trains once under an agent: a resume could not tell a second fit() from the first."""
+    global _claimed
+    if _claimed is None or _claimed[0] != os.getpid():
+        link = trainer_link.from_environment()
+        if link is None:
+            return None
+        _claimed = os.getpid(), Session(link)
+    return _claimed[1]

@@ -23,6 +23,7 @@ from spotrun.checkpoint.staging import Aside, Staged
 from spotrun.checkpoint.tree import Unsavable
 from spotrun.trainer_link import SnapshotTaken
 from spotrun.training import machine, module_state, optimizer_parts, tensors, unsupported, weights
+from spotrun.training.counting import Counting
 from spotrun.training.data.training_data import TrainingData
 from spotrun.training.framework import OPTIMIZERS, SCHEDULERS, STEP, WEIGHTS, Framework, State
 from spotrun.training.log_files import every_kind
@@ -99,6 +100,7 @@ class Snapshots:
         data: TrainingData,
         python: PythonState,
         files: WorkFiles,
+        counting: Counting,
         *,
         seed: int,
         every_steps: int | None,
@@ -109,6 +111,7 @@ class Snapshots:
         self._data = data
         self._python = python
         self._files = files
+        self._counting = counting
         self._seed = seed
         self._every_steps = every_steps
         self._step = framework.step
@@ -192,15 +195,16 @@ class Snapshots:
         return SnapshotTaken(
             arena=arena,
             size_bytes=plan.size_bytes,
-            epoch=place.epoch,
+            epoch=self._counting.epoch(place.epoch),
             batch=place.batch,
-            step=self._framework.step,
+            step=self._counting.step(self._framework.step),
             stall_s=0.0,
             finite=True,
             final=final,
             epoch_ended=place.epoch_ended,
             metrics=finite_metrics(self._framework),
             files=None if files is None else files.number,
+            fit=self._counting.fit,
         )
 
     def settle(self, *, wait: bool = True) -> None:

@@ -627,13 +627,6 @@ def test_another_number_of_processes_is_refused(zygote, tmp_path):
     assert agent.told(Refused)[0].reason == "the checkpoint's number of processes is 1, and this training's is 2"
 
 
-def test_a_second_fit_is_an_error(zygote, tmp_path):
-    agent = Agent(zygote, {"second_fit": True}, tmp_path)
-    assert agent.attempt() == "failed"
-    assert agent.told(Finished)
-    assert "a second fit() in one process" in agent.log.read_text()
-
-
 # --- the seams -------------------------------------------------------------------------------------------------------
 
 

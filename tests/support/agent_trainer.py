@@ -4,8 +4,9 @@ the agent start it dozens of times, so it must start fast; toy_framework.py is a
 
     python agent_trainer.py '{"steps": 40, "epoch_steps": 20, "step_s": 0.02, …}'
 
-Every step that it does is a line of the file `trace` ("PID STEP"). `kill_self_after_snapshot`, `raise_at`, `hang_at`
-and the like are things that go wrong, once each where `once` (a folder for marks) is given.
+With `fits`, it does `steps` in each of them. Every step that it does is a line of the file `trace` ("PID STEP").
+`kill_self_after_snapshot`, `raise_at`, `hang_at` and the like are things that go wrong, once each where `once` (a
+folder for marks) is given; `forgets`: only its first process does all fits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import queue
 import signal
 import sys
 import threading
@@ -35,6 +37,7 @@ from spotrun.trainer_link import (
     FilesTorn,
     FilesWanted,
     Finished,
+    FitBegins,
     Hello,
     LinkClosed,
     Progress,
@@ -60,6 +63,8 @@ class Trainer:
         self.wanted = self.draining = False
         self.step = 0
         self.at_end = False
+        self.fit = 1
+        self.resumes: queue.SimpleQueue[tuple[Resume, list[int]]] = queue.SimpleQueue()
         self.every: int | None = None
         self.freezer: Freezer | None = None
 
@@ -70,25 +75,44 @@ class Trainer:
         if "refuse" in self.job:
             self.link.send(Refused(reason=self.job["refuse"], hint="do otherwise"))
             sys.exit(3)
-        self.begin()
+        received = self.link.receive(60)
+        assert received is not None
+        resume, fds = received
+        assert isinstance(resume, Resume), resume
+        self.begin(resume, fds)
         threading.Thread(target=self.listen, daemon=True).start()
         self.link.send(ArenasWanted(size_bytes=2 * self.payload[-1].size_bytes))
-        while self.step < self.job["steps"]:
-            self.do_step()
-        if not self.at_end and not self.happens("no_final"):
-            self.snapshot(final=True)
-        self.link.send(Finished(step=self.step, epoch=self.epoch - 1, resumed=self.at_end))
+        self.train()
+        fits = 1 if "forgets" in self.job and not self.happens("forgets") else self.job.get("fits", 1)
+        while self.fit < fits:
+            self.fit += 1
+            if self.happens(f"kill_before_fit_{self.fit}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            while f"waits_before_fit_{self.fit}" in self.job and not Path(self.job["once"], "go_on").exists():
+                time.sleep(0.01)
+            self.link.send(FitBegins(fit=self.fit))
+            self.begin(*self.resumes.get())
+            self.train()
         if self.happens("kill_at_exit"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.happens("hang_at_exit"):
             threading.Event().wait()
 
-    def begin(self) -> None:
-        received = self.link.receive(60)
-        assert received is not None
-        resume, fds = received
-        assert isinstance(resume, Resume), resume
-        self.every = resume.every_steps
+    def train(self) -> None:
+        while self.step < self.last_step:
+            self.do_step()
+        if not self.at_end and not self.happens("no_final"):
+            self.snapshot(final=True)
+        self.link.send(Finished(step=self.step, epoch=self.epoch - 1, resumed=self.at_end))
+
+    @property
+    def last_step(self) -> int:
+        """Of this fit; steps and epochs count on over fits."""
+        return self.fit * self.job["steps"]
+
+    def begin(self, resume: Resume, fds: list[int]) -> None:
+        assert resume.fit == self.fit
+        self.every, self.at_end = resume.every_steps, False
         here_bytes = resume.size_bytes if resume.here_bytes is None else resume.here_bytes
         while here_bytes < resume.size_bytes:
             here_bytes = self.arrived()
@@ -96,8 +120,8 @@ class Trainer:
             image = mmap.mmap(fds[0], resume.size_bytes, prot=mmap.PROT_READ, offset=resume.start)
             meta = layout.decode_header(image).meta
             self.step, self.at_end = meta["step"], meta["finished"]
-            assert self.step == resume.step
-        if self.job.get("files") and resume.files is not None:
+        assert self.step == resume.step
+        if self.job.get("files") and resume.files is not None and self.fit == 1:
             self.begin_files(resume.files)
 
     def begin_files(self, rule: FilesRule) -> None:
@@ -152,6 +176,8 @@ class Trainer:
                         self.freezer.committed(number)
                     case (FilesTorn(paths=paths), _) if self.freezer is not None:
                         self.freezer.torn(paths)
+                    case (Resume() as resume, fds):
+                        self.resumes.put((resume, fds))
                     case (SnapshotWanted(), _):
                         self.wanted = True
                     case (DrainWanted(), _):
@@ -179,7 +205,7 @@ class Trainer:
                 batch=batch + 1,
                 batches=per_epoch,
                 step=self.step,
-                epochs=self.job["steps"] // per_epoch,
+                epochs=self.last_step // per_epoch,
                 phase="train",
                 metrics={"loss": 1 / self.step},
             )
@@ -219,7 +245,7 @@ class Trainer:
         while not self.free:
             time.sleep(0.005)
         arena = self.free.pop(0)
-        meta = {"step": self.step, "finished": final and self.step == self.job["steps"], "spotrun": "test"}
+        meta = {"step": self.step, "finished": final and self.step == self.last_step, "spotrun": "test"}
         header = layout.encode_header(self.payload, None, meta)
         size = len(header) + self.payload[-1].size_bytes
         self.arenas[arena][: len(header)] = header
@@ -237,6 +263,7 @@ class Trainer:
                 final=final,
                 epoch_ended=False,
                 files=self.freeze(final=final),
+                fit=self.fit,
             )
         )
         if final:

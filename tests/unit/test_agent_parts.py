@@ -32,7 +32,7 @@ from spotrun.errors import CheckpointDamaged, StoreError, StoreUnavailable
 from spotrun.intervals import STALL_SHARE_MAX, auto_interval, checkpoint_interval, drain_moment
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from spotrun.run.state import Commit, Prune, RunState
+from spotrun.run.state import Commit, Prune, RunState, Terminal
 from spotrun.run.versions import Log
 from spotrun.spec.model import CheckpointSpec, KeepBestSpec
 from spotrun.store.local import LocalStore
@@ -478,6 +478,23 @@ def run_with(*facts: dict[str, Any], prune: Prune | None = None) -> RunState:
 def test_which_checkpoints_are_retired(usable, keep_last, source, retired):
     state = run_with(*({"suspect": not good} for good in usable))
     assert retention.to_retire(state, CheckpointSpec(keep_last=keep_last), source) == retired
+
+
+def test_what_each_fit_has_ended_with_stays_until_the_run_is_complete():
+    state = run_with(*({"fit": fit} for fit in (1, 1, 2, 2, 3, 3)))
+    assert retention.to_retire(state, CheckpointSpec(keep_last=1), None) == [0, 2, 4]
+    assert [end.number for end in state.ends_before(state.commits[-1])] == [1, 3]
+    assert [end.number for end in state.ends_before(state.commits[2])] == [1]
+    end = Terminal(outcome="stopped", number=9, at=state.created_at, cause=Cause.STOPPED, final_commit=5)
+    stopped, completed = (replace(state, terminal=replace(end, outcome=how)) for how in ("stopped", "completed"))
+    assert [each.number for each in retention.to_prune(stopped, CheckpointSpec(keep_last=1))] == [0, 2, 4]
+    assert [each.number for each in retention.to_prune(completed, CheckpointSpec(keep_last=1))] == [0, 1, 2, 3, 4]
+
+
+def test_a_fit_that_has_ended_in_nan_is_restored_from_there():
+    state = run_with({"fit": 1}, {"fit": 1, "suspect": True}, {"fit": 2})
+    assert [end.number for end in state.ends_before(state.commits[-1])] == [1]
+    assert retention.to_retire(state, CheckpointSpec(keep_last=1), None) == [0]
 
 
 @pytest.mark.parametrize(

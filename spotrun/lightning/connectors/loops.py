@@ -6,7 +6,7 @@ Lightning has no public hook for that. So this module wraps methods of the loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -47,6 +47,14 @@ class Loops:
             with suppress(AttributeError):
                 delattr(loop, name)
         self._tapped = []
+
+    def forget_loading(self) -> None:
+        """
+        After a fit(): no loop restarts any more, so that the next fit() of this Trainer begins as it would have.
+        Lightning does this in loops that have run, and in a training that had ended before none has.
+        """
+        for loop in _all_loops(self._fit):
+            loop.on_iteration_done()
 
     def loaded_at(self) -> dict[str, int]:
         """For each stage, the epoch in which the present loaders were made."""
@@ -181,6 +189,13 @@ class Loops:
     def _on_run_end(self, original: Callable[[], None]) -> None:
         original()
         self._hooks.finish()
+
+
+def _all_loops(loop: Any) -> Iterator[Any]:
+    yield loop
+    for part in vars(loop).values():
+        if hasattr(type(part), "on_iteration_done"):
+            yield from _all_loops(part)
 
 
 def _is_of_script(function: Any) -> bool:

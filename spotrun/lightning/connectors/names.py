@@ -36,6 +36,7 @@ PRIVATE_NAMES = (
     "fit_loop.epoch_progress.current.ready",
     "fit_loop.on_advance_start",
     "fit_loop.on_advance_end",
+    "fit_loop.on_iteration_done",
     "fit_loop.on_run_end",
     "fit_loop.done",
     "fit_loop.max_batches",

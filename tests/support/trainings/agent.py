@@ -20,6 +20,7 @@ from spotrun.trainer_link import (
     DrainWanted,
     EpochEnded,
     Finished,
+    FitBegins,
     Hello,
     LinkClosed,
     Refused,
@@ -37,7 +38,8 @@ REST_COMES_AFTER_S = 0.05
 
 class Agent:
     """
-    One training's agent: it starts trainers until the training is finished, each from the newest snapshot.
+    One training's agent: it starts trainers until the training is finished, each from the newest snapshot. A script
+    with several fits gets the `ends` of those before it.
 
     `on_message(agent, message)` is called for every message, and may answer by `agent.link.send`. The part of a
     checkpoint that optimizers keep is sent when `await_rest` returns.
@@ -50,6 +52,7 @@ class Agent:
         self.every_steps, self.on_message, self.arenas = every_steps, on_message, arenas
         self.image = b""
         self.snapshot: SnapshotTaken | None = None
+        self.ends: dict[int, tuple[bytes, SnapshotTaken]] = {}
         self.messages: list[object] = []
         self.attempts = 0
         self.link: trainer_link.TrainerLink
@@ -62,7 +65,7 @@ class Agent:
         """Run one trainer process to its end: "finished", "refused", "killed", or "failed"."""
         self.attempts += 1
         if not resume:
-            self.image, self.snapshot = b"", None
+            self.image, self.snapshot, self.ends = b"", None, {}
         if not self.image:
             for trace in self.folder.glob("trace*"):
                 trace.unlink()
@@ -96,12 +99,16 @@ class Agent:
         with contextlib.suppress(LinkClosed):
             match message:
                 case Hello():
-                    self._send_resume()
+                    self._send_resume(1)
+                case FitBegins(fit=fit):
+                    self._send_resume(fit)
                 case ArenasWanted(size_bytes=size):
                     self._grant(size, held)
                 case SnapshotTaken(arena=arena, size_bytes=size):
                     fd, start, arena_bytes = held[arena]
                     assert size <= arena_bytes
+                    if self.snapshot and self.snapshot.fit < message.fit:
+                        self.ends[self.snapshot.fit] = self.image, self.snapshot
                     self.image, self.snapshot = os.pread(fd, size, start), message
                     self.link.send(ArenaFree(arena=arena))
             if self.on_message:
@@ -118,26 +125,31 @@ class Agent:
         for number in range(first + 1, first + self.arenas):
             self.link.send(ArenaFree(arena=number))
 
-    def _send_resume(self) -> None:
-        at = self.snapshot
+    def _send_resume(self, fit: int) -> None:
+        image, at = self.ends.get(fit, (self.image, self.snapshot))
+        if at and at.fit < fit:
+            image = b""  # it begins afresh after that one
         message = Resume(
-            size_bytes=len(self.image),
+            size_bytes=len(image),
             epoch=at.epoch if at else 0,
             step=at.step if at else 0,
             every_steps=self.every_steps,
             seed=7,
-            fresh=not self.image,
-            here_bytes=0 if self.image else None,
+            fresh=not image,
+            here_bytes=0 if image and fit == 1 else None,
+            fit=fit,
         )
-        if not self.image:
+        if not image:
             return self.link.send(message)
         fd = os.memfd_create("checkpoint")
-        os.write(fd, NOT_A_NUMBER * len(self.image))
+        os.write(fd, NOT_A_NUMBER * len(image) if fit == 1 else image)
         self.link.send(message, [fd])
-        here_bytes = layout.begin_bytes(layout.decode_header(self.image))
-        os.pwrite(fd, self.image[:here_bytes], 0)
+        if fit > 1:
+            return os.close(fd)
+        here_bytes = layout.begin_bytes(layout.decode_header(image))
+        os.pwrite(fd, image[:here_bytes], 0)
         self.link.send(Arrived(size_bytes=here_bytes))
-        rest = (self.link, fd, self.image, here_bytes)
+        rest = (self.link, fd, image, here_bytes)
         return threading.Thread(target=self._send_rest, args=rest).start()
 
     def await_rest(self) -> None:

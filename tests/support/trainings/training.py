@@ -34,8 +34,6 @@ def train(pl, job):
     else:
         loader = None if job.get("loader") == "of the module" else loaders.train()
         trainer.fit(module, loader, validation, ckpt_path=job.get("ckpt_path"))
-    if job.get("second_fit"):
-        other.fit(module, loaders.train())
     other.validate(module, validation, verbose=False)
     Path(job["result"]).write_text(json.dumps(_result(job, folder, module, trainer)))
 

@@ -1,0 +1,108 @@
+"""
+With what the fits of a trainer begin, where its script calls fit() several times.
+
+A trainer repeats its script. Each fit() that an earlier one has ended begins with its own last checkpoint and does no
+step; the one that was under way goes on from the newest. All others begin afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+from spotrun.agent.commit_files import CommitFiles
+from spotrun.agent.node import Node
+from spotrun.agent.put_back import FilesOfCommit
+from spotrun.checkpoint.restore import Image, fetch
+from spotrun.errors import CheckpointDamaged, SpotrunError
+from spotrun.run.state import Commit
+from spotrun.trainer_link import FilesRule, Resume
+from spotrun.units import Steps
+
+SEED = 0
+"""The seed of the data order. It is the same in every run, so a job trains alike on spot and on demand."""
+
+PutFiles: TypeAlias = Callable[[Sequence[str], int], str]
+"""Puts files into the work folder, given the paths that are open there and the attempt. Returns what went wrong."""
+
+
+class Start(NamedTuple):
+    """With what a fit begins: what the trainer is told, the image that goes with it, and what puts its files back."""
+
+    resume: Resume
+    image: Image | None = None
+    files: PutFiles | None = None
+
+
+def told_to_trainer(node: Node, image: Image | None) -> Resume:
+    files = FilesRule(
+        work=str(node.assignment.work),
+        before=str(node.assignment.files_before),
+        exclude=node.spec.checkpoint.files.exclude,
+        put_back=image is not None and image.commit.event.files is not None,
+    )
+    every = node.spec.checkpoint.every
+    return Resume(
+        size_bytes=0 if image is None else image.size_bytes,
+        start=0 if image is None else image.start,
+        epoch=0 if image is None else image.commit.event.epoch,
+        step=0 if image is None else image.commit.event.step,
+        every_steps=every.count if isinstance(every, Steps) else None,
+        seed=SEED,
+        fresh=image is None,
+        files=files,
+        fit=1 if image is None else image.commit.event.fit,
+    )
+
+
+def afresh_after(node: Node, last: Commit) -> Start:
+    """The fit() after the one that has ended with `last`."""
+    event = last.event
+    told = told_to_trainer(node, None)
+    return Start(msgspec.structs.replace(told, epoch=event.epoch, step=event.step, fit=event.fit + 1))
+
+
+def ends_before(node: Node, commit: Commit) -> tuple[Image, ...]:
+    """
+    With what the fits before that of `commit` have ended, on the instance's disk: together they may be larger than its
+    memory. The caller closes them.
+
+    Raises:
+        CheckpointDamaged: one of them is not there, or not whole.
+        StoreError, SpotrunError: the store cannot be read, or the disk cannot be written to.
+    """
+    ends = node.recorder.state.ends_before(commit)
+    if [end.event.fit for end in ends] != list(range(1, commit.event.fit)):
+        raise CheckpointDamaged(f"before step {commit.event.step}, there is no checkpoint of the end of each fit()")
+    images: list[Image] = []
+    try:
+        for end in ends:
+            image = fetch(node.store, end, disk=node.assignment.folder)
+            images.append(image)
+    except BaseException as error:
+        close(images)
+        if isinstance(error, OSError):
+            raise SpotrunError(f"what an earlier fit() has ended with cannot be kept: {error.strerror}") from error
+        raise
+    return tuple(images)
+
+
+def close(images: Sequence[Image]) -> None:
+    for image in images:
+        image.close()
+
+
+def start_at_end(node: Node, image: Image, files: CommitFiles) -> Start:
+    """A fit() that has ended with `image`. Its files are fetched when they are put back: most are there by then."""
+
+    def put(opened: Sequence[str], attempt: int) -> str:
+        found = FilesOfCommit(node, image.commit, files.known, beside="files-of-end")
+        try:
+            found.fetch()
+        except SpotrunError as error:
+            return str(error)
+        return found.putter(files)(opened, attempt)
+
+    return Start(told_to_trainer(node, image), image, put)
