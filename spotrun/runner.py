@@ -175,9 +175,13 @@ class Runner:
             status=self._statuses.current(state),
             epochs_total=world.epochs_total,
             done=finished(state, world) and not actions,
-            remark=self._heartbeats.refused or (None if self._market is None else self._market.trouble),
+            remark=self._remark(),
             wrote=wrote,
         )
+
+    def _remark(self) -> str | None:
+        market = "" if self._market is None else self._market.trouble
+        return "; ".join(filter(None, (self._heartbeats.refused, market, *self._driver.remarks))) or None
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
@@ -186,14 +190,15 @@ class Runner:
         The ledger first, the cloud second; and the ledger again when the cloud has an instance we do not know.
 
         Without the second look, a launch that another runner intended and executed between our two reads would be
-        taken for an orphan and terminated.
+        taken for an orphan and terminated. A region that fails and has nothing of this run is left out.
         """
         state = self._ledger.refresh()
-        instances = tuple(self._driver.instances(state.created.uid))
+        occupied = {each.intent.offering.region for each in state.launches.values() if not each.settled}
+        instances = tuple(self._driver.instances(state.created.uid, must_see=occupied))
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
-        offerings = tuple(suitable(self._driver.offerings(), self._spec))
+        offerings = tuple(suitable(self._driver.offerings(must_see=occupied), self._spec))
         return World(
             offerings=offerings,
             instances=instances,

@@ -52,7 +52,8 @@ def first_look(spec: RunSpec, store: str | None = None) -> tuple[RunState, World
     """
     clock, folder = clock_of(spec), store or spec.checkpoint.uri
     unborn = newborn(spec, clock, _asked(folder, region_of) or "")
-    offerings = suitable(cloud_of(spec).driver(spec, clock).offerings(), spec)  # its own market, which begins with it
+    offered = cloud_of(spec).driver(spec, clock).offerings(must_see=())  # its own market, which begins with it
+    offerings = suitable(offered, spec)
     created = unborn.created
     observations = _asked(folder, lambda store: MarketRecord(store).read(created, offerings, created.clock_epoch))
     return unborn, World(offerings=tuple(offerings), instances=(), observations=observations or ())
@@ -116,11 +117,11 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
 def _offered_for(spec: RunSpec) -> Sequence[Offering]:
     """All that the cloud rents out; of another instance type too, if it has none of the one that `spec` names."""
     clock = clock_of(spec)
-    if offered := cloud_of(spec).driver(spec, clock).offerings():
+    if offered := cloud_of(spec).driver(spec, clock).offerings(must_see=()):
         return offered
     resources = spec.resources.model_copy(update={"instance_type": None})
     any_type = spec.model_copy(update={"resources": resources})
-    return cloud_of(spec).driver(any_type, clock).offerings()
+    return cloud_of(spec).driver(any_type, clock).offerings(must_see=())
 
 
 def with_baseline_price(spec: RunSpec) -> RunSpec:
@@ -136,7 +137,7 @@ def with_baseline_price(spec: RunSpec) -> RunSpec:
         return spec
     resources = spec.resources.model_copy(update={"instance_type": kind})
     elsewhere = spec.model_copy(update={"resources": resources})
-    offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings()
+    offered = cloud_of(elsewhere).driver(elsewhere, clock_of(spec)).offerings(must_see=())
     region = spec.resources.region
     here = [each for each in offered if region is None or region.casefold() == each.region.casefold()]
     on_demand = [each for each in here if each.capacity_type is CapacityType.ON_DEMAND]

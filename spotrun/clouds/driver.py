@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from spotrun.instance import Instance, LaunchRequest
@@ -25,11 +26,15 @@ class CloudDriver(Protocol):
 
     name: str
 
-    def offerings(self) -> list[Offering]:
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the last answers lack, or what was odd in them, for people; nothing of it stops a run."""
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         """
         Everything this cloud rents out, each with its price now, in no particular order.
 
-        A listed offering may still have no capacity: only `launch` can tell.
+        A listed offering may still have no capacity: only `launch` can tell. `must_see`: as of `instances`.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -58,9 +63,12 @@ class CloudDriver(Protocol):
             CloudUnavailable, AccessDenied: see the class docstring.
         """
 
-    def instances(self, run_uid: str | None = None) -> list[Instance]:
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         """
         All instances tagged by spotrun, or those of one run; terminated ones too while the cloud remembers them.
+
+        `must_see` are the regions without which the answer is of no use; all of them if None. Another region that fails
+        is left out, with a remark.
 
         Raises:
             CloudUnavailable, AccessDenied: see the class docstring.
@@ -82,8 +90,12 @@ class WrappedDriver:
         self.name = driver.name
         self._driver = driver
 
-    def offerings(self) -> list[Offering]:
-        return self._driver.offerings()
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self._driver.remarks
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        return self._driver.offerings(must_see)
 
     def launch(self, request: LaunchRequest) -> Instance:
         return self._driver.launch(request)
@@ -91,8 +103,8 @@ class WrappedDriver:
     def describe(self, instance_id: str) -> Instance | None:
         return self._driver.describe(instance_id)
 
-    def instances(self, run_uid: str | None = None) -> list[Instance]:
-        return self._driver.instances(run_uid)
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        return self._driver.instances(run_uid, must_see)
 
     def terminate(self, instance_id: str) -> None:
         self._driver.terminate(instance_id)

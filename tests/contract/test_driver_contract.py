@@ -283,3 +283,12 @@ def test_an_instance_ends_by_itself_when_its_time_to_live_is_over(account: Accou
     assert ended.ended_by is EndedBy.TIME_TO_LIVE
     assert ended.ended_at is not None
     assert ended.ended_at - ended.launched_at >= timedelta(seconds=60)
+
+
+def test_what_is_well_is_seen_whole_and_without_a_remark(account: Account) -> None:
+    driver = account.driver()
+    launched = driver.launch(request_for(offering(driver)))
+    for must_see in (None, (), (launched.offering.region,)):
+        assert {each.pool for each in driver.offerings(must_see)} >= {launched.offering.pool}
+        assert [each.instance_id for each in driver.instances(launched.run_uid, must_see)] == [launched.instance_id]
+    assert driver.remarks == ()

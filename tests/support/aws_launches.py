@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 
@@ -39,8 +40,9 @@ def request(
     capacity_type: CapacityType = CapacityType.SPOT,
     uri: str = "s3://b/r",
     token: str = "0123456789-7",
+    must_see: Collection[str] | None = None,
 ) -> LaunchRequest:
-    offering = next(each for each in cloud.offerings() if each.capacity_type is capacity_type)
+    offering = next(each for each in cloud.offerings(must_see) if each.capacity_type is capacity_type)
     return LaunchRequest(
         token=token,
         run_uid="0123456789",

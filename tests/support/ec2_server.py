@@ -73,8 +73,8 @@ class Life(NamedTuple):
 class Ec2Account:
     """
     `calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them. Keys in
-    `expired` are told so, whatever they ask. Until `profiles_are_known` EC2 has not heard of what IAM has. What
-    instances get for their role are `credentials`.
+    `expired` are told so, whatever they ask. All calls to a region in `closed` get that code and status. Until
+    `profiles_are_known` EC2 has not heard of what IAM has. What instances get for their role are `credentials`.
     """
 
     def __init__(self, clock: ScaledClock) -> None:
@@ -90,6 +90,7 @@ class Ec2Account:
         self.calls: list[tuple[str, dict[str, str]]] = []
         self.keys: list[str] = []
         self.expired: set[str] = set()
+        self.closed: dict[str, tuple[str, int]] = {}
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
@@ -229,6 +230,8 @@ class Ec2Account:
         self.keys.append("" if signed is None else signed[1])
         if self.keys[-1] in self.expired:
             return _error("ExpiredToken", 400)(environ, start_response)
+        if (region := _region_of(request)) in self.closed:
+            return _error(*self.closed[region])(environ, start_response)
         operation = request.headers.get("X-Amz-Target", "").rpartition(".")[2]
         if operation in ("GetProducts", "GetServiceQuota"):
             return self._json(operation, body)(environ, start_response)
@@ -368,6 +371,12 @@ def _roles_in(profile: str) -> list[str]:
 def _error(code: str, status: int, words: str = "by the test") -> Response:
     text = f"<Errors><Error><Code>{code}</Code><Message>{words}</Message></Error></Errors>"
     return Response(f"{_XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
+
+
+def _region_of(request: Request) -> str:
+    """By the scope of its signature."""
+    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", request.headers.get("Authorization", ""))
+    return "" if scope is None else scope[1]
 
 
 def _as_json(answer: object, status: int = 200) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -64,8 +64,8 @@ class ToyDriver(WrappedDriver):
         super().__init__(self._local)
         self.name = NAME
 
-    def offerings(self) -> list[Offering]:
-        return [replace(each, cloud=NAME, simulated=False) for each in super().offerings()]
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        return [replace(each, cloud=NAME, simulated=False) for each in super().offerings(must_see)]
 
     def quotes(self, wish: Wish) -> Quotes:
         found = self._local.quotes(wish.accelerators, wish.instance_types, wish.regions)

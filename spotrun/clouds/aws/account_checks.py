@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -36,6 +37,19 @@ def caller(region: Region) -> Caller:
     """
     answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
     return Caller(answer["Arn"], answer["Account"], _date_of(answer))
+
+
+def account_number(regions: Sequence[Region]) -> str:
+    """
+    Of the account that asks. Each region knows it, so one that fails is no obstacle.
+
+    Raises:
+        CloudError: none of them tells.
+    """
+    for region in regions[:-1]:
+        with contextlib.suppress(CloudError):
+            return caller(region).account
+    return caller(regions[-1]).account
 
 
 def refused_at(error: CloudError) -> datetime | None:

@@ -201,7 +201,8 @@ def _identities(regions: Sequence[str], clock: Clock) -> Identities:
     with _sdk():
         from spotrun.clouds.aws.calls import Region
         from spotrun.clouds.aws.run_role import RunRoles
-    return RunRoles(Region(regions[0], clock), clock)
+    first, *others = (Region(name, clock) for name in regions)
+    return RunRoles(first, clock, others)
 
 
 def _resources(spec: RunSpec | None, wish: Wish) -> ResourcesSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from spotrun.clouds.aws.prices import SpotPool
 from spotrun.clouds.aws.quotas import quota_of
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
+from spotrun.clouds.regions import Regions
 from spotrun.errors import CloudError, CloudUnavailable, LaunchTokenSpent, QuotaExceeded
 from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
@@ -44,13 +46,23 @@ class AwsDriver:
         self._regions = {name: Region(name, clock) for name in config.regions}
         self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
         self._termination_times = {name: TerminationTimes(region) for name, region in self._regions.items()}
+        self._offered = Regions(config.regions, clock)
+        self._listed = Regions(config.regions, clock)
         self._snapshots: dict[str, tuple[float, list[Instance]]] = {}
         self._pending_at: dict[str, datetime] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
-    def offerings(self) -> list[Offering]:
-        return [offering for catalog in self._catalogs.values() for offering in catalog.offerings()]
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        left_out = self._offered.left_out | self._listed.left_out
+        return tuple(f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        found = self._offered.ask(lambda name: [*self._catalogs[name].offerings()], must_see)
+        # nobody could tell what becomes of an instance there
+        unseen = self._listed.left_out
+        return [offering for name, offered in found.items() if name not in unseen for offering in offered]
 
     def launch(self, request: LaunchRequest) -> Instance:
         region = self._region_of(request.offering)
@@ -74,10 +86,15 @@ class AwsDriver:
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        return next((each for each in self.instances() if each.instance_id == instance_id), None)
+        """A region that fails matters only if the others do not have it."""
+        found = next((each for each in self.instances(must_see=()) if each.instance_id == instance_id), None)
+        if found is None and self._listed.left_out:
+            found = next((each for each in self.instances() if each.instance_id == instance_id), None)
+        return found
 
-    def instances(self, run_uid: str | None = None) -> list[Instance]:
-        seen = [instance for region in self._regions.values() for instance in self._snapshot(region)]
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        found = self._listed.ask(lambda name: self._snapshot(self._regions[name]), must_see)
+        seen = [instance for instances in found.values() for instance in instances]
         return [instance for instance in seen if run_uid in (None, instance.run_uid)]
 
     def terminate(self, instance_id: str) -> None:

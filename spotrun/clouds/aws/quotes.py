@@ -14,6 +14,7 @@ from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.price_list import PriceList
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
 from spotrun.clouds.aws.quota_headroom import Headroom, read_headroom
+from spotrun.clouds.regions import Regions
 from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.market.quotes import LOOKED_BACK, Quote, Quotes
@@ -29,11 +30,15 @@ def read_quotes(config: AwsConfig, clock: Clock, accelerators: str | None) -> Qu
     with exactly these.
 
     Raises:
-        CloudError: EC2 does not answer, or refuses. A refused price list or quota is only a note.
+        CloudError: no region answers. One that fails, a refused price list or quota is only a note.
     """
-    found = [_in_region(Region(name, clock), config, clock, accelerators) for name in config.regions]
+    regions = Regions(config.regions, clock)
+    asked = regions.ask(lambda name: _in_region(Region(name, clock), config, clock, accelerators), must_see=())
+    found = asked.values()
     quotes = tuple(quote for part in found for quote in part.quotes)
-    return Quotes(at=clock.now(), quotes=quotes, notes=tuple(note for part in found for note in part.notes))
+    notes = [note for part in found for note in part.notes]
+    notes += [f"{name} is left out: {why}" for name, why in regions.left_out.items()]
+    return Quotes(at=clock.now(), quotes=quotes, notes=tuple(notes))
 
 
 def _in_region(region: Region, config: AwsConfig, clock: Clock, accelerators: str | None) -> Quotes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,11 +38,12 @@ class RunRoles:
     """
     See Identities. The role is made first and removed last, so that the role finds whatever is left of a run.
 
-    IAM is the same in all regions, so one region is enough to ask it.
+    IAM is the same in all regions, so one region is enough to ask it. `others` may be asked for the account.
     """
 
-    def __init__(self, region: Region, clock: Clock) -> None:
+    def __init__(self, region: Region, clock: Clock, others: Sequence[Region] = ()) -> None:
         self._region = region
+        self._others = others
         self._clock = clock
         self._policy = ""
 
@@ -138,7 +139,7 @@ class RunRoles:
     @property
     def _policy_arn(self) -> str:
         if not self._policy:
-            account = account_checks.caller(self._region).account
+            account = account_checks.account_number([self._region, *self._others])
             self._policy = f"arn:{self._region.partition}:iam::{account}:policy/{POLICY}"
         return self._policy
 

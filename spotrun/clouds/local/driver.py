@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +47,7 @@ class LocalDriver:
     """
 
     name = "local"
+    remarks: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class LocalDriver:
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
-    def offerings(self) -> list[Offering]:
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         return self._market.offerings(self._clock.now())
 
     def launch(self, request: LaunchRequest) -> Instance:
@@ -82,7 +83,7 @@ class LocalDriver:
             record = None if folder is None else settling.shown(folder, self._log)
             return None if folder is None or record is None else settling.as_seen(folder, record)
 
-    def instances(self, run_uid: str | None = None) -> list[Instance]:
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
         with _as_unavailable():
             known = [(folder, settling.shown(folder, self._log)) for folder in self._places.record_folders()]
             seen = [settling.as_seen(folder, record) for folder, record in known if record is not None]

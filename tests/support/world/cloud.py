@@ -8,6 +8,7 @@ It is a function of time: each question sees what has happened by now. What a re
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import inf
@@ -58,8 +59,8 @@ class SimulatedCloud:
     """
     Rents out instances that are records; any number of runners may share it. See CloudDriver for what its verbs do.
 
-    `hidden_s`: for how long after its launch an instance is not listed yet. `down`: no call is answered. `changes`
-    counts what became of instances.
+    `hidden_s`: for how long after its launch an instance is not listed yet. `down`: no call is answered;
+    `down_in`: none about these regions. `changes` counts what became of instances.
     """
 
     clock: Clock
@@ -69,6 +70,7 @@ class SimulatedCloud:
     hidden_s: Range = (0.0, 0.0)
     name: str = "local"
     down: bool = False
+    down_in: set[str] = field(default_factory=set)
     changes: int = 0
     launches: list[LaunchRequest] = field(default_factory=list)
     terminations: list[str] = field(default_factory=list)
@@ -82,12 +84,16 @@ class SimulatedCloud:
 
     # -- the five verbs
 
-    def offerings(self) -> list[Offering]:
-        self._answer()
-        return self.market.offerings(self.now_s)
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return tuple(f"{region} does not answer" for region in sorted(self.down_in))
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        self._answer(must_see)
+        return [each for each in self.market.offerings(self.now_s) if each.region not in self.down_in]
 
     def launch(self, request: LaunchRequest) -> Instance:
-        self._answer()
+        self._answer([request.offering.region])
         with self._lock:
             self.launches.append(request)
             self.settle()
@@ -107,8 +113,8 @@ class SimulatedCloud:
             found = self._machines.get(instance_id)
             return None if found is None or found.listed_s > self.now_s else self.seen(instance_id)
 
-    def instances(self, run_uid: str | None = None) -> list[Instance]:
-        self._answer()
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        self._answer(must_see)
         with self._lock:
             self.settle()
             now_s = self.now_s
@@ -116,6 +122,7 @@ class SimulatedCloud:
                 machine.instance
                 for machine in self._machines.values()
                 if machine.listed_s <= now_s and run_uid in (None, machine.instance.run_uid)
+                if machine.instance.offering.region not in self.down_in
             ]
 
     def terminate(self, instance_id: str) -> None:
@@ -125,9 +132,11 @@ class SimulatedCloud:
             if instance_id in self._machines:
                 self.end(instance_id, EndedBy.USER)
 
-    def _answer(self) -> None:
+    def _answer(self, must_see: Collection[str] | None = None) -> None:
         if self.down:
             raise CloudUnavailable("the cloud does not answer")
+        for region in sorted(self.down_in if must_see is None else self.down_in & set(must_see)):
+            raise CloudUnavailable(f"{region} does not answer")
 
     # -- the hand of the market, and what an instance knows of itself
 

@@ -1,0 +1,89 @@
+"""Regions stand alone: what one of them says does not depend on whether another one answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotrun.clouds.regions import REST_FIRST_S, REST_MAX_S, Regions
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
+from tests.support.manual_clock import ManualClock
+
+EAST, WEST = "us-east-1", "us-west-2"
+
+
+class Asked:
+    """Two regions. `down` are those that fail, each with its error; `names` were asked, in order."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.down: dict[str, CloudError] = {}
+        self.names: list[str] = []
+        self.regions = Regions((EAST, WEST), self.clock)
+
+    def __call__(self, *must_see: str) -> list[str]:
+        self.names.clear()
+        return [*self.regions.ask(self.question, must_see).values()]
+
+    def question(self, name: str) -> str:
+        self.names.append(name)
+        if name in self.down:
+            raise self.down[name]
+        return name
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.mark.parametrize("error", [CloudUnavailable("503"), AccessDenied("OptInRequired")], ids=repr)
+def test_a_region_that_fails_is_left_out_and_named(asked: Asked, error: CloudError) -> None:
+    asked.down = {WEST: error}
+    assert asked(EAST) == [EAST]
+    assert asked.regions.left_out == {WEST: error.message}
+
+
+def test_a_region_that_must_be_seen_fails_thequestion(asked: Asked) -> None:
+    asked.down = {WEST: CloudUnavailable("503")}
+    for _ in range(2):
+        with pytest.raises(CloudUnavailable):
+            asked(WEST)
+        assert WEST in asked.names
+    with pytest.raises(CloudUnavailable):
+        asked.regions.ask(asked.question)
+
+
+def test_what_failed_rests_for_longer_each_time_and_then_counts_again(asked: Asked) -> None:
+    asked.down = {WEST: CloudUnavailable("503")}
+    asked_at_s = []
+    for _ in range(int(2 * REST_MAX_S)):
+        asked()
+        if WEST in asked.names:
+            asked_at_s.append(asked.clock.monotonic())
+        asked.clock.advance(2)
+    pauses = [after - before for before, after in zip(asked_at_s, asked_at_s[1:], strict=False)]
+    assert pauses[:2] == [REST_FIRST_S, 2 * REST_FIRST_S]
+    assert max(pauses) == REST_MAX_S
+    asked.down = {}
+    asked.clock.advance(REST_MAX_S)
+    assert asked() == [EAST, WEST]
+    assert asked.regions.left_out == {}
+
+
+def test_where_no_region_answers_all_are_asked_each_time(asked: Asked) -> None:
+    asked.down = {EAST: CloudUnavailable("503"), WEST: CloudUnavailable("503")}
+    for _ in range(3):
+        with pytest.raises(CloudUnavailable):
+            asked()
+        assert sorted(asked.names) == [EAST, WEST]
+    asked.down = {WEST: CloudUnavailable("503")}
+    assert asked() == [EAST]
+
+
+def test_what_may_pass_wins_over_what_does_not(asked: Asked) -> None:
+    asked.down = {EAST: AccessDenied("OptInRequired"), WEST: CloudUnavailable("503")}
+    with pytest.raises(CloudUnavailable):
+        asked()
+    asked.down[WEST] = AccessDenied("OptInRequired")
+    with pytest.raises(AccessDenied):
+        asked()
