@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 SCALE_VARIABLE = "SPOTRUN_TIME_SCALE"
@@ -25,6 +25,8 @@ def zone(time_scale: float) -> str:
 
 class Clock(Protocol):
     scale: float
+    ahead: timedelta
+    """How far this machine has been found to be ahead of the cloud, and `now` was put back; below 0 it was behind."""
 
     def now(self) -> datetime:
         """The date and time in run time, aware, in UTC. It may jump, so never subtract two of them for a deadline."""
@@ -38,20 +40,27 @@ class Clock(Protocol):
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait until `event` is set, for at most `seconds` of run time; True if it was set."""
 
+    def put_back(self, by: timedelta) -> None:
+        """From now on `now` is earlier by so much, or later if that is below 0: somebody knows the time better."""
+
 
 class ScaledClock:
     """
     Run time that passes `scale` times as fast as system time, and was equal to it at `epoch`.
 
-        now = epoch + (system now - epoch) * scale
+        now = epoch + (system now - epoch) * scale - ahead
     """
 
     def __init__(self, epoch: datetime, scale: float) -> None:
         self.epoch = epoch
         self.scale = scale
+        self.ahead = timedelta()
 
     def now(self) -> datetime:
-        return self.epoch + (datetime.now(UTC) - self.epoch) * self.scale
+        return self.epoch + (datetime.now(UTC) - self.epoch) * self.scale - self.ahead
+
+    def put_back(self, by: timedelta) -> None:
+        self.ahead += by
 
     def on_the_wall(self, moment: datetime) -> datetime:
         """The system time at a moment of run time."""

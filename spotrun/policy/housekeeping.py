@@ -44,13 +44,14 @@ def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.L
 def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
     assert instance.ended_at is not None
     assert instance.ended_by is not None
-    recorded = launch.recorded
+    # The record was made nearer to its start than this look.
+    billed_from = instance.billed_from if launch.recorded is None else launch.recorded.billed_from
     return ev.InstanceGone(
         launch=launch.number,
         instance_id=instance.instance_id,
-        # The record was made nearer to its start than this look.
-        billed_from=instance.billed_from if recorded is None else recorded.billed_from,
-        ended_at=instance.ended_at,
+        billed_from=billed_from,
+        # Two runners may have seen its start and its end, each by a clock of its own.
+        ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=instance.prices,
         evidence=f"the cloud's record: ended by {instance.ended_by}",
@@ -137,7 +138,7 @@ def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
         launch=launch.number,
         instance_id=launch.recorded.instance_id,
         billed_from=launch.recorded.billed_from,
-        ended_at=now,
+        ended_at=max(now, launch.recorded.billed_from),
         ended_by=EndedBy.FAULT,
         prices=launch.recorded.prices,
         evidence="the cloud's list no longer has it",

@@ -45,7 +45,7 @@ def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) 
     account.reach(monkeypatch)
     backends.get_backend("s3").reset()  # type: ignore[arg-type]
     account.furnish()
-    account.profiles_are_known = True
+    account.profiles_are_known = account.tells_time = True
     account.denied, account.arn, account.quotas = [], None, {SPOT_G: 64.0, ON_DEMAND_G: 64.0}
     return account
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import boto3
 
@@ -24,7 +24,7 @@ from tests.support.decisions import spec
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import AWS_RULE, History
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import AheadClock, ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.world.faults import Watched
 
@@ -45,18 +45,19 @@ class Ec2Run:
         self._uid = created.event.uid
         self.store_says: StoreError | None = None
 
-    def runner(self, before: Callable[[str], None] = lambda _: None) -> Runner:
+    def runner(self, before: Callable[[str], None] = lambda _: None, ahead: timedelta = timedelta()) -> Runner:
         """
         A new runner. It calls `before` with the name of each call to its cloud, its guards and its identities. While
-        `store_says` is set, each call to its store raises that.
+        `store_says` is set, each call to its store raises that. The clock of its machine is `ahead`.
         """
+        clock = AheadClock(self.clock, ahead)
         store = Watched(self._store, self._answer, lambda _: None)
-        cloud = Watched(AwsDriver(CONFIG, self.clock), before, lambda _: None)
-        guards = Watched(AwsGuards([REGION], self.clock), before, lambda _: None)
-        roles = Watched(RunRoles(Region(REGION, self.clock), self.clock), before, lambda _: None)
+        cloud = Watched(AwsDriver(CONFIG, clock), before, lambda _: None)
+        guards = Watched(AwsGuards([REGION], clock), before, lambda _: None)
+        roles = Watched(RunRoles(Region(REGION, clock), clock), before, lambda _: None)
         wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"})
-        ledger = self.ledger(store)
-        return Runner(ledger, store, cloud, self.clock, wanted, URI, guards=guards, identities=roles)
+        ledger = Ledger(store, self._uid, "runner", clock, retry_for_s=0)
+        return Runner(ledger, store, cloud, clock, wanted, URI, guards=guards, identities=roles)
 
     def ticks(self, runner: Runner) -> None:
         list(runner.ticks())
@@ -108,6 +109,10 @@ class Agent:
         )
         self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=None, epoch=0, step=0))
         self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=1))
+
+    def is_told(self, deadline_at: datetime) -> None:
+        """EC2 will take its instance."""
+        self._write(ev.NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=deadline_at))
 
     def trains_on(self) -> None:
         """One step, one commit, one heartbeat."""

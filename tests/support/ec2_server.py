@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from email.utils import format_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -32,7 +33,7 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instances import StateReason
 from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
 from spotrun.clock import ScaledClock
@@ -75,6 +76,7 @@ class Ec2Account:
     `calls` are the actions that were asked for, in order, each with its parameters; `keys` who signed them. Keys in
     `expired` are told so, whatever they ask. All calls to a region in `closed` get that code and status. Until
     `profiles_are_known` EC2 has not heard of what IAM has. What instances get for their role are `credentials`.
+    Its answers are dated by `clock` if it `tells_time`; the clocks of most tests stand still, or leap.
     """
 
     def __init__(self, clock: ScaledClock) -> None:
@@ -94,13 +96,14 @@ class Ec2Account:
         self.image: Mapping[str, str] | None = None
         self.tools: Mapping[str, str] = {}
         self.spot_is_gone = False
+        self.tells_time = False
         self.profiles_are_known = True
         self.credentials = ("test", "test")
         self.page_size = 1000
         self.prices = PriceFeed(clock, TYPES, ZONES)
         self.quotas: dict[str, float] = {}
         self.spot_requests = SpotRequests()
-        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_dated(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> Self:
@@ -252,7 +255,9 @@ class Ec2Account:
     def _motos(self, environ: dict[str, Any], body: bytes) -> Response:
         environ = {**environ, "wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
         environ = {key: value for key, value in environ.items() if not key.startswith("werkzeug.")}
-        return Response.from_app(self._moto, environ)
+        answer = Response.from_app(self._moto, environ)
+        answer.headers.pop("date", None)  # our server writes its own
+        return answer
 
     def _own_answer(self, action: str, asked: dict[str, str], motos: Callable[[], Response]) -> Response:
         for refusal in self._refusals:
@@ -371,6 +376,16 @@ def _roles_in(profile: str) -> list[str]:
 def _error(code: str, status: int, words: str = "by the test") -> Response:
     text = f"<Errors><Error><Code>{code}</Code><Message>{words}</Message></Error></Errors>"
     return Response(f"{_XML}<Response>{text}<RequestID>r</RequestID></Response>", status, content_type="text/xml")
+
+
+def _dated(account: Ec2Account) -> type[WSGIRequestHandler]:
+    """What answers in the name of an account, with the date that the account has."""
+
+    class Dated(WSGIRequestHandler):
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return format_datetime(account.clock.now(), usegmt=True) if account.tells_time else ""
+
+    return Dated
 
 
 def _region_of(request: Request) -> str:

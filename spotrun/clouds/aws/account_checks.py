@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from botocore.exceptions import ClientError
 
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.clock_skew import told_at
 from spotrun.clouds.aws.error_codes import NoSuchInstance
 from spotrun.clouds.aws.request import RUN
 from spotrun.errors import AccessDenied, CloudError
@@ -36,7 +36,7 @@ def caller(region: Region) -> Caller:
         CloudError: there are no credentials, or AWS does not accept them.
     """
     answer = region.ask("say whose credentials these are", region.sts.get_caller_identity)
-    return Caller(answer["Arn"], answer["Account"], _date_of(answer))
+    return Caller(answer["Arn"], answer["Account"], told_at(answer))
 
 
 def account_number(regions: Sequence[Region]) -> str:
@@ -55,16 +55,7 @@ def account_number(regions: Sequence[Region]) -> str:
 def refused_at(error: CloudError) -> datetime | None:
     """AWS's own time when it refused; None if the error did not come from AWS."""
     cause = error.__cause__
-    return _date_of(cause.response) if isinstance(cause, ClientError) else None
-
-
-def _date_of(answer: dict[str, Any]) -> datetime | None:
-    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-    try:
-        told_at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return told_at if told_at.tzinfo is not None else None
+    return told_at(cause.response) if isinstance(cause, ClientError) else None
 
 
 def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:

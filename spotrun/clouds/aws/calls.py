@@ -11,6 +11,7 @@ from botocore.session import Session
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from spotrun.clock import Clock
+from spotrun.clouds.aws.clock_skew import keep_right
 from spotrun.clouds.aws.error_codes import CredentialsExpired, translated
 from spotrun.errors import CloudError, CloudUnavailable
 
@@ -61,10 +62,14 @@ def _passes(error: BaseException) -> bool:
 
 
 class Region:
-    """The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter."""
+    """
+    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. Each answer puts
+    `clock` right.
+    """
 
     def __init__(self, name: str, clock: Clock) -> None:
         self.name = name
+        self._clock = clock
         self._clients: dict[str, Any] = {}
         self._retrying = Retrying(
             retry=retry_if_exception(_passes),
@@ -111,6 +116,7 @@ class Region:
         client = self._clients.get(service)
         if client is None:
             client = self._clients[service] = _session().create_client(service, region_name=region, config=CONFIG)
+            keep_right(self._clock, client)
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:

@@ -54,7 +54,8 @@ def instance_of(
     ended = state is InstanceState.TERMINATED
     ended_at = max(launched_at, end_told(found) or gone_by) if ended else None
     ran = state is not InstanceState.PENDING and not _never_ran(found)
-    billed_from = max(launched_at, pending_at or launched_at) if ran else None
+    began = max(launched_at, pending_at or launched_at)
+    billed_from = min(began, ended_at or began) if ran else None
     offering = _offering(found, region, tags)
     return Instance(
         instance_id=found["InstanceId"],

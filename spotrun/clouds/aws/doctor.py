@@ -19,6 +19,7 @@ from spotrun.clouds.aws import account_checks, guard
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.capacity_checks import Capacity
 from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew_of
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
@@ -33,12 +34,10 @@ from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.units import count_of
 
-SKEW_WARNED = timedelta(seconds=30)
 SKEW_MAX = timedelta(minutes=5)
 """AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
 LOOK_AGAIN_S = 5.0
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
-_SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
 _ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
@@ -100,19 +99,24 @@ class AwsDoctor:
         yield from _clock_findings(skew)
 
     def _with_skew(self, ask: Callable[[], account_checks.Caller]) -> tuple[account_checks.Caller, timedelta | None]:
-        before = self._clock.now()
+        before = self._machine_time
         who = ask()
-        return who, None if who.told_at is None else _skew(before, self._clock.now(), who.told_at)
+        return who, None if who.told_at is None else skew_of(before, self._machine_time, who.told_at)
+
+    @property
+    def _machine_time(self) -> datetime:
+        """The calls put the clock right, and this is what it was before."""
+        return self._clock.now() + self._clock.ahead
 
     def _blame_clock(self, error: CloudError) -> None:
         """A wrong clock makes signatures invalid or expired, and AWS's error does not mention the clock."""
         told_at = account_checks.refused_at(error)
         if told_at is None:
             return
-        now = self._clock.now()
-        skew = _skew(now, now, told_at)
+        now = self._machine_time
+        skew = skew_of(now, now, told_at)
         if abs(skew) > SKEW_MAX:
-            raise AccessDenied(f"{_in_words(skew)}, so AWS refuses its signatures", hint=_SET_CLOCK) from error
+            raise AccessDenied(f"{in_words(skew)}, so AWS refuses its signatures", hint=SET_CLOCK) from error
 
     # -- what surrounds an instance ------------------------------------------------------------------------------
 
@@ -218,22 +222,10 @@ def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
     roles.remove(uid)
 
 
-def _skew(before: datetime, after: datetime, told_at: datetime) -> timedelta:
-    """How far this machine is ahead of AWS, to the second; a Date header has no more. Below 0 it is behind."""
-    if told_at > after:
-        return after - told_at
-    return max(before - told_at - timedelta(seconds=1), timedelta(0))
-
-
-def _in_words(skew: timedelta) -> str:
-    side = "ahead of" if skew > timedelta(0) else "behind"
-    return f"this machine's clock is {abs(skew).total_seconds():,.0f} s {side} AWS's"
-
-
 def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:
     if skew is None:
         yield unknown("aws clock", "AWS's answer had no date that can be read")
     elif abs(skew) > SKEW_WARNED:
-        yield warned("aws clock", _in_words(skew), _SET_CLOCK)
+        yield warned("aws clock", in_words(skew), SET_CLOCK)
     else:
         yield ok("aws clock", "this machine's clock agrees with AWS's")

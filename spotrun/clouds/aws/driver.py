@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of
 from spotrun.clouds.aws.error_codes import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
@@ -55,8 +56,7 @@ class AwsDriver:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        left_out = self._offered.left_out | self._listed.left_out
-        return tuple(f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
+        return tuple(self._odd())
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
         found = self._offered.ask(lambda name: [*self._catalogs[name].offerings()], must_see)
@@ -159,6 +159,12 @@ class AwsDriver:
             self._snapshots.pop(region.name, None)
 
     # -- looking ---------------------------------------------------------------------------------------------
+
+    def _odd(self) -> Iterator[str]:
+        left_out = self._offered.left_out | self._listed.left_out
+        yield from (f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
+        if abs(self._clock.ahead) > SKEW_WARNED:
+            yield f"{in_words(self._clock.ahead)}, and the run goes by AWS's"
 
     def _snapshot(self, region: Region) -> list[Instance]:
         now_s = self._clock.monotonic()

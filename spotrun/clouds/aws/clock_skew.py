@@ -1,0 +1,56 @@
+"""
+AWS's own time, and how far this machine's clock is from it.
+
+What AWS tells of instances is by its clocks. A bill or a decision that set this machine's beside them would be wrong by
+the difference, so the clock of a run is put right by the answers to its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from spotrun.clock import Clock
+
+SKEW_WARNED = timedelta(seconds=30)
+SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
+_ASKED_AT = "spotrun_asked_at"
+
+
+def told_at(answer: Mapping[str, Any]) -> datetime | None:
+    """AWS's own time when it answered, to the second; None if the answer has no date that can be read."""
+    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
+
+
+def skew_of(before: datetime, after: datetime, told: datetime) -> timedelta:
+    """How far this machine is ahead of AWS, to the second; a Date header has no more. Below 0 it is behind."""
+    if told > after:
+        return after - told
+    return max(before - told - timedelta(seconds=1), timedelta(0))
+
+
+def in_words(skew: timedelta) -> str:
+    side = "ahead of" if skew > timedelta(0) else "behind"
+    return f"this machine's clock is {abs(skew).total_seconds():,.0f} s {side} AWS's"
+
+
+def keep_right(clock: Clock, client: Any) -> None:
+    """Put `clock` right by each answer that `client` gets. What a refusal says may be a proxy's."""
+
+    def asked(context: dict[str, Any], **_: Any) -> None:
+        context[_ASKED_AT] = clock.now()
+
+    def answered(http_response: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        told = told_at(parsed) if http_response.status_code < 300 else None
+        if told is not None:
+            clock.put_back(skew_of(context[_ASKED_AT], clock.now(), told))
+
+    client.meta.events.register("before-call", asked)
+    client.meta.events.register("after-call", answered)

@@ -1,0 +1,97 @@
+"""The runner's machine has a clock that is minutes off: bills and decisions are by AWS's own time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spotrun.clouds.aws.driver import AwsDriver
+from tests.support.aws_launches import CONFIG, launches, request
+from tests.support.ec2_run import Ec2Run
+from tests.support.ec2_server import INTERRUPTED
+from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import AheadClock, ManualClock
+
+OFF = [timedelta(minutes=4), timedelta(minutes=-4)]
+A_SECOND = timedelta(seconds=1)
+"""A Date header has no fractions."""
+
+
+@pytest.fixture
+def run(account: GuardedAccount) -> Ec2Run:
+    """Its clock is AWS's."""
+    run = Ec2Run(account)
+    account.clock, account.tells_time = run.clock, True
+    return run
+
+
+@pytest.mark.parametrize("ahead", OFF, ids=str)
+def test_p30_a_life_of_ten_minutes_is_billed_for_ten_minutes(
+    account: GuardedAccount, run: Ec2Run, ahead: timedelta
+) -> None:
+    runner = run.runner(ahead=ahead)
+    run.ticks(runner)
+    (instance_id,) = run.instances()
+    row = account.row(instance_id)
+    row._state.name = "pending"
+    run.ticks(runner)
+    pending_at = run.clock.now() - timedelta(seconds=5)
+    row._state.name = "running"
+    run.ticks(runner)
+    run.agent()
+    run.clock.advance(600)
+    account.end(instance_id, INTERRUPTED)
+    row._reason = INTERRUPTED  # EC2 does not tell when
+    ended_at = run.clock.now()
+    run.ticks(runner)
+    gone = next(iter(run.state.launches.values())).gone
+    assert gone is not None
+    assert gone.billed_from is not None
+    assert abs(gone.billed_from - pending_at) <= A_SECOND
+    assert abs(gone.ended_at - ended_at) <= A_SECOND
+
+
+@pytest.mark.parametrize("ahead", OFF, ids=str)
+def test_p30_on_demand_is_asked_for_no_sooner_and_no_later(
+    account: GuardedAccount, run: Ec2Run, ahead: timedelta
+) -> None:
+    runner = run.runner(ahead=ahead)
+    for _ in range(2):
+        run.ticks(runner)
+    agent = run.agent()
+    account.spot_is_gone = True
+    told_at = run.clock.now()
+    agent.is_told(told_at + timedelta(minutes=2))
+    for _ in range(200):
+        run.ticks(runner)
+        if "InstanceMarketOptions.MarketType" not in launches(account)[-1]:
+            break
+    waited = run.clock.now() - told_at
+    assert timedelta(minutes=10) - A_SECOND <= waited <= timedelta(minutes=10, seconds=10)
+
+
+@pytest.mark.parametrize("ahead", OFF, ids=str)
+def test_p30_who_has_a_wrong_clock_is_told(account: GuardedAccount, ahead: timedelta) -> None:
+    right = ManualClock(datetime.now(UTC))
+    account.clock, account.tells_time = right, True
+    cloud = AwsDriver(CONFIG, AheadClock(right, ahead))
+    cloud.launch(request(cloud))
+    (remark,) = cloud.remarks
+    assert "240 s ahead of" in remark if ahead > timedelta() else "239 s behind" in remark or "240 s behind" in remark
+    assert AwsDriver(CONFIG, right).instances()
+    assert right.ahead == timedelta()
+
+
+def test_p30_no_instance_ends_before_its_meter_begins(account: GuardedAccount) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    cloud = AwsDriver(CONFIG, clock)
+    instance_id = cloud.launch(request(cloud)).instance_id
+    account.row(instance_id)._state.name = "pending"
+    clock.advance(240)
+    cloud.instances()
+    account.end(instance_id, INTERRUPTED)
+    clock.advance(5)
+    seen = cloud.describe(instance_id)
+    assert seen is not None
+    assert seen.billed_from == seen.ended_at
