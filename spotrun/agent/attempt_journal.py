@@ -68,13 +68,16 @@ class AttemptJournal:
         Start the attempt, or go on with the one that this instance has started.
 
         Raises:
-            PowerOff: this launch may not start one.
+            PowerOff: this launch may not start one, or another instance has: this one was launched "like" it by hand.
         """
         self._append(unless(lambda state: state.launches[self._launch].attempt is not None, self._started))
         number = self._recorder.state.launches[self._launch].attempt
         assert number is not None
+        mine = self._recorder.state.attempts[number]
+        if mine.instance_id != self._started.instance_id:
+            raise PowerOff(f"{mine.instance_id} is the instance of launch {self._launch}")
         self.attempt = number
-        return self._mine(self._recorder.state)
+        return mine
 
     def resumed(self, incarnation: int, event: ResumedFrom) -> None:
         self._append(unless(lambda state: len(self._mine(state).trainers) > incarnation, event))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from spotrun.instance import EndedBy, Instance
 from spotrun.policy.actions import Action, Append, Execute, Terminate
-from spotrun.policy.facts import Facts
+from spotrun.policy.facts import Facts, once
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.ranking import within_price
 from spotrun.run import events as ev
@@ -25,14 +25,28 @@ FORGOTTEN_AFTER = timedelta(minutes=10)
 
 def record(facts: Facts) -> Iterator[Action]:
     """What the bill needs: which instances exist, since when they are charged, and which are gone."""
-    for instance in facts.world.instances:
-        launch = facts.state.launches.get(instance.launch)
-        if launch is None or launch.gone is not None:
+    for number, instance in instances(facts).items():
+        launch = facts.state.launches[number]
+        if launch.gone is not None:
             continue
         if not instance.alive:
             yield Append(event=_gone(launch, instance))
         elif launch.recorded is None and instance.billed_from is not None:
             yield Append(event=_recorded(launch, instance, instance.billed_from))
+
+
+@once
+def instances(facts: Facts) -> dict[int, Instance]:
+    """
+    By launch, the instance that the cloud shows of it. Others may have its tags: consoles copy them to what somebody
+    launches "like this". So the one that was recorded counts, and until then the first.
+    """
+    found: dict[int, Instance] = {}
+    for instance in sorted(facts.world.instances, key=lambda each: each.launched_at):
+        launch = facts.state.launches.get(instance.launch)
+        if launch is not None and (launch.recorded is None or launch.recorded.instance_id == instance.instance_id):
+            found.setdefault(launch.number, instance)
+    return found
 
 
 def _recorded(launch: Launch, instance: Instance, billed_from: datetime) -> ev.LaunchRecorded:
@@ -64,9 +78,8 @@ def clean_up(facts: Facts) -> Iterator[Action]:
     for instance in facts.world.instances:
         if instance.alive and (reason := _reason_to_end(facts, instance)):
             yield Terminate(instance_id=instance.instance_id, reason=reason)
-    listed = {instance.launch for instance in facts.world.instances}
     for launch in state.launches.values():
-        if launch.gone is None and launch.number not in listed:
+        if launch.gone is None and launch.number not in instances(facts):
             yield from _not_listed(facts, launch)
     pending = state.pending_launch
     if pending is not None and (state.terminal is not None or state.stop_requested):
@@ -81,6 +94,8 @@ def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
     launch = state.launches.get(instance.launch)
     if launch is None:
         return "no launch of this run"
+    if instances(facts).get(launch.number) != instance:
+        return f"it only has the tags of launch {launch.number}"
     if launch.closed is not None:
         return "its launch is closed"
     if launch.condemned is not None:

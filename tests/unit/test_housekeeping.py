@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, Instance, InstanceState
-from spotrun.policy import Terminate
 from spotrun.run import events as ev
 from tests.support.decisions import decided, events_of, instance
 from tests.support.histories import History
