@@ -18,7 +18,7 @@ from spotrun.errors import CloudError, CloudUnavailable, InsufficientCapacity, Q
 from spotrun.instance import EndedBy, InstanceState
 from spotrun.offering import CapacityType
 from tests.support.aws_launches import CONFIG, launches, request
-from tests.support.ec2_server import IMAGE_PARAMETER, REGION, TYPES, ZONES, Ec2Account
+from tests.support.ec2_server import IMAGE_PARAMETER, REGION, RUN, TYPES, ZONES, Ec2Account
 from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import ManualClock
 
@@ -137,11 +137,11 @@ def test_p15_throttling_is_tried_again_a_bounded_number_of_times(account: Ec2Acc
     assert len(launches(account)) == 4
 
 
-def test_p15_one_describe_serves_all_runs_that_ask_together(account: Ec2Account, cloud: AwsDriver) -> None:
+def test_p15_one_describe_serves_all_that_ask_about_a_run_together(account: Ec2Account, cloud: AwsDriver) -> None:
     cloud.launch(request(cloud))
     account.calls.clear()
-    for run in range(20):
-        cloud.instances(f"{run:010}")
+    for _ in range(20):
+        cloud.instances(RUN)
     assert [action for action, _ in account.calls].count("DescribeInstances") == 1
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from spotrun.clouds.aws import request as tag
@@ -34,6 +34,11 @@ NEVER_RAN = {
 }
 """Reasons of an end during the launch: the meter never ran."""
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_AMOUNT = re.compile(r"[0-9]{1,9}(\.[0-9]{1,18})?")
+"""What spotrun writes into tags. Anybody may write anything else, and a number without end is no price nor a time."""
+_FORMS = {tag.PRICE: _AMOUNT, **dict.fromkeys((tag.LAUNCH, tag.TIME_TO_LIVE, tag.CPUS, tag.MEMORY), _NUMBER)}
+TAG_SHOWN_MAX = 20
 
 
 def instance_of(
@@ -61,7 +66,7 @@ def instance_of(
         instance_id=found["InstanceId"],
         token=tags.get(tag.TOKEN, ""),
         run_uid=tags.get(tag.RUN, ""),
-        launch=_number(tags.get(tag.LAUNCH)),
+        launch=_launch(tags),
         offering=offering,
         state=state,
         launched_at=launched_at,
@@ -90,14 +95,18 @@ def _offering(found: dict[str, Any], region: str, tags: dict[str, str]) -> Offer
 def _charged(
     prices: Sequence[PriceSegment], offering: Offering, since: datetime, until: datetime | None
 ) -> tuple[PriceSegment, ...]:
-    """The prices in effect from `since` on: the one of that moment, and each change up to `until`."""
-    at_launch = PriceSegment(since=since, usd_per_hour=offering.price_usd_per_hour)
+    """
+    The prices in effect from `since` on: the one of that moment, and each change up to `until`. () if nobody tells the
+    first one: it is not 0.
+    """
+    told = offering.price_usd_per_hour
+    at_launch = (PriceSegment(since=since, usd_per_hour=told),) if told else ()
     if offering.capacity_type is CapacityType.ON_DEMAND:
-        return (at_launch,)
+        return at_launch
     before = [each for each in prices if each.since <= since]
-    first = PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour) if before else at_launch
+    first = (PriceSegment(since=since, usd_per_hour=before[-1].usd_per_hour),) if before else at_launch
     later = [each for each in prices if each.since > since and (until is None or each.since < until)]
-    return (first, *later)
+    return (*first, *later)
 
 
 def _ended_by(
@@ -126,13 +135,26 @@ def end_told(found: dict[str, Any]) -> datetime | None:
     return None if told is None else datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
 
 
+def odd_tags(found: dict[str, Any]) -> str:
+    """Which of its tags somebody has changed so that they cannot be read; "" if none."""
+    tags = {each["Key"]: each["Value"] for each in found.get("Tags", [])}
+    odd = [
+        f"{key}={tags[key][:TAG_SHOWN_MAX]!r}"
+        for key, form in _FORMS.items()
+        if key in tags and not form.fullmatch(tags[key])
+    ]
+    return f"tags that nobody can read: {', '.join(odd)}" if odd else ""
+
+
+def _launch(tags: Mapping[str, str]) -> int:
+    """By its own tag, or by the end of its token; 0 if both are changed: no ledger has such a launch."""
+    return _number(tags.get(tag.LAUNCH)) or _number(tags.get(tag.TOKEN, "").rpartition("-")[2])
+
+
 def _number(text: str | None) -> int:
-    """0 if somebody has changed the tag: no ledger has such a launch."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+    """0 if somebody has changed the tag."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
 
 
 def _price(text: str | None) -> Decimal:
-    try:
-        return Decimal(text or "0")
-    except InvalidOperation:
-        return Decimal(0)
+    return Decimal(text) if text is not None and _AMOUNT.fullmatch(text) else Decimal(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.catalog import Catalog
 from spotrun.clouds.aws.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.aws.config import AwsConfig
-from spotrun.clouds.aws.description import instance_of
+from spotrun.clouds.aws.description import instance_of, odd_tags
 from spotrun.clouds.aws.error_codes import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
@@ -26,10 +26,11 @@ from spotrun.instance import Instance, InstanceState, LaunchRequest
 from spotrun.offering import CapacityType, Offering
 
 SNAPSHOT_FOR_S = 1.0
-"""One answer about a region serves all runs that ask within this time: an account has few Describe calls (P15)."""
+"""An answer about a run in a region serves whoever asks within this time: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
+Filter = dict[str, Any]
 
 
 class AwsDriver:
@@ -49,7 +50,9 @@ class AwsDriver:
         self._termination_times = {name: TerminationTimes(region) for name, region in self._regions.items()}
         self._offered = Regions(config.regions, clock)
         self._listed = Regions(config.regions, clock)
-        self._snapshots: dict[str, tuple[float, list[Instance]]] = {}
+        self._snapshots: dict[tuple[str, str | None], tuple[float, list[Instance]]] = {}
+        self._odd_tags: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
         self._pending_at: dict[str, datetime] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
@@ -82,27 +85,38 @@ class AwsDriver:
         except QuotaExceeded as error:
             raise self._quota_error(region, request.offering, error) from error
         finally:
-            self._snapshots.pop(region.name, None)
+            self._snapshots.clear()
         return instance_of(found, region.name, (), self._clock.now())
 
     def describe(self, instance_id: str) -> Instance | None:
-        """A region that fails matters only if the others do not have it."""
-        found = next((each for each in self.instances(must_see=()) if each.instance_id == instance_id), None)
-        if found is None and self._listed.left_out:
-            found = next((each for each in self.instances() if each.instance_id == instance_id), None)
-        return found
+        """A region that fails matters only if no other has it."""
+        if _ID_PATTERN.fullmatch(instance_id) is None:
+            return None
+        asked = [*_of_run(None), {"Name": "instance-id", "Values": [instance_id]}]
+        unseen: CloudError | None = None
+        for region in self._regions.values():
+            try:
+                found = self._look(region, asked)
+            except CloudError as error:
+                unseen = unseen or error
+                continue
+            if found:
+                return found[0]
+        if unseen is not None:
+            raise unseen
+        return None
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
-        found = self._listed.ask(lambda name: self._snapshot(self._regions[name]), must_see)
-        seen = [instance for instances in found.values() for instance in instances]
-        return [instance for instance in seen if run_uid in (None, instance.run_uid)]
+        found = self._listed.ask(lambda name: self._snapshot(self._regions[name], run_uid), must_see)
+        return [instance for instances in found.values() for instance in instances]
 
     def terminate(self, instance_id: str) -> None:
         if _ID_PATTERN.fullmatch(instance_id) is None:
             return
-        known = self.describe(instance_id)
-        regions = self._regions.values() if known is None else [self._regions[known.offering.region]]
-        for region in regions:
+        if instance_id not in self._homes:
+            self.describe(instance_id)
+        home = self._homes.get(instance_id)
+        for region in self._regions.values() if home is None else [self._regions[home]]:
             self._terminate_in(region, instance_id)
 
     # -- the calls -------------------------------------------------------------------------------------------
@@ -126,7 +140,8 @@ class AwsDriver:
         The token's instance, if it is what was asked for. That there is a newer image by now does not matter:
         only this run's token has its uid and number.
         """
-        mine = [each for each in self._look(region) if each.token == request.token]
+        seen = sorted(self._look(region, _of_run(request.run_uid)), key=lambda each: each.launched_at)
+        mine = [each for each in seen if each.token == request.token]
         if not mine or any(each.offering.pool != request.offering.pool for each in mine):
             raise error
         if not mine[0].alive:
@@ -139,7 +154,7 @@ class AwsDriver:
         quota = quota_of(offering.instance_type, offering.capacity_type)
         holding = [
             each.instance_id
-            for each in self._look(region)
+            for each in self._look(region, _of_run(None))
             if quota_of(each.offering.instance_type, each.offering.capacity_type) == quota
             and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
@@ -156,30 +171,32 @@ class AwsDriver:
         except NoSuchInstance:
             return  # it is gone; or it is too new, and the next runner that lists it ends it
         finally:
-            self._snapshots.pop(region.name, None)
+            self._snapshots.clear()
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     def _odd(self) -> Iterator[str]:
         left_out = self._offered.left_out | self._listed.left_out
         yield from (f"{name} is left out: {why}" for name, why in sorted(left_out.items()))
+        yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd_tags.items()))
         if abs(self._clock.ahead) > SKEW_WARNED:
             yield f"{in_words(self._clock.ahead)}, and the run goes by AWS's"
 
-    def _snapshot(self, region: Region) -> list[Instance]:
-        now_s = self._clock.monotonic()
-        known = self._snapshots.get(region.name)
+    def _snapshot(self, region: Region, run_uid: str | None) -> list[Instance]:
+        now_s, asked = self._clock.monotonic(), (region.name, run_uid)
+        known = self._snapshots.get(asked)
         if known is None or now_s - known[0] >= SNAPSHOT_FOR_S * self._clock.scale:
-            known = self._snapshots[region.name] = (now_s, self._look(region))
+            known = self._snapshots[asked] = (now_s, self._look(region, _of_run(run_uid)))
         return known[1]
 
-    def _look(self, region: Region) -> list[Instance]:
-        """All our instances in one call, for any number of runs; and a second call for what spot has cost them."""
-        filters = [{"Name": "tag-key", "Values": [tag.RUN]}]
-        reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=filters)
+    def _look(self, region: Region, filters: Iterable[Filter]) -> list[Instance]:
+        """The instances that pass, in one call; and a second call for what spot has cost them."""
+        reservations = region.pages(region.ec2, "describe_instances", "Reservations", Filters=[*filters])
         rows = [row for reservation in reservations for row in reservation["Instances"]]
         spot = [row["LaunchTime"] for row in rows if row.get("InstanceLifecycle") == CapacityType.SPOT]
         history = self._catalogs[region.name].spot_history(min(spot)) if spot else {}
+        self._homes |= {row["InstanceId"]: region.name for row in rows}
+        self._odd_tags |= {row["InstanceId"]: odd for row in rows if (odd := odd_tags(row))}
         now = self._clock.now()
         ends = self._termination_times[region.name].of(rows, now)
         self._pending_at |= {row["InstanceId"]: now for row in rows if row["State"]["Name"] == "pending"}
@@ -193,6 +210,13 @@ class AwsDriver:
             )
             for row in rows
         ]
+
+
+def _of_run(run_uid: str | None) -> list[Filter]:
+    """An account may have thousands of instances that are none of this run: EC2 leaves them out."""
+    if run_uid is None:
+        return [{"Name": "tag-key", "Values": [tag.RUN]}]
+    return [{"Name": f"tag:{tag.RUN}", "Values": [run_uid]}]
 
 
 def _pool(row: dict[str, Any]) -> SpotPool:

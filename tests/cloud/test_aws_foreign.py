@@ -1,0 +1,85 @@
+"""Other instances of an account: whatever somebody has written on them, they are nothing to a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import boto3
+import pytest
+from msgspec.structs import replace
+
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.aws.request import LAUNCH, PRICE, TIME_TO_LIVE
+from spotrun.clouds.aws.request import RUN as RUN_TAG
+from spotrun.offering import CapacityType
+from tests.support.aws_launches import CONFIG, request
+from tests.support.ec2_server import RUN
+from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
+
+OTHER = "aaaaaaaaaa"
+ODD = [(PRICE, "NaN"), (PRICE, "-1"), (PRICE, "1e999999"), (TIME_TO_LIVE, "9" * 30), (TIME_TO_LIVE, "²"), (LAUNCH, "x")]
+
+
+def driver() -> AwsDriver:
+    return AwsDriver(CONFIG, ManualClock(datetime.now(UTC)))
+
+
+def write(account: GuardedAccount, instance_id: str, key: str, value: str) -> None:
+    with account.as_administrator():
+        boto3.client("ec2").create_tags(Resources=[instance_id], Tags=[{"Key": key, "Value": value}])
+
+
+@pytest.mark.parametrize(("key", "value"), ODD, ids=str)
+def test_p31_odd_tags_are_remarks_and_end_nobody(
+    account: GuardedAccount, cloud: AwsDriver, key: str, value: str
+) -> None:
+    account.identify(OTHER)
+    mine = cloud.launch(request(cloud))
+    theirs = cloud.launch(replace(request(cloud), token=f"{OTHER}-7", run_uid=OTHER))
+    write(account, theirs.instance_id, key, value)
+    mine_alone, all_of_them = driver(), driver()
+    assert [each.instance_id for each in mine_alone.instances(RUN)] == [mine.instance_id]
+    assert mine_alone.remarks == ()
+    assert {each.instance_id for each in all_of_them.instances()} == {mine.instance_id, theirs.instance_id}
+    (remark,) = all_of_them.remarks
+    assert theirs.instance_id in remark
+    assert key in remark
+
+
+def test_p31_only_what_is_of_the_run_is_asked_for(account: GuardedAccount, cloud: AwsDriver) -> None:
+    cloud.launch(request(cloud))
+    account.calls.clear()
+    cloud.instances(RUN)
+    (asked,) = [facts for action, facts in account.calls if action == "DescribeInstances"]
+    assert (asked["Filter.1.Name"], asked["Filter.1.Value.1"]) == (f"tag:{RUN_TAG}", RUN)
+
+
+def test_p31_a_launch_whose_tag_was_changed_is_known_by_its_token(account: GuardedAccount, cloud: AwsDriver) -> None:
+    instance = cloud.launch(request(cloud))
+    write(account, instance.instance_id, LAUNCH, "mine")
+    (seen,) = driver().instances(RUN)
+    assert seen.launch == 7
+
+
+def test_p31_a_price_that_nobody_can_read_is_no_price(account: GuardedAccount, cloud: AwsDriver) -> None:
+    """It is not nothing: a bill names the prices that are missing in it."""
+    instance = cloud.launch(request(cloud, CapacityType.ON_DEMAND))
+    before = driver().describe(instance.instance_id)
+    assert before is not None
+    assert before.prices[0].usd_per_hour > Decimal(0)
+    write(account, instance.instance_id, PRICE, "NaN")
+    seen = driver().describe(instance.instance_id)
+    assert seen is not None
+    assert seen.prices == ()
+
+
+def test_p31_a_long_time_to_live_that_is_odd_is_not_who_ended_it(account: GuardedAccount, cloud: AwsDriver) -> None:
+    instance = cloud.launch(request(cloud))
+    write(account, instance.instance_id, TIME_TO_LIVE, "9" * 30)
+    account.end(instance.instance_id, "Client.InstanceInitiatedShutdown")
+    seen = driver().describe(instance.instance_id)
+    assert seen is not None
+    assert seen.ended_at is not None
+    assert seen.ended_at - seen.launched_at < timedelta(hours=1)
