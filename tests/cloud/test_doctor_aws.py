@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from spotrun.clock import Clock, system_clock
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.doctor import LOOK_AGAIN_S, AwsDoctor
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.quotas import quota_of
@@ -194,7 +195,8 @@ class Knowing(ManualClock):
 
 def roles(account: GuardedAccount) -> set[str]:
     with account.as_administrator():
-        return {each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"]}
+        found = (each["RoleName"] for each in boto3.client("iam").list_roles()["Roles"])
+        return {name for name in found if name.startswith(OWN_PROFILE)}
 
 
 @pytest.mark.parametrize("action", ["iam:CreateRole", "iam:AttachRolePolicy", "iam:AddRoleToInstanceProfile"])

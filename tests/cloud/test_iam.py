@@ -108,7 +108,7 @@ ALLOWED = [
     ("runner", Asked("iam:PassRole", f"{ROLE}/spotrun-guard", TO_SCHEDULER)),
     *(
         ("runner", Asked(f"scheduler:{verb}Schedule", f"{SCHEDULE}/spotrun/i-0123456789abcdef0"))
-        for verb in ("Create", "Get", "Delete")
+        for verb in ("Create", "Delete")
     ),
     (
         "runner",
@@ -219,6 +219,7 @@ DENIED = [
     ("runner", Asked("iam:PassRole", f"{ROLE}/administrator", TO_SCHEDULER)),
     ("runner", Asked("iam:CreateServiceLinkedRole", f"{ROLE}/aws-service-role/spot.amazonaws.com/x")),
     ("runner", Asked("scheduler:CreateSchedule", f"{SCHEDULE}/default/x")),
+    ("runner", Asked("scheduler:GetSchedule", f"{SCHEDULE}/spotrun/x")),
     ("runner", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("runner", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
     ("runner", Asked("s3:PutObject", f"{RUN}/ledger/00000000.json", TLS)),

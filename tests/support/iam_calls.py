@@ -126,6 +126,10 @@ def asked_by(call: Call, known: Known) -> Iterator[Asked]:
             yield Asked("servicequotas:GetServiceQuota")
         case "iam", "ListRoles":
             yield Asked("iam:ListRoles")
+        case "iam", "CreateServiceLinkedRole":
+            service = call.parameters["AWSServiceName"]
+            role = f"arn:aws:iam::{ACCOUNT}:role/aws-service-role/{service}/AWSServiceRoleForEC2Spot"
+            yield Asked("iam:CreateServiceLinkedRole", role, {"iam:AWSServiceName": service})
         case "iam", action:
             yield from _identity(action, call.parameters, known)
         case "sts", "GetCallerIdentity":

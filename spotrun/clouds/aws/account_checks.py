@@ -20,6 +20,7 @@ NO_INSTANCE = "i-00000000000000000"
 _ALLOWED = "DryRunOperation"
 """EC2's answer to a dry run that would have succeeded. It is an error as well."""
 _NO_SUCH_QUOTA = "NoSuchResourceException"
+_SPOT = "spot.amazonaws.com"
 
 
 class Caller(NamedTuple):
@@ -88,6 +89,34 @@ def rehearse_termination(region: Region) -> str | None:
             raise
         return None
     return instance_id or "any instance"
+
+
+def rehearse_spot_requests(region: Region) -> None:
+    """
+    Raises:
+        AccessDenied: the caller may not look at spot requests.
+    """
+    _rehearse(region, "look at spot requests", lambda: region.ec2.describe_spot_instance_requests(DryRun=True))
+
+
+def has_spot_role(region: Region) -> bool:
+    """
+    Whether the account has the role with which EC2 launches spot.
+
+    Raises:
+        AccessDenied: the caller may not ask.
+    """
+    return bool(region.pages(region.iam, "list_roles", "Roles", PathPrefix=f"/aws-service-role/{_SPOT}/"))
+
+
+def make_spot_role(region: Region) -> None:
+    """
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/service-linked-roles-spot-instance-requests.html
+
+    Raises:
+        AccessDenied: the caller may not make it.
+    """
+    region.ask("make the role for spot", lambda: region.iam.create_service_linked_role(AWSServiceName=_SPOT))
 
 
 def _rehearse(region: Region, action: str, call: Callable[[], Any]) -> None:

@@ -1,8 +1,8 @@
 """
 The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
-They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. The one thing
-that they make is the role of a run that does not exist, and they remove it again.
+They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make the role
+of a run and the guard of an instance that do not exist, and remove both. EC2's own role for spot stays.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from spotrun.clouds.aws.clock_skew import SET_CLOCK, SKEW_WARNED, in_words, skew
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.request import run_instances
+from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_findings
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError, IdentityUnknown
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
@@ -38,7 +39,6 @@ SKEW_MAX = timedelta(minutes=5)
 """AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
 LOOK_AGAIN_S = 5.0
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
-_ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
 
@@ -61,6 +61,7 @@ class AwsDoctor:
         self._secrets = secrets or {}
         self._region = region
         self._config = config
+        self._wanted = wanted
         self._clock = clock
         self._catalog = Catalog(region, config, clock)
         self._capacity = Capacity(region, self._catalog, wanted)
@@ -75,8 +76,11 @@ class AwsDoctor:
         yield from findings_of("network", self._network)
         yield from findings_of("launch template", self._launch_template)
         yield from findings_of("capacity", self._capacity.zone_findings)
+        yield from findings_of("spot prices", self._prices)
         yield from findings_of("quota", self._capacity.quota_findings)
         yield from findings_of("role", self._launches)
+        if self._wanted.spot_policy != "on-demand":
+            yield from findings_of("spot role", partial(spot_findings, self._region))
         yield from findings_of("terminate", self._may_terminate)
         yield from findings_of("secrets", partial(secret_findings, self._region, self._secrets))
         yield self._guard()
@@ -143,6 +147,10 @@ class AwsDoctor:
             by = f"{self._catalog.launch_template}, the default version of {self._config.launch_template}"
             yield ok("launch template", by)
 
+    def _prices(self) -> Iterator[Finding]:
+        types = {each.instance_type for each in self._capacity.one_of_each().values()}
+        return price_findings(self._region, sorted(types), self._clock.now())
+
     # -- what the caller may do ----------------------------------------------------------------------------------
 
     def _launches(self) -> Iterator[Finding]:
@@ -173,9 +181,8 @@ class AwsDoctor:
         image = describe_image(self._region, request.offering.image)
         parameters = run_instances(request, self._config, image, network.group)
         try:
-            self._rehearse(parameters, until)
-        except AccessDenied as error:
-            raise AccessDenied(error.message, hint=_ATTACH) from error
+            with needs_policy():
+                self._rehearse(parameters, until)
         except CloudError as error:
             raise type(error)(error.message, hint=error.hint or _DEPLOY) from error
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
@@ -191,17 +198,16 @@ class AwsDoctor:
             self._clock.sleep(LOOK_AGAIN_S)
 
     def _may_terminate(self) -> Iterator[Finding]:
-        try:
+        with needs_policy():
             ended = account_checks.rehearse_termination(self._region)
-        except AccessDenied as error:
-            raise AccessDenied(error.message, hint=_ATTACH) from error
         if ended is None:
-            yield unknown("terminate", "no instance of spotrun's runs here, so the right to end one cannot be checked")
+            what = "no instance of spotrun's runs here, so the right to end one cannot be checked: ec2:TerminateInstances"
+            yield unknown("terminate", what)
         else:
             yield ok("terminate", f"EC2 would end {ended}")
 
     def _guard(self) -> Finding:
-        why = guard.missing(self._region)
+        why = guard.missing(self._region, self._clock)
         if why is None:
             return ok("guard", "a schedule ends each instance that outlives its time-to-live")
         what = "if an instance hangs, and its own timer with it, only the next sweep ends it"
@@ -214,12 +220,27 @@ def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
     roles, uid = RunRoles(region, clock), f"doctor{secrets.token_hex(5)}"
     try:
         roles.make(uid, _NOWHERE)
+        _make_again(roles, uid, clock)
         yield uid
     except BaseException:
         with contextlib.suppress(CloudError):  # the first reason is the one to report
             roles.remove(uid)
         raise
     roles.remove(uid)
+
+
+def _make_again(roles: RunRoles, uid: str, clock: Clock) -> None:
+    """As a second runner would, which looks at what is there. IAM may not know all of it yet."""
+    until = clock.now() + SETTLES_WITHIN
+    while True:
+        try:
+            roles.make(uid, _NOWHERE)
+        except CloudUnavailable:
+            if clock.now() >= until:
+                raise
+        else:
+            return
+        clock.sleep(LOOK_AGAIN_S)
 
 
 def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:

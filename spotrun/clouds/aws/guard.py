@@ -23,20 +23,47 @@ from spotrun.errors import CloudError
 GROUP, ROLE = "spotrun", "spotrun-guard"
 """infra/aws makes both."""
 _NOBODYS = "spotrun-doctor"
+_FAR_AHEAD = timedelta(days=365)
+"""If the doctor dies before it deletes its guard, the next one does, or else that guard finds nothing to end and goes."""
 LATER = timedelta(minutes=5)
 """How long after the time-to-live it fires: the instance's own timer, which counts from its boot, comes first."""
 
 
-def missing(region: Region) -> str | None:
-    """Why launches would have no guard; None if they would have one."""
+def missing(region: Region, clock: Clock) -> str | None:
+    """
+    Why launches would have no guard, or could not take it away; None if all is well. What a run does is done once: a
+    guard of an instance that does not exist is made, and deleted.
+    """
+    ends_at = clock.now() + _FAR_AHEAD
+    nobodys = Guard(token=_NOBODYS, region=region.name, instance_id=account_checks.NO_INSTANCE, ends_at=ends_at)
     try:
-        region.ask("look for a guard", lambda: region.scheduler.get_schedule(GroupName=GROUP, Name=_NOBODYS))
-    except NotThere as error:
-        # only its message says which of the two is missing
-        return f"there is no schedule group {GROUP}" if f"group {GROUP}" in error.message.lower() else None
+        account = account_checks.caller(region).account
+        if _lacks_group(region):
+            return f"there is no schedule group {GROUP}"
+        _make(region, nobodys, account)
+        _delete(region, _NOBODYS)
     except CloudError as error:
         return error.message
     return None
+
+
+def _lacks_group(region: Region) -> bool:
+    """Whether all guards are without a place. A guard for nobody that an earlier doctor could not delete goes."""
+    try:
+        _delete(region, _NOBODYS)
+    except NotThere as error:
+        return f"group {GROUP}" in error.message.lower()  # only its message says which of the two is missing
+    return False
+
+
+def _make(region: Region, guard: Guard, account: str) -> None:
+    schedule = _schedule(guard, region.partition, account)
+    region.ask(f"arm the guard of {guard.instance_id}", lambda: region.scheduler.create_schedule(**schedule))
+
+
+def _delete(region: Region, token: str) -> None:
+    named = {"GroupName": GROUP, "Name": token}
+    region.ask(f"delete the guard {token}", lambda: region.scheduler.delete_schedule(**named))
 
 
 class AwsGuards:
@@ -51,16 +78,13 @@ class AwsGuards:
         if guard.token in self._armed:
             return
         region = self._regions[guard.region]
-        schedule = _schedule(guard, region.partition, self._account_of(region))
         with contextlib.suppress(AlreadyThere):  # an earlier call for the same launch made it
-            region.ask(f"arm the guard of {guard.instance_id}", lambda: region.scheduler.create_schedule(**schedule))
+            _make(region, guard, self._account_of(region))
         self._armed.add(guard.token)
 
     def disarm(self, token: str, region_name: str) -> None:
-        region = self._regions[region_name]
-        named = {"GroupName": GROUP, "Name": token}
         with contextlib.suppress(NotThere):  # it has fired, or was never made
-            region.ask(f"delete the guard {token}", lambda: region.scheduler.delete_schedule(**named))
+            _delete(self._regions[region_name], token)
 
     def _account_of(self, region: Region) -> str:
         if not self._account:

@@ -1,0 +1,69 @@
+"""Whether the caller may do what a run does beside its launches. Each right that is missing is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from spotrun.clouds.aws import account_checks
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.price_list import read_price_list
+from spotrun.clouds.aws.prices import spot_prices
+from spotrun.doctor.finding import Finding, ok, unknown, warned
+from spotrun.errors import AccessDenied
+from spotrun.units import count_of
+
+ATTACH = "attach the policy spotrun-runner (infra/aws/README.md) to who you are"
+
+
+@contextmanager
+def needs_policy() -> Iterator[None]:
+    """Around what the policy of runners allows: a refusal says so."""
+    try:
+        yield
+    except AccessDenied as error:
+        raise AccessDenied(error.message, hint=ATTACH) from error
+
+
+def price_findings(region: Region, types: Sequence[str], now: datetime) -> Iterator[Finding]:
+    """Of some types that a job may use. A run reads all its types' prices, for its choice and for its bill."""
+    if not types:
+        return
+    with needs_policy():
+        spot = spot_prices(region, types, now).segments
+    for name in types:
+        told = sorted(found[-1].usd_per_hour for pool, found in spot.items() if pool.instance_type == name)
+        if told:
+            yield ok("spot prices", f"{name}: ${told[0]} to ${told[-1]} an hour in {count_of(len(told), 'zone')}")
+        else:
+            hint = "name another type or region, or set spot_policy: on-demand"
+            yield warned("spot prices", f"EC2 gives none for {name}, so spot of it is not asked for", hint)
+    listed = read_price_list(region, types, now)
+    if listed.trouble is None:
+        yield ok("price list", "prices on demand are today's")
+    else:
+        yield warned("price list", f"prices on demand are from the shipped table: {listed.trouble}", ATTACH)
+
+
+def spot_findings(region: Region) -> Iterator[Finding]:
+    """
+    The role that EC2 needs for spot is made if it is not there: so would the first spot launch in an account.
+
+    Raises:
+        AccessDenied: it is not there, and the caller may not make it.
+    """
+    try:
+        is_there = account_checks.has_spot_role(region)
+    except AccessDenied as error:
+        yield unknown("spot role", error.message, ATTACH)
+    else:
+        if not is_there:
+            with needs_policy():
+                account_checks.make_spot_role(region)
+        yield ok("spot role", "is there" if is_there else "is made: nobody has asked for spot in this account before")
+    try:
+        account_checks.rehearse_spot_requests(region)
+    except AccessDenied as error:
+        what = "where EC2 does not say when it took an instance, it counts from when a runner saw it"
+        yield warned("spot requests", f"{what}: {error.message}", ATTACH)

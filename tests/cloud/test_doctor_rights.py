@@ -1,0 +1,150 @@
+"""`spotrun doctor aws` names each right of our policy that is missing, before a run would miss it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import backends
+from msgspec.structs import replace
+
+from spotrun.clock import system_clock
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.doctor import AwsDoctor
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.doctor.facts import fact_findings
+from spotrun.doctor.finding import Finding, Verdict, findings_of
+from spotrun.doctor.trial import Trial
+from spotrun.secrets.reference import PARAMETER, Reference
+from spotrun.spec.model import ResourcesSpec
+from spotrun.store.opening import open_store
+from tests.support.aws_launches import CONFIG, request
+from tests.support.ec2_server import REGION
+from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
+from tests.support.iam import listed
+
+NOT_OF_A_RUN = {
+    "ec2:GetConsoleOutput": "a person reads it",
+    "s3:AbortMultipartUpload": "spotrun makes none",
+}
+"""Rights that the doctor may be silent on."""
+ALLOWED = [
+    (str(each["Sid"]), action)
+    for each in RUNNER[0]["Statement"]
+    if each["Effect"] == "Allow"
+    for action in listed(each["Action"])
+    if action not in NOT_OF_A_RUN
+]
+OF_STORE = [each for each in ALLOWED if each[1].startswith("s3:")]
+OF_CLOUD = [each for each in ALLOWED if each not in OF_STORE]
+BUCKET = TEMPLATE.properties("Bucket")["BucketName"]
+TEMPLATE_VERSIONS = "ec2:DescribeLaunchTemplateVersions"
+
+
+@pytest.fixture
+def account(account_of_module: GuardedAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAccount]:
+    """One with the runner's policy, and a job that uses all that a job can."""
+    account = account_of_module
+    account.reach(monkeypatch)
+    backends.get_backend("s3").reset()  # type: ignore[arg-type]
+    account.furnish()
+    account.quotas = {"L-3819A6DF": 64.0, "L-DB2E81BA": 64.0}
+    with account.as_administrator():
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+    yield account
+    account.denied.clear()
+
+
+def take_away(account: GuardedAccount, sid: str, action: str) -> None:
+    account.policies = [{"Statement": [*map(lambda each: less(each, sid, action), RUNNER[0]["Statement"])]}]
+
+
+def less(statement: dict[str, Any], sid: str, action: str) -> dict[str, Any]:
+    """IAM allows no list that is empty: `none:None` is no action."""
+    if statement["Sid"] != sid:
+        return statement
+    left = [each for each in listed(statement["Action"]) if each != action]
+    return {**statement, "Action": left or ["none:None"]}
+
+
+def of_cloud(launch_template: str | None = None) -> list[Finding]:
+    config = replace(CONFIG, launch_template=launch_template)
+    secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
+    wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
+    return [*AwsDoctor(Region(REGION, system_clock()), config, wanted, system_clock(), secrets).findings()]
+
+
+def of_store() -> list[Finding]:
+    store = open_store(f"s3://{BUCKET}/runs")
+    return [
+        *findings_of("store", Trial(store, system_clock()).findings),
+        *findings_of("store", lambda: fact_findings(store, REGION)),
+    ]
+
+
+def naming(action: str, found: list[Finding]) -> list[str]:
+    return [
+        each.name for each in found if each.verdict is not Verdict.OK and action in f"{each.detail} {each.hint}"
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:Tried to parse AWS")
+@pytest.mark.parametrize(("sid", "action"), OF_CLOUD, ids=str)
+def test_a_right_that_alone_is_missing_is_named(account: GuardedAccount, sid: str, action: str) -> None:
+    if action == TEMPLATE_VERSIONS:
+        account.deploy_region()
+    if action == "ec2:TerminateInstances":
+        cloud = AwsDriver(CONFIG, system_clock())
+        cloud.launch(request(cloud))
+    take_away(account, sid, action)
+    assert naming(action, of_cloud("spotrun-node" if action == TEMPLATE_VERSIONS else None)), f"{action} of {sid}"
+
+
+@pytest.mark.parametrize(("sid", "action"), OF_STORE, ids=str)
+def test_a_right_in_the_bucket_that_alone_is_missing_is_named(account: GuardedAccount, sid: str, action: str) -> None:
+    take_away(account, sid, action)
+    assert naming(action, of_store()), f"{action} of {sid}"
+
+
+def test_where_none_is_missing_none_is_named(account: GuardedAccount) -> None:
+    found = [*of_cloud(), *of_store()]
+    assert [(each.name, each.detail) for each in found if each.verdict is Verdict.FAILED] == [
+        ("secret WORD", "there is no parameter /spotrun/WORD in us-east-1")
+    ]
+    assert {each.name for each in found if each.verdict is Verdict.UNKNOWN} == {"terminate"}
+
+
+def test_the_right_to_end_instances_is_named_although_it_cannot_be_checked(account: GuardedAccount) -> None:
+    assert naming("ec2:TerminateInstances", of_cloud()) == ["terminate"]
+
+
+# -- what is made for nobody -----------------------------------------------------------------------------------------
+
+
+def test_the_guard_for_nobody_goes_again(account: GuardedAccount) -> None:
+    (found,) = [each for each in of_cloud() if each.name == "guard"]
+    assert found.verdict is Verdict.OK
+    assert schedules(account) == []
+
+
+def test_a_guard_for_nobody_that_was_left_is_made_anew(account: GuardedAccount) -> None:
+    take_away(account, "ArmTheGuard", "scheduler:DeleteSchedule")
+    of_cloud()
+    account.policies = RUNNER
+    (found,) = [each for each in of_cloud() if each.name == "guard"]
+    assert found.verdict is Verdict.OK
+    assert schedules(account) == []
+
+
+def schedules(account: GuardedAccount) -> list[str]:
+    with account.as_administrator():
+        found = boto3.client("scheduler", region_name=REGION).list_schedules(GroupName="spotrun")
+    return [each["Name"] for each in found["Schedules"]]
+
+
+def test_the_role_for_spot_is_made_once(account: GuardedAccount) -> None:
+    first, second = ([each.detail for each in of_cloud() if each.name == "spot role"] for _ in range(2))
+    assert first == ["is made: nobody has asked for spot in this account before"]
+    assert second == ["is there"]
