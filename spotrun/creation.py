@@ -54,6 +54,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
     store = open_store(uri)
     _try_out(store)
     clock = clock_of(spec)
+    cloud_of(spec).put_right(clock, spec)
     cloud_of(spec).furnish(store)
     event = run_created(spec, uid, workdir.upload(store, Path(spec.workdir)), clock, persist(lambda: region_of(store)))
     event = replace(event, revision=revision_of(Path(spec.workdir)))
@@ -96,7 +97,7 @@ def newborn(spec: RunSpec, clock: ScaledClock, region: str = "") -> RunState:
 
 def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock, region: str = "") -> RunCreated:
     """Entry 0 of a run of `spec`, as it is launched at the epoch of `clock`; its bucket is in `region`."""
-    cloud = cloud_of(spec)
+    cloud, began_at = cloud_of(spec), clock.epoch - clock.ahead
     return RunCreated(
         uid=uid,
         name=spec.name,
@@ -104,7 +105,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         spec=spec.to_dict(),
         spec_sha256=spec.spec_sha256,
         workdir_sha256=workdir_sha256,
-        clock_epoch=clock.epoch,
+        clock_epoch=began_at,
         time_scale=clock.scale,
         price_cap_usd_per_hour=spec.resources.max_price,
         budget_usd=spec.budget.max_usd,
@@ -112,7 +113,7 @@ def run_created(spec: RunSpec, uid: str, workdir_sha256: str, clock: ScaledClock
         interruption_bands=cloud.interruption_rates(spec),
         billing=cloud.billing(spec),
         simulated=cloud.simulated,
-        deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, clock.epoch),
+        deadline_at=None if spec.policy.deadline is None else deadline_at(spec.policy.deadline, began_at),
         epochs_end=EpochsEnd.FINISHED,
         spotrun=__version__,
     )

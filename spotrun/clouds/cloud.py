@@ -105,6 +105,10 @@ class Cloud(CloudRules[RunSpec], Protocol):
         handed_down = clock_from_environment()
         return handed_down if handed_down.scale != 1 else ScaledClock(datetime.now(UTC), 1.0)
 
+    def put_right(self, clock: Clock, spec: RunSpec) -> None:
+        """Put the clock of a run that begins now right by the cloud's own; if the cloud does not tell, it stays."""
+        return
+
     def furnish(self, store: Store) -> None:
         """Put into a new run's folder what its instances need before they have an agent: see `spotrun.boot`."""
 

@@ -6,10 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.registry import cloud_of
+from spotrun.creation import run_created
 from tests.support.aws_launches import CONFIG, launches, request
+from tests.support.decisions import spec
 from tests.support.ec2_run import Ec2Run
-from tests.support.ec2_server import INTERRUPTED
+from tests.support.ec2_server import INTERRUPTED, REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import AheadClock, ManualClock
 
@@ -95,3 +99,22 @@ def test_p30_no_instance_ends_before_its_meter_begins(account: GuardedAccount) -
     seen = cloud.describe(instance_id)
     assert seen is not None
     assert seen.billed_from == seen.ended_at
+
+
+def test_p30_a_run_begins_at_the_clouds_time(account: GuardedAccount) -> None:
+    now = datetime.now(UTC)
+    account.clock, account.tells_time = ManualClock(now - timedelta(minutes=4)), True
+    wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}, policy={"deadline": "2h"})
+    clock = ScaledClock(now, 1.0)
+    cloud_of(wanted).put_right(clock, wanted)
+    created = run_created(wanted, "0123456789", "", clock)
+    assert created.deadline_at == created.clock_epoch + timedelta(hours=2)
+    assert timedelta(minutes=3, seconds=58) <= now - created.clock_epoch <= timedelta(minutes=4)
+
+
+def test_p30_a_cloud_that_does_not_answer_leaves_the_clock_as_it_is(account: GuardedAccount) -> None:
+    wanted, clock = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}), ManualClock()
+    account.tells_time = True
+    account.closed = {REGION: ("InternalError", 500)}
+    cloud_of(wanted).put_right(clock, wanted)
+    assert clock.ahead == timedelta()

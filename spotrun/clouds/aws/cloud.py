@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -83,6 +84,14 @@ class Aws(Cloud):
         if spec.aws.instance_profile is not None:
             return NoIdentities()
         return _identities(self.regions(spec, Wish()), clock)
+
+    def put_right(self, clock: Clock, spec: RunSpec) -> None:
+        """Each answer does so; this is the first of the run."""
+        with contextlib.suppress(CloudError), _sdk():
+            from spotrun.clouds.aws.account_checks import account_number
+            from spotrun.clouds.aws.calls import Region
+
+            account_number([Region(name, clock) for name in self.regions(spec, Wish())])
 
     def furnish(self, store: Store) -> None:
         from spotrun.boot import upload
