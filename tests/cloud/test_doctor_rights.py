@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import boto3
@@ -69,11 +70,17 @@ def less(statement: dict[str, Any], sid: str, action: str) -> dict[str, Any]:
     return {**statement, "Action": left or ["none:None"]}
 
 
+@cache
+def calls() -> Region:
+    """Making its clients is what takes time."""
+    return Region(REGION, system_clock())
+
+
 def of_cloud(launch_template: str | None = None) -> list[Finding]:
     config = replace(CONFIG, launch_template=launch_template)
     secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
     wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
-    return [*AwsDoctor(Region(REGION, system_clock()), config, wanted, system_clock(), secrets).findings()]
+    return [*AwsDoctor(calls(), config, wanted, system_clock(), secrets).findings()]
 
 
 def of_store() -> list[Finding]:

@@ -389,9 +389,9 @@ def _dated(account: Ec2Account) -> type[WSGIRequestHandler]:
 
 
 def _region_of(request: Request) -> str:
-    """By the scope of its signature."""
-    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/", request.headers.get("Authorization", ""))
-    return "" if scope is None else scope[1]
+    """By the scope of its signature; "" for IAM, which is the same in all."""
+    scope = re.search(r"Credential=[^/]+/\d+/([^/]+)/(\w+)/", request.headers.get("Authorization", ""))
+    return "" if scope is None or scope[2] == "iam" else scope[1]
 
 
 def _as_json(answer: object, status: int = 200) -> Response:
