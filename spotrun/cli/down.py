@@ -37,6 +37,8 @@ def _end(opened: OpenRun) -> None:
         request_stop(opened)
     except StoreError:
         _end_instances(opened)  # nobody can append, and nobody should pay for that
+        for remark in opened.driver.remarks:
+            print(remark)
         raise
     deadline = time.monotonic() + DOWN_WITHIN_S
     while time.monotonic() < deadline:
@@ -52,6 +54,7 @@ def _end(opened: OpenRun) -> None:
 
 
 def _end_instances(run: OpenRun) -> None:
-    for instance in run.driver.instances(run.created.uid):
+    """Of a region that fails the runner's tick says so, if the run has something there."""
+    for instance in run.driver.instances(run.created.uid, must_see=()):
         if instance.alive:
             run.driver.terminate(instance.instance_id)

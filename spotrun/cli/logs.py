@@ -103,7 +103,7 @@ def _print_consoles(run: OpenRun) -> None:
     """What the instances said by themselves: all there is when no agent came to write logs."""
     from spotrun.report.describe import printable
 
-    for instance in run.driver.instances(run.created.uid):
+    for instance in run.driver.instances(run.created.uid, must_see=()):
         if (console := run.cloud.console(instance)) is not None:
             print(f"console of {instance.instance_id}:")
             print(printable(console))

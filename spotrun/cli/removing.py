@@ -54,7 +54,8 @@ def removable(run: OpenRun) -> Removable:
     if unsettled := [str(launch.number) for launch in state.launches.values() if not launch.settled]:
         hint = f"`spotrun tick {run.typed}` finds out what became of it"
         raise StillThere(f"{run.id}: an instance of launch {', '.join(unsettled)} may be left", hint=hint)
-    instances = run.driver.instances(run.created.uid)
+    regions = {launch.intent.offering.region for launch in state.launches.values()}
+    instances = run.driver.instances(run.created.uid, must_see=regions)
     if alive := [each.instance_id for each in instances if each.alive]:
         raise StillThere(
             f"{run.id} has living instances: {', '.join(alive)}", hint=f"`spotrun down {run.typed}` ends them"
