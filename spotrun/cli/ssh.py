@@ -49,7 +49,8 @@ def chosen(run: OpenRun, instance_id: str | None) -> Instance:
         CloudError: no instance of the run lives, or `instance_id` does not.
     """
     living = sorted(
-        (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive), key=lambda each: each.launch
+        (each for each in run.driver.instances(run.created.uid, must_see=()) if each.alive),
+        key=lambda each: each.launch,
     )
     attempt = run.ledger.refresh().current
     wanted = instance_id or (None if attempt is None else attempt.instance_id)

@@ -1,6 +1,6 @@
 """
-Somebody launches another instance "like this" in their cloud's console, which copies the tags and what starts the agent:
-the copy is not the run's instance, whatever it says.
+Somebody launches another instance "like this" in their cloud's console, which copies the tags and what starts the
+agent: the copy is not the run's instance, whatever it says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def history() -> History:
 
 @pytest.fixture
 def real(history: History) -> Instance:
-    return instance(history, [*history.state.launches][0])
+    return instance(history, next(iter(history.state.launches)))
 
 
 def copy_of(real: Instance) -> Instance:

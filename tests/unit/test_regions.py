@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from spotrun.clouds.regions import REST_FIRST_S, REST_MAX_S, Regions
@@ -61,7 +63,7 @@ def test_what_failed_rests_for_longer_each_time_and_then_counts_again(asked: Ask
         if WEST in asked.names:
             asked_at_s.append(asked.clock.monotonic())
         asked.clock.advance(2)
-    pauses = [after - before for before, after in zip(asked_at_s, asked_at_s[1:], strict=False)]
+    pauses = [after - before for before, after in pairwise(asked_at_s)]
     assert pauses[:2] == [REST_FIRST_S, 2 * REST_FIRST_S]
     assert max(pauses) == REST_MAX_S
     asked.down = {}

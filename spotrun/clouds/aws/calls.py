@@ -63,8 +63,8 @@ def _passes(error: BaseException) -> bool:
 
 class Region:
     """
-    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. Each answer puts
-    `clock` right.
+    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. Each answer
+    puts `clock` right.
     """
 
     def __init__(self, name: str, clock: Clock) -> None:

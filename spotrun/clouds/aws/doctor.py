@@ -1,8 +1,8 @@
 """
 The checks of an AWS account, made with the caller's own credentials before any instance is billed.
 
-They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make the role
-of a run and the guard of an instance that do not exist, and remove both. EC2's own role for spot stays.
+They read and rehearse: RunInstances and TerminateInstances are dry runs, which launch and end nothing. They make the
+role of a run and the guard of an instance that do not exist, and remove both. EC2's own role for spot stays.
 """
 
 from __future__ import annotations
@@ -201,7 +201,9 @@ class AwsDoctor:
         with needs_policy():
             ended = account_checks.rehearse_termination(self._region)
         if ended is None:
-            what = "no instance of spotrun's runs here, so the right to end one cannot be checked: ec2:TerminateInstances"
+            what = (
+                "no instance of spotrun's runs here, so the right to end one cannot be checked: ec2:TerminateInstances"
+            )
             yield unknown("terminate", what)
         else:
             yield ok("terminate", f"EC2 would end {ended}")

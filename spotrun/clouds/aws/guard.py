@@ -24,7 +24,7 @@ GROUP, ROLE = "spotrun", "spotrun-guard"
 """infra/aws makes both."""
 _NOBODYS = "spotrun-doctor"
 _FAR_AHEAD = timedelta(days=365)
-"""If the doctor dies before it deletes its guard, the next one does, or else that guard finds nothing to end and goes."""
+"""If the doctor dies before it deletes its guard, the next one does. Else the guard finds nothing to end, and goes."""
 LATER = timedelta(minutes=5)
 """How long after the time-to-live it fires: the instance's own timer, which counts from its boot, comes first."""
 

@@ -49,6 +49,7 @@ class SteadyClock:
 
     def __init__(self, clock: ScaledClock, not_before: datetime) -> None:
         self.scale = clock.scale
+        self.ahead = timedelta()
         self.monotonic = clock.monotonic
         self.sleep = clock.sleep
         self.wait = clock.wait
@@ -56,7 +57,10 @@ class SteadyClock:
         self._anchor_s = clock.monotonic()
 
     def now(self) -> datetime:
-        return self._anchor + timedelta(seconds=self.monotonic() - self._anchor_s)
+        return self._anchor + timedelta(seconds=self.monotonic() - self._anchor_s) - self.ahead
+
+    def put_back(self, by: timedelta) -> None:
+        self.ahead += by
 
 
 class Supervisor:
