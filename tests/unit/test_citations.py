@@ -185,7 +185,7 @@ def test_each_decision_is_dated_and_in_the_index() -> None:
         ("protocol.md 17, promise I29", ["1: I29"]),
         ("promises I13, I15 and I44", ["1: I44"]),
         ("failures.md P27, R99", ["1: R99"]),
-        ("one\ntwo (P15), (P28, P29)", ["2: P29"]),
+        ("one\ntwo (P15), (P28, P99)", ["2: P99"]),
         ("rows P1 to P28, rows (N1, N2, ...)", []),
         ("Battery T4, battery T13", ["1: T13"]),
         ("def test_p4_n17_it_is_told() -> None:", ["1: N17"]),
