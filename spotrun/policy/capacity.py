@@ -18,6 +18,7 @@ from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.pools import name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now, spot_offerings, worthwhile_spot
 from spotrun.policy.recommendation import REASON, move_in_time
+from spotrun.policy.rests import why_none
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
@@ -149,7 +150,7 @@ def choose_capacity(facts: Facts) -> Chosen | Wait:
         return Chosen(on_demand[0], _why_on_demand(policy, missing, dying=dying, unsuited=unsuited))
     if spot and place is not None:
         return Chosen(spot[0], _why_spot(facts, spot))
-    return Wait(reason=f"no {'on-demand' if policy == 'on-demand' else 'spot'} capacity in any zone just now")
+    return Wait(reason=why_none(facts, CapacityType.ON_DEMAND if policy == "on-demand" else CapacityType.SPOT))
 
 
 def _why_spot(facts: Facts, spot: list[Offering]) -> str:

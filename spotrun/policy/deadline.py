@@ -18,6 +18,7 @@ from spotrun.policy.lives import nearly_over
 from spotrun.policy.money import intend
 from spotrun.policy.pools import just_lost, name_of
 from spotrun.policy.ranking import on_demand_now, spot_launches, spot_now
+from spotrun.policy.rests import why_none
 from spotrun.policy.situation import choice_of, situation
 from spotrun.policy.workload import workload
 from spotrun.run import events as ev
@@ -31,7 +32,6 @@ from spotrun.units import to_the_second
 
 HANDOVER = timedelta(minutes=2)
 """More than it takes from the last step before a planned handover to the first one after it."""
-NO_ON_DEMAND = Wait(reason="no on-demand capacity in any zone just now")
 WAIT_FOR_SPOT = Wait(reason="waiting for spot: the deadline leaves time for it")
 
 
@@ -43,7 +43,7 @@ def towards_deadline(facts: Facts) -> Iterator[Action]:
     place = _strategy(facts).choose(moment)
     if running is not None and place in (None, choice_of(running)):
         return
-    offering = _offering(place, spot, on_demand_now(facts))
+    offering = _offering(facts, place, spot)
     if isinstance(offering, Wait):
         yield offering
     elif running is None or offering.capacity_type is CapacityType.SPOT or place == ON_DEMAND:
@@ -134,12 +134,13 @@ def _cooled_down(facts: Facts) -> bool:
     return all(facts.now - launch.intended_at >= cooldown for launch in spot_launches(facts.state))
 
 
-def _offering(place: Choice, spot: list[Offering], on_demand: list[Offering]) -> Offering | Wait:
+def _offering(facts: Facts, place: Choice, spot: list[Offering]) -> Offering | Wait:
     """If there is no on-demand capacity, spot is asked all the same."""
     if place is None:
         return WAIT_FOR_SPOT
     if place == ON_DEMAND:
-        return next(iter([*on_demand, *spot]), NO_ON_DEMAND)
+        asked = [*on_demand_now(facts), *spot]
+        return asked[0] if asked else Wait(reason=why_none(facts, CapacityType.ON_DEMAND))
     return next(found for found in spot if name_of(found.pool) == place)
 
 

@@ -47,7 +47,7 @@ def _next_step(facts: Facts) -> list[Action]:
         return list(stop(facts))
     if overdue(facts):
         return list(drain_and_stop(state, "max_duration is over"))
-    if state.current is None and (failure := hopeless(state)) is not None:
+    if state.current is None and (failure := hopeless(facts)) is not None:
         return [Append(event=failure)]
     found = (out_of_reach(facts), nearly_spent(facts))
     news: list[Action] = [Append(event=event) for event in found if event is not None]

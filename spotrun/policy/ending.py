@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from itertools import takewhile
 
-from spotrun.instance import EndedBy
 from spotrun.policy.actions import Action, Append
 from spotrun.policy.facts import Facts
+from spotrun.policy.launches import STILLBORN_MAX, refused, rejected, stillborn
 from spotrun.policy.patience import age, at_least_real, since_opened
+from spotrun.policy.rests import all_reject, enough_rejections
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch, RunState
 
 STOP_GRACE = timedelta(minutes=10)
-STILLBORN_MAX = 3
-"""After this many instances in a row ended by themselves before an attempt, the next one would too."""
 FRUITLESS_MAX = 5
 """Attempts in a row that ended for no market reason and left no checkpoint: money without progress."""
 
@@ -48,8 +47,9 @@ def drain_and_stop(state: RunState, reason: str) -> Iterator[Action]:
         yield Append(event=ev.DrainRequested(attempt=state.current.number, reason=reason))
 
 
-def hopeless(state: RunState) -> ev.RunFailed | None:
+def hopeless(facts: Facts) -> ev.RunFailed | None:
     """Why another launch could not help."""
+    state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
     if newest is not None and newest.cause is Cause.ACCESS:
@@ -59,9 +59,11 @@ def hopeless(state: RunState) -> ev.RunFailed | None:
         return ev.RunFailed(cause=last.end.cause, detail=last.end.detail)
     first_choices = [launch for launch in reversed(launches) if launch.intent.standby_for is None]
     in_a_row = list(takewhile(stillborn, (launch for launch in first_choices if not refused(launch))))
-    if len(in_a_row) >= STILLBORN_MAX:
-        detail = _why_stillborn(in_a_row)
-        return ev.RunFailed(cause=Cause.EXTERNAL, detail=detail)
+    booted = [launch for launch in in_a_row if not rejected(launch)]
+    if len(booted) >= STILLBORN_MAX:
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=_why_stillborn(booted))
+    if in_a_row and _never_accepted(facts, in_a_row[0]):
+        return ev.RunFailed(cause=Cause.EXTERNAL, detail=f"the cloud rejects the request: {_detail(in_a_row[0])}")
     fruitless = list(takewhile(lambda attempt: _fruitless(attempt, state), reversed(list(state.attempts.values()))))
     if len(fruitless) >= FRUITLESS_MAX:
         detail = f"{len(fruitless)} attempts in a row ended without a checkpoint, and not by an interruption"
@@ -69,24 +71,23 @@ def hopeless(state: RunState) -> ev.RunFailed | None:
     return None
 
 
+def _never_accepted(facts: Facts, newest: Launch) -> bool:
+    """
+    Whether no pool of its kind accepts the request, and none has since the run was opened. What has trained once may be
+    accepted again, when somebody has mended what is wrong.
+    """
+    state = facts.state
+    if not rejected(newest) or any(attempt.started_at >= state.opened_at for attempt in state.attempts.values()):
+        return False
+    return enough_rejections(facts) and all_reject(facts, newest.intent.offering.capacity_type)
+
+
+def _detail(launch: Launch) -> str:
+    return "" if launch.closed is None else launch.closed.detail
+
+
 def _why_stillborn(launches: Sequence[Launch]) -> str:
-    """`launches`, the newest first."""
-    newest = launches[0].closed
-    if newest is not None and newest.refused:
-        return f"the cloud rejects the request: {newest.detail}"
     return f"{len(launches)} instances in a row ended before the agent took over; `spotrun logs` has what they said"
-
-
-def refused(launch: Launch) -> bool:
-    """The cloud had no capacity to give, which says nothing about our code."""
-    return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
-
-
-def stillborn(launch: Launch) -> bool:
-    """Its instance ended before an attempt, or the cloud rejected its request, and the market was not the reason."""
-    if launch.closed is not None:
-        return launch.closed.cause is Cause.EXTERNAL
-    return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:

@@ -9,7 +9,7 @@ from spotrun.instance import EndedBy, Instance
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.patience import at_least_real
-from spotrun.policy.ranking import within_price
+from spotrun.policy.rests import within_price
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import Attempt, Launch

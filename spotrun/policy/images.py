@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from spotrun.offering import Offering
-from spotrun.policy.ending import stillborn
+from spotrun.policy.launches import stillborn
 from spotrun.policy.patience import since_opened
 from spotrun.run.state import Launch, RunState
 

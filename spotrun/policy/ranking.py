@@ -5,34 +5,24 @@ Which offerings may be asked for now, and in which order: the least dollars per 
 
 The last two are what crosses regions, in dollars: an hour's commits, and the data and checkpoint that a start reads.
 The life is expected from what this run and others have seen of the pool. What has just refused this run rests; what was
-just lost, refused any run, or was said to be in danger, comes last whatever it costs.
+just lost, refused any run, was said to be in danger, or is where a request was rejected, comes last whatever it costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable
 from math import inf
 
-from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.changeovers import changeover
 from spotrun.policy.cross_region import reservable, transfer
 from spotrun.policy.facts import Facts
-from spotrun.policy.patience import since_opened
 from spotrun.policy.pools import at_risk, just_lost, market_history, name_of
+from spotrun.policy.rests import rests, within_price, zones_at_fault
 from spotrun.policy.workload import workload
 from spotrun.run.billing import SECONDS_PER_HOUR
-from spotrun.run.events import Cause
 from spotrun.run.state import Launch, RunState
 from spotrun.strategies.history import FADING_S
-
-POOL_REST = timedelta(minutes=2)
-"""A pool that had no capacity is not asked again for this long."""
-
-
-def within_price(facts: Facts) -> list[Offering]:
-    return [found for found in facts.world.offerings if affordable(found, facts.spec.resources.max_price)]
 
 
 def spot_offerings(facts: Facts) -> list[Offering]:
@@ -46,8 +36,9 @@ def spot_launches(state: RunState) -> list[Launch]:
 
 def on_demand_now(facts: Facts) -> list[Offering]:
     """The on-demand offerings worth asking for now, best first."""
-    asked, lost, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), just_lost(facts), horizon_s(facts)
-    return sorted(asked, key=lambda found: (found.pool in lost, _price_of_progress(facts, found, all_work)))
+    asked, lost, all_work = _may_be_asked(facts, CapacityType.ON_DEMAND), set(just_lost(facts)), horizon_s(facts)
+    last = _asked_last(facts, lost)
+    return sorted(asked, key=lambda found: (last(found), _price_of_progress(facts, found, all_work)))
 
 
 def spot_now(facts: Facts) -> list[Offering]:
@@ -67,17 +58,22 @@ def worthwhile_spot(facts: Facts) -> list[Offering]:
 
 def _spot_by_progress(facts: Facts) -> dict[Offering, float]:
     """What may be asked for now, best first, each with its price of progress."""
-    trouble = {*just_lost(facts), *at_risk(facts)}
+    last = _asked_last(facts, {*just_lost(facts), *at_risk(facts)})
     asked = _may_be_asked(facts, CapacityType.SPOT)
     lives = expected_lives(facts, asked)
     usd = {found: _price_of_progress(facts, found, lives[found.pool]) for found in asked}
-    return {found: usd[found] for found in sorted(asked, key=lambda found: (found.pool in trouble, usd[found]))}
+    return {found: usd[found] for found in sorted(asked, key=lambda found: (last(found), usd[found]))}
+
+
+def _asked_last(facts: Facts, trouble: set[Pool]) -> Callable[[Offering], bool]:
+    """Whether an offering comes last whatever it costs: its pool is in trouble, or its zone has rejected a request."""
+    at_fault = zones_at_fault(facts)
+    return lambda found: found.pool in trouble or found.zone in at_fault
 
 
 def _may_be_asked(facts: Facts, capacity_type: CapacityType) -> list[Offering]:
-    at_rest = resting(facts)
-    awake = [found for found in within_price(facts) if found.pool not in at_rest]
-    return [found for found in awake if found.capacity_type is capacity_type and reservable(facts, found)]
+    wanted = [found for found in within_price(facts) if found.capacity_type is capacity_type]
+    return [found for found in wanted if reservable(facts, found) and not rests(facts, found)]
 
 
 def _price_of_progress(facts: Facts, offering: Offering, life_s: float, *, starts: bool = True) -> float:
@@ -98,19 +94,3 @@ def horizon_s(facts: Facts) -> float:
     """For how long an instance is needed: until the work is done, if that is known."""
     work = workload(facts)
     return FADING_S if work is None else max(1.0, work.left_s + changeover(facts.state))
-
-
-def resting(facts: Facts) -> set[Pool]:
-    """The pools that have just refused."""
-    return {
-        launch.intent.offering.pool
-        for launch in since_opened(facts.state)
-        if launch.closed is not None and _refused_for_now(launch, facts.now)
-    }
-
-
-def _refused_for_now(launch: Launch, now: datetime) -> bool:
-    assert launch.closed is not None
-    if launch.closed.cause is Cause.QUOTA:
-        return True
-    return launch.closed.cause is Cause.CAPACITY and now - launch.intended_at < POOL_REST

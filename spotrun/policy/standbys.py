@@ -15,7 +15,7 @@ import msgspec
 
 from spotrun.clock import zone
 from spotrun.offering import CapacityType
-from spotrun.policy.ending import STILLBORN_MAX, stillborn
+from spotrun.policy.launches import STILLBORN_MAX, stillborn
 from spotrun.policy.lives import HANDOVER_BEFORE_END, lives_until
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_one_line

@@ -8,15 +8,16 @@ follow from the entries around them. If the ledger does not say why, the sentenc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from spotrun.clock import zone
 from spotrun.offering import CapacityType, Offering
+from spotrun.policy.launches import NO_CAPACITY, why_refused
 from spotrun.policy.patience import tick
-from spotrun.policy.ranking import POOL_REST
+from spotrun.policy.rests import LASTING_REST, POOL_REST
 from spotrun.policy.standbys import failing_standbys
 from spotrun.report.describe import SENTENCE_MAX, describe
 from spotrun.report.tables import plain
@@ -24,7 +25,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause, Entry
 from spotrun.run.fold import replay
 from spotrun.run.reasons import in_one_line
-from spotrun.run.state import Attempt, Launch, RunState
+from spotrun.run.state import Attempt, RunState
 from spotrun.spec.model import RunSpec
 from spotrun.units import count_of, to_the_second
 
@@ -154,13 +155,9 @@ class _Narrator:
         return f", after a wait of {to_the_second(waited)} ({self._why_it_waited(before, self._wanted_since)})"
 
     def _why_it_waited(self, before: RunState, since: datetime) -> str:
-        refused = dict.fromkeys(
-            offering_text(launch.intent.offering)
-            for launch in before.launches.values()
-            if _refused_since(launch, since)
-        )
-        if refused:
-            return f"no capacity: {', '.join(refused)}; a pool that refuses rests for {to_the_second(POOL_REST)}"
+        told = list(_refusals(before, since))
+        if told:
+            return "; ".join(told)
         if isinstance(self._newest, ev.InstanceGone) and before.created.budget_usd is not None:
             return "the budget was reserved until the previous instance had ended"
         return "the ledger does not say why: perhaps no runner attended, or none could reach the cloud"
@@ -247,9 +244,15 @@ def _kind_of_launch(event: ev.LaunchIntended) -> str:
     return "standby" if event.standby_for is not None else "spot"
 
 
-def _refused_since(launch: Launch, since: datetime) -> bool:
-    refused = launch.closed is not None and launch.closed.cause in (Cause.CAPACITY, Cause.QUOTA)
-    return refused and launch.intended_at >= since
+def _refusals(before: RunState, since: datetime) -> Iterator[str]:
+    """For each kind of refusal, the pools that refused so, and for how long such a pool rests."""
+    refused: dict[str, dict[str, None]] = {}
+    for launch in before.launches.values():
+        if launch.intended_at >= since and (why := why_refused(launch)):
+            refused.setdefault(why, {})[offering_text(launch.intent.offering)] = None
+    for why, pools in refused.items():
+        rest = to_the_second(POOL_REST) if why == NO_CAPACITY else f"{to_the_second(LASTING_REST)} at least"
+        yield f"{why}: {', '.join(pools)}; a pool that refuses rests for {rest}"
 
 
 def _saved_after(end: RunState, attempt: Attempt, notice_at: datetime) -> str:

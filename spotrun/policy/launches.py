@@ -1,0 +1,48 @@
+"""What became of the launches of a run, in the words that the rules of the policy use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from spotrun.instance import EndedBy
+from spotrun.run.events import Cause
+from spotrun.run.state import Launch
+
+STILLBORN_MAX = 3
+"""After this many instances in a row ended by themselves before an attempt, the next one would too."""
+NO_CAPACITY = "no capacity"
+
+
+def refused(launch: Launch) -> bool:
+    """The cloud had no capacity to give, which says nothing about our code."""
+    return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
+
+
+def rejected(launch: Launch) -> bool:
+    """The cloud finds fault with the request itself: the same one would be rejected again."""
+    return launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
+
+
+def why_refused(launch: Launch) -> str:
+    """The kind of refusal, in a few words; "" if neither the market nor a quota nor the request was the reason."""
+    if rejected(launch):
+        return "the request is rejected"
+    if launch.closed is None:
+        return ""
+    return {Cause.CAPACITY: NO_CAPACITY, Cause.QUOTA: "a quota is full"}.get(launch.closed.cause, "")
+
+
+def stillborn(launch: Launch) -> bool:
+    """Its instance ended before an attempt, or the cloud rejected its request, and the market was not the reason."""
+    if launch.closed is not None:
+        return launch.closed.cause is Cause.EXTERNAL
+    return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
+
+
+def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:
+    """The rejected ones of `launches`, newest first, up to the newest that got an instance."""
+    for launch in launches:
+        if launch.closed is None:
+            return
+        if rejected(launch):
+            yield launch

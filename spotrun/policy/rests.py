@@ -1,0 +1,138 @@
+"""
+Which pools rest after a refusal, until when, and why.
+
+A pool without capacity may have some in minutes. A quota, and a fault that the cloud finds with a request, last until
+somebody does something. So such a pool is asked again after ever longer rests, but it is never given up. A rejected
+request that would be another one now (there is a new subnet, image or template) is asked for at once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from spotrun.clock import zone
+from spotrun.market.world import affordable
+from spotrun.offering import CapacityType, Offering, Pool
+from spotrun.policy.facts import Facts, once
+from spotrun.policy.images import with_good_image
+from spotrun.policy.launches import STILLBORN_MAX, rejected, rejected_in_a_row, why_refused
+from spotrun.policy.patience import since_opened
+from spotrun.run.events import Cause
+from spotrun.run.reasons import in_one_line
+from spotrun.run.state import Launch
+
+POOL_REST = timedelta(minutes=2)
+"""A pool that had no capacity is not asked again for this long."""
+LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
+"""A quota, or a rejected request: the first rest of a pool, and the longest, as each is twice the one before."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """From when until when a pool is not asked, because of the newest launch that it refused."""
+
+    launch: Launch
+    began_at: datetime
+    until: datetime
+
+
+def within_price(facts: Facts) -> list[Offering]:
+    return [found for found in facts.world.offerings if affordable(found, facts.spec.resources.max_price)]
+
+
+def rests(facts: Facts, offering: Offering) -> bool:
+    """
+    Whether its pool is not to be asked now. If all pools of a kind reject the request, none is left to ask instead: so
+    they are asked a few times at once, as a cloud may be wrong for a moment.
+    """
+    rest = rest_of(facts, offering)
+    if rest is None or not rejected(rest.launch):
+        return rest is not None
+    return enough_rejections(facts) or not all_reject(facts, offering.capacity_type)
+
+
+def rest_of(facts: Facts, offering: Offering) -> Rest | None:
+    """What keeps its pool from being asked; None if nothing does."""
+    rest = _resting(facts).get(offering.pool)
+    if rest is None or (rejected(rest.launch) and _would_be_another(facts, rest.launch, offering)):
+        return None
+    return rest
+
+
+def enough_rejections(facts: Facts) -> bool:
+    """So many requests in a row were rejected that it was not one moment's fault."""
+    in_a_row = rejected_in_a_row(reversed(since_opened(facts.state)))
+    return sum(1 for _ in in_a_row) >= STILLBORN_MAX
+
+
+def all_reject(facts: Facts, capacity_type: CapacityType) -> bool:
+    """Whether every pool of that type finds fault with the request that would be made now."""
+    wanted = [found for found in within_price(facts) if found.capacity_type is capacity_type]
+    found = [rest_of(facts, each) for each in wanted]
+    return bool(wanted) and all(rest is not None and rejected(rest.launch) for rest in found)
+
+
+def zones_at_fault(facts: Facts) -> set[str]:
+    """Where a request was rejected: what is wrong there may be wrong for its other types too."""
+    return {pool.zone for pool, rest in _resting(facts).items() if rejected(rest.launch)}
+
+
+def why_none(facts: Facts, capacity_type: CapacityType) -> str:
+    """Why none of its pools may be asked now, and when the first of those is asked again that do not lack capacity."""
+    kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
+    wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)
+    found = [rest for rest in (rest_of(facts, each) for each in wanted) if rest is not None]
+    lasting = [rest for rest in found if _lasts(rest.launch)]
+    lacking = f"no {kind} capacity in any zone just now"
+    if not lasting:
+        return lacking
+    first = min(lasting, key=lambda rest: rest.until)
+    head = f"no {kind} pool may be asked just now" if len(lasting) == len(found) else lacking
+    return f"{head}; {_refusal(first.launch)}: asked again at {first.until:%H:%M:%S} {zone(scale)}"
+
+
+def _refusal(launch: Launch) -> str:
+    assert launch.closed is not None
+    detail = in_one_line(launch.closed.detail)
+    return f"{launch.intent.offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
+
+
+@once
+def _resting(facts: Facts) -> dict[Pool, Rest]:
+    """The pools that have just refused. One that has given an instance since then is awake."""
+    found: dict[Pool, Rest] = {}
+    for launch in since_opened(facts.state):
+        pool = launch.intent.offering.pool
+        if launch.closed is None:
+            found.pop(pool, None)
+        elif _lasts(launch):
+            found[pool] = _lasting_rest(launch, found.get(pool))
+        elif launch.closed.cause is Cause.CAPACITY:
+            found[pool] = _rest(launch, POOL_REST)
+    return {pool: rest for pool, rest in found.items() if facts.now < rest.until}
+
+
+def _lasts(launch: Launch) -> bool:
+    assert launch.closed is not None
+    return launch.closed.cause is Cause.QUOTA or rejected(launch)
+
+
+def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
+    """Twice as long as the rest before, if the pool was left alone in that one and answers the same again."""
+    if before is None or not _lasts(before.launch):
+        return _rest(launch, LASTING_REST)
+    assert launch.closed_at is not None
+    lasted = before.until - before.began_at
+    return _rest(launch, min(2 * lasted, LASTING_REST_MAX) if launch.closed_at >= before.until else lasted)
+
+
+def _rest(launch: Launch, lasts: timedelta) -> Rest:
+    assert launch.closed_at is not None
+    return Rest(launch, launch.closed_at, launch.closed_at + lasts)
+
+
+def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:
+    """Whether what surrounds the instance would be something else than what was rejected."""
+    before, now = launch.intent.offering, with_good_image(facts.state, offering)
+    return (before.image, before.subnet, before.launch_template) != (now.image, now.subnet, now.launch_template)

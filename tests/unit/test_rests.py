@@ -1,0 +1,174 @@
+"""Pools that rest after a quota or a rejected request: how long, what is asked meanwhile, and what people are told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.instance import EndedBy
+from spotrun.offering import Offering
+from spotrun.policy import Wait
+from spotrun.policy.launches import STILLBORN_MAX
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from tests.support.decisions import MARKET, asked, decided, events_of, spec, trains
+from tests.support.histories import ON_DEMAND, SPOT, History, offering
+
+SPOT_ONLY = spec(resources={"spot_policy": "spot"})
+ONE_POOL = MARKET[:1]
+FULL = "VcpuLimitExceeded: 8 of 8 vCPUs are in use"
+NO_SUBNET = "InvalidSubnetID.NotFound: subnet-1"
+
+
+def answered(history: History, cause: Cause, detail: str = "", **world: object) -> ev.AnyEvent | None:
+    """Carry out what is decided; the cloud refuses a launch. Returns the first event that was decided on."""
+    events = events_of(decided(history, **{"wanted": SPOT_ONLY, **world}))  # type: ignore[arg-type]
+    for event in events:
+        number = history.write(event)
+        if isinstance(event, ev.LaunchIntended):
+            history.write(ev.LaunchClosed(launch=number, cause=cause, detail=detail, refused=True))
+    return events[0] if events else None
+
+
+def zone_of(event: ev.AnyEvent | None) -> str | None:
+    return event.offering.zone if isinstance(event, ev.LaunchIntended) else None
+
+
+def minutes_asked(history: History, cause: Cause, hours: int, **world: object) -> list[int]:
+    began = history.now
+    found = []
+    while history.now - began < timedelta(hours=hours):
+        if answered(history, cause, **world) is not None:
+            found.append(int((history.now - began).total_seconds() / 60))
+        history.after(60)
+    return found
+
+
+def has_trained(history: History) -> History:
+    trains(history)
+    history.commit()
+    history.after(600).gone(history.state.current.launch, EndedBy.CLOUD)
+    return history.after(3600)
+
+
+# -- how long --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_that_said_quota_is_asked_again_after_ever_longer_rests_of_an_hour_at_most() -> None:
+    assert minutes_asked(History(), Cause.QUOTA, 4, market=ONE_POOL) == [0, 10, 30, 70, 130, 190]
+
+
+def test_what_has_trained_is_asked_for_again_and_again_if_its_only_pool_rejects_it() -> None:
+    history = has_trained(History())
+    at_once, *later = minutes_asked(history, Cause.EXTERNAL, 4, market=ONE_POOL)
+    assert (at_once, later) == (0, [1, 2, 12, 32, 72, 132, 192])
+
+
+def test_a_quota_that_has_passed_is_forgotten_once_the_pool_answers_otherwise() -> None:
+    history = History()
+    for cause in (Cause.QUOTA, Cause.QUOTA, Cause.CAPACITY):
+        assert answered(history, cause, market=ONE_POOL) is not None
+        history.after(1201)
+    assert minutes_asked(history, Cause.QUOTA, 1, market=ONE_POOL) == [0, 10, 30]
+
+
+def test_quotas_that_were_full_at_an_interruption_keep_no_run_from_going_on_in_the_next_hour() -> None:
+    history = has_trained(History())
+    while answered(history, Cause.QUOTA) is not None:
+        history.after(2)
+    history.after(600)
+    assert asked(decided(history, SPOT_ONLY)) == ("local-a", SPOT)
+
+
+# -- what is asked meanwhile -----------------------------------------------------------------------------------------
+
+
+def test_a_zone_that_rejects_the_request_rests_and_another_trains() -> None:
+    history = History()
+    assert zone_of(answered(history, Cause.EXTERNAL, NO_SUBNET)) == "local-a"
+    assert asked(decided(history, SPOT_ONLY)) == ("local-b", SPOT)
+    launch = history.launch()
+    history.record(launch)
+    history.start(launch)
+    assert events_of(decided(history, SPOT_ONLY)) == []
+
+
+def test_after_a_rejection_the_other_types_of_its_zone_come_last() -> None:
+    types = tuple(replace(MARKET[0], instance_type=name) for name in ("sim-1", "sim-2", "sim-3"))
+    history, market = History(), (*types, *MARKET[1:])
+    zones = [zone_of(answered(history, Cause.EXTERNAL, NO_SUBNET, market=market)) for _ in range(5)]
+    assert zones == ["local-a", "local-b", "local-c", "local-a", "local-a"]
+
+
+def test_a_rejected_request_with_another_subnet_by_now_is_asked_for_at_once() -> None:
+    history = has_trained(History())
+    old, new = (replace(MARKET[0], subnet=name) for name in ("subnet-1", "subnet-2"))
+    for _ in range(STILLBORN_MAX):
+        answered(history, Cause.EXTERNAL, NO_SUBNET, market=(old,))
+    assert asked(decided(history, SPOT_ONLY, market=(old,))) is None
+    assert asked(decided(history, SPOT_ONLY, market=(new,))) == ("local-a", SPOT)
+
+
+@pytest.mark.parametrize("market", [ONE_POOL, MARKET[:2], MARKET[:3]])
+def test_a_run_that_never_trained_fails_once_every_pool_has_rejected_it_and_three_did_in_a_row(
+    market: tuple[Offering, ...],
+) -> None:
+    history = History()
+    found = [answered(history, Cause.EXTERNAL, NO_SUBNET, market=market) for _ in range(STILLBORN_MAX + 1)]
+    assert all(isinstance(event, ev.LaunchIntended) for event in found[:-1])
+    assert isinstance(found[-1], ev.RunFailed)
+    assert found[-1].detail == f"the cloud rejects the request: {NO_SUBNET}"
+
+
+def test_a_rejection_beside_a_pool_that_only_lacks_capacity_fails_no_run() -> None:
+    history = History()
+    for minute in range(300):
+        here = asked(decided(history, SPOT_ONLY, market=MARKET[:2]))
+        cause = Cause.EXTERNAL if here == ("local-a", SPOT) else Cause.CAPACITY
+        assert not isinstance(answered(history, cause, market=MARKET[:2]), ev.RunFailed), f"minute {minute}"
+        history.after(60)
+
+
+@pytest.mark.parametrize("zones", [1, 2, 6])
+def test_no_more_than_ten_calls_are_made_during_a_notice_however_many_pools_reject(zones: int) -> None:
+    history = History()
+    here = trains(history)
+    history.notice()
+    kinds = ((SPOT, "0.30"), (ON_DEMAND, "1.00"))
+    market = tuple(offering(kind, usd, f"local-{n}") for n in range(zones) for kind, usd in kinds)
+    calls = 0
+    for _ in range(60):
+        found = answered(history, Cause.EXTERNAL, NO_SUBNET, wanted=spec(), market=market, instances=[here])
+        calls += isinstance(found, ev.LaunchIntended)
+        history.after(2)
+    assert 1 <= calls <= 10
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+def told(history: History, market: tuple[Offering, ...] = MARKET) -> str:
+    (wait,) = decided(history, SPOT_ONLY, market=market)
+    assert isinstance(wait, Wait)
+    return wait.reason
+
+
+def test_a_full_quota_is_told_in_the_clouds_words_and_not_as_a_lack_of_capacity() -> None:
+    history = History()
+    for _ in range(3):
+        answered(history, Cause.QUOTA, FULL)
+    assert told(history) == (
+        "no spot pool may be asked just now; sim-gpu spot in local/local-a, a quota is full "
+        f"({FULL}): asked again at 12:10:00 UTC"
+    )
+
+
+def test_where_some_pools_lack_capacity_and_one_rejects_both_is_told() -> None:
+    history = History()
+    answered(history, Cause.EXTERNAL, NO_SUBNET)
+    for _ in range(2):
+        answered(history, Cause.CAPACITY)
+    assert told(history).startswith("no spot capacity in any zone just now; sim-gpu spot in local/local-a, the request")
+    assert NO_SUBNET in told(history)
