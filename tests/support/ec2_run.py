@@ -110,6 +110,10 @@ class Agent:
         self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=None, epoch=0, step=0))
         self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=1))
 
+    def is_told_to_go(self) -> None:
+        """The cloud gives its notice of two minutes."""
+        self.is_told(self._clock.now() + timedelta(minutes=2))
+
     def is_told(self, deadline_at: datetime) -> None:
         """EC2 will take its instance."""
         self._write(ev.NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=deadline_at))

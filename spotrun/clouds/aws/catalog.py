@@ -22,6 +22,8 @@ from spotrun.offering import CapacityType, Offering, Pool
 T = TypeVar("T")
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
+UNSUPPORTED_FOR_S = 3600.0
+"""How long a pool is left out that EC2 does not have: what it rents out where changes, and so do its mistakes."""
 SHIPPED_FOR_S = 3600.0
 """How long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
@@ -59,13 +61,13 @@ class Kept(Generic[T]):
 
 
 class Catalog:
-    """`unsupported` are the pools that, as EC2 has said, it never has."""
+    """What one region has."""
 
     def __init__(self, region: Region, config: AwsConfig, clock: Clock) -> None:
         self._region = region
         self._config = config
         self._clock = clock
-        self.unsupported: set[Pool] = set()
+        self._unsupported: dict[Pool, float] = {}
         self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
         self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
@@ -101,6 +103,10 @@ class Catalog:
         """So is this."""
         self._launch_template.forget()
 
+    def forget_network(self) -> None:
+        """And these: the subnets and the security group."""
+        self._network.forget()
+
     @property
     def network(self) -> Network:
         return self._network.get()
@@ -112,8 +118,16 @@ class Catalog:
     def offerings(self) -> Iterator[Offering]:
         """Every type in every zone that has it and has a subnet of ours; a pool without a price is left out."""
         for offering in self.rented_out():
-            if offering.zone in self.network.subnets and offering.pool not in self.unsupported:
+            if offering.zone in self.network.subnets and not self._is_unsupported(offering.pool):
                 yield self.surrounded(offering)
+
+    def leave_out(self, pool: Pool) -> None:
+        """EC2 has said that it does not have this pool: it is not offered for a while."""
+        self._unsupported[pool] = self._clock.monotonic()
+
+    def _is_unsupported(self, pool: Pool) -> bool:
+        said_s = self._unsupported.get(pool)
+        return said_s is not None and self._clock.monotonic() - said_s < UNSUPPORTED_FOR_S
 
     def surrounded(self, offering: Offering) -> Offering:
         """The offering with the image and subnet that it would start with now. Its zone must have a subnet of ours."""

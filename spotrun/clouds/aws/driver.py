@@ -10,14 +10,23 @@ from typing import Any
 from spotrun.clock import Clock
 from spotrun.clouds.aws import request as tag
 from spotrun.clouds.aws.calls import Region
-from spotrun.clouds.aws.catalog import Catalog
+from spotrun.clouds.aws.catalog import Catalog, Kept
 from spotrun.clouds.aws.clock_skew import SKEW_WARNED, in_words
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.description import instance_of, odd_tags
-from spotrun.clouds.aws.error_codes import BadImage, BadLaunchTemplate, NoSuchInstance, TokenReused, Unsupported
+from spotrun.clouds.aws.error_codes import (
+    BadImage,
+    BadLaunchTemplate,
+    BadSurroundings,
+    NoSuchInstance,
+    TokenReused,
+    Unsupported,
+    VcpusInUse,
+)
 from spotrun.clouds.aws.network import describe_image
 from spotrun.clouds.aws.prices import SpotPool
-from spotrun.clouds.aws.quotas import quota_of
+from spotrun.clouds.aws.quota_headroom import quota_in_use
+from spotrun.clouds.aws.quotas import Quota, quota_of
 from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.termination_times import TerminationTimes
 from spotrun.clouds.regions import Regions
@@ -29,6 +38,8 @@ SNAPSHOT_FOR_S = 1.0
 """An answer about a run in a region serves whoever asks within this time: an account has few Describe calls (P15)."""
 QUOTA_HELD_FOR = timedelta(minutes=5)
 """An instance that has just ended still counts against the quota (P5)."""
+QUOTA_TOLD_FOR_S = 60.0
+"""One answer about a quota serves all pools that it limits: they refuse one after another."""
 _ID_PATTERN = re.compile(r"i-[0-9a-f]{8,17}")
 Filter = dict[str, Any]
 
@@ -54,6 +65,7 @@ class AwsDriver:
         self._odd_tags: dict[str, str] = {}
         self._homes: dict[str, str] = {}
         self._pending_at: dict[str, datetime] = {}
+        self._quotas: dict[tuple[str, Quota], Kept[str]] = {}
 
     # -- CloudDriver -----------------------------------------------------------------------------------------
 
@@ -74,13 +86,16 @@ class AwsDriver:
         except TokenReused as error:
             return self._launched_before(region, request, error)
         except Unsupported:
-            self._catalogs[region.name].unsupported.add(request.offering.pool)
+            self._catalogs[region.name].leave_out(request.offering.pool)
             raise
         except BadImage:
             self._catalogs[region.name].forget_image()
             raise
         except BadLaunchTemplate:
             self._catalogs[region.name].forget_launch_template()
+            raise
+        except BadSurroundings:
+            self._catalogs[region.name].forget_network()
             raise
         except QuotaExceeded as error:
             raise self._quota_error(region, request.offering, error) from error
@@ -158,9 +173,24 @@ class AwsDriver:
             if quota_of(each.offering.instance_type, each.offering.capacity_type) == quota
             and (each.state is InstanceState.STOPPING or (each.ended_at is not None and each.ended_at >= since))
         ]
-        if not holding:
-            return error
-        return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+        if holding:
+            return CloudUnavailable(f"{error.message} ({', '.join(holding)}, just ended, may still count)")
+        told = self._told_of(region, quota) if isinstance(error, VcpusInUse) else ""
+        return QuotaExceeded(f"{error.message}; {told}", hint=error.hint) if told else error
+
+    def _told_of(self, region: Region, quota: Quota | None) -> str:
+        """A quota with its number and what uses it; "" if it is not known, or the caller may not ask."""
+        if quota is None:
+            return ""
+
+        def read() -> str:
+            return quota_in_use(region, quota, {kind.name: kind.cpus for kind in catalog.types.values()})
+
+        catalog = self._catalogs[region.name]
+        try:
+            return self._quotas.setdefault((region.name, quota), Kept(self._clock, QUOTA_TOLD_FOR_S, read)).get()
+        except CloudError:
+            return ""  # the refusal itself is told in any case
 
     def _terminate_in(self, region: Region, instance_id: str) -> None:
         def call() -> Any:

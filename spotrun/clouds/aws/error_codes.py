@@ -26,7 +26,11 @@ from spotrun.errors import (
 
 
 class Unsupported(InsufficientCapacity):
-    """This zone never has this type: asking again cannot help (P2)."""
+    """This zone does not have this type: asking again soon cannot help (P2)."""
+
+
+class VcpusInUse(QuotaExceeded):
+    """The vCPUs that the account may have of these types are in use (P4)."""
 
 
 class TokenReused(CloudError):
@@ -49,6 +53,10 @@ class BadImage(CloudError):
     """The image is gone, or this account may not use it. A newer one may have taken its place (P21)."""
 
 
+class BadSurroundings(CloudError):
+    """A subnet or a security group is gone, or something else does not fit: others may have taken their place (P3)."""
+
+
 class BadLaunchTemplate(CloudError):
     """The launch template is gone, or cannot be used. Its default version may have changed."""
 
@@ -63,6 +71,7 @@ _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFI
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
+_SURROUNDINGS = "look at the subnets and the security group of this region (infra/aws/region.yaml makes them)"
 _IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """EC2 has no code for a profile that it does not know yet, or whose role it does not know yet."""
@@ -78,9 +87,10 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     ),
     **dict.fromkeys(("Unsupported", "InvalidAvailabilityZone"), (Unsupported, _OTHER_OFFERING)),
     **dict.fromkeys(
-        ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded"),
-        (QuotaExceeded, _QUOTA),
+        ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
+        (VcpusInUse, _QUOTA),
     ),
+    **dict.fromkeys(("InstanceLimitExceeded", "VolumeLimitExceeded"), (QuotaExceeded, _QUOTA)),
     **dict.fromkeys(
         (
             *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AuthFailure", "OptInRequired"),
@@ -114,6 +124,14 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
         ),
         (BadLaunchTemplate, _TEMPLATE),
     ),
+    **dict.fromkeys(
+        (
+            *("InvalidSubnetID.NotFound", "InvalidSubnetId.Malformed", "InvalidSubnet", "InvalidGroup.NotFound"),
+            *("InvalidGroupId.Malformed", "InvalidSecurityGroupID.NotFound"),
+        ),
+        (BadSurroundings, _SURROUNDINGS),
+    ),
+    **dict.fromkeys((_INVALID, "InvalidParameterCombination", "InvalidParameter"), (BadSurroundings, None)),
     "IdempotentParameterMismatch": (TokenReused, None),
     **dict.fromkeys(("ConflictException", "EntityAlreadyExists"), (AlreadyThere, None)),
     **dict.fromkeys(("ResourceNotFoundException", "NoSuchEntity"), (NotThere, None)),

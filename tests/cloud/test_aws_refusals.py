@@ -1,0 +1,130 @@
+"""What EC2 refuses for longer than a moment: what is told of it, and when it is asked for again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import boto3
+import pytest
+
+from spotrun.clouds.aws.catalog import UNSUPPORTED_FOR_S
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.aws.error_codes import BadSurroundings
+from spotrun.errors import InsufficientCapacity, QuotaExceeded
+from spotrun.run import events as ev
+from tests.support.aws_launches import CONFIG, launches, request
+from tests.support.ec2_run import Ec2Run
+from tests.support.ec2_server import ZONES
+from tests.support.guarded_account import GuardedAccount
+from tests.support.manual_clock import ManualClock
+
+SPOT_OF_G = "L-3819A6DF"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(datetime.now(UTC))
+
+
+@pytest.fixture
+def cloud(account: GuardedAccount, clock: ManualClock) -> AwsDriver:
+    return AwsDriver(CONFIG, clock)
+
+
+# -- what lasts, and still passes ------------------------------------------------------------------------------------
+
+
+def test_p2_an_unsupported_pool_is_offered_again_after_an_hour(
+    account: GuardedAccount, cloud: AwsDriver, clock: ManualClock
+) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "Unsupported", 400)
+    with pytest.raises(InsufficientCapacity):
+        cloud.launch(asked)
+    clock.advance(UNSUPPORTED_FOR_S - 1)
+    assert asked.offering.pool not in {each.pool for each in cloud.offerings()}
+    clock.advance(1)
+    assert asked.offering.pool in {each.pool for each in cloud.offerings()}
+
+
+def test_p4_a_full_quota_is_told_with_its_number_and_what_uses_it(account: GuardedAccount, cloud: AwsDriver) -> None:
+    account.quotas[SPOT_OF_G] = 8
+    uses = cloud.launch(request(cloud))
+    account.refuse("RunInstances", "MaxSpotInstanceCountExceeded", 400)
+    with pytest.raises(QuotaExceeded) as raised:
+        cloud.launch(request(cloud, token="0123456789-8"))
+    cpus, kind = uses.offering.cpus, uses.offering.instance_type
+    assert raised.value.message.endswith(
+        f"spot vCPUs of G and VT in us-east-1 ({SPOT_OF_G}): {cpus} of 8 in use, "
+        f"by {uses.instance_id} ({kind}, {cpus}, run 0123456789)"
+    )
+
+
+def test_p4_a_full_quota_is_told_in_ec2s_words_alone_if_nobody_may_ask_for_its_number(
+    account: GuardedAccount, cloud: AwsDriver
+) -> None:
+    asked = request(cloud)
+    account.refuse("RunInstances", "VcpuLimitExceeded", 400)
+    account.refuse("GetServiceQuota", "AccessDeniedException", 400)
+    with pytest.raises(QuotaExceeded, match=r"VcpuLimitExceeded: by the test$"):
+        cloud.launch(asked)
+
+
+# -- one bad zone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidParameterValue"])
+def test_p3_what_surrounds_an_instance_is_looked_up_anew_after_a_rejection(
+    account: GuardedAccount, cloud: AwsDriver, code: str
+) -> None:
+    asked = request(cloud)
+    newer = _replace_the_subnet(account, asked.offering.zone)
+    account.refuse("RunInstances", code, 400)
+    with pytest.raises(BadSurroundings):
+        cloud.launch(asked)
+    found = {each.subnet for each in cloud.offerings() if each.zone == asked.offering.zone}
+    assert found == {newer} != {asked.offering.subnet}
+    assert cloud.launch(request(cloud, token="0123456789-8")).alive
+
+
+@pytest.mark.parametrize("code", ["InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidParameterValue"])
+def test_p3_a_run_trains_in_another_zone_than_the_one_that_rejects_it(account: GuardedAccount, code: str) -> None:
+    run = Ec2Run(account)
+    runner = run.runner()
+    account.refuse("RunInstances", code, 400)
+    for _ in range(3):
+        run.ticks(runner)
+    first, second = (launch.intent.offering.zone for launch in run.state.launches.values())
+    assert {first, second} == {*ZONES}
+    assert run.state.terminal is None
+    assert len(run.instances()) == 1
+
+
+@pytest.mark.parametrize("code", ["InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidParameterValue"])
+def test_p3_a_request_that_is_rejected_everywhere_is_asked_ten_times_during_a_notice_at_most(
+    account: GuardedAccount, code: str
+) -> None:
+    run = Ec2Run(account)
+    runner = run.runner()
+    for _ in range(2):
+        run.ticks(runner)
+    agent = run.agent()
+    agent.trains_on()
+    agent.is_told_to_go()
+    account.calls.clear()
+    account.refuse("RunInstances", code, 400, times=1000)
+    for _ in range(24):
+        run.ticks(runner)
+    assert 1 <= len(launches(account)) <= 10
+    assert sum(isinstance(entry.event, ev.LaunchIntended) for entry in run.entries()) <= 11
+
+
+def _replace_the_subnet(account: GuardedAccount, zone: str) -> str:
+    """The subnet of a zone is deleted, and there is another."""
+    with account.as_administrator():
+        ec2 = boto3.client("ec2")
+        inside = [{"Name": "availability-zone", "Values": [zone]}]
+        old = ec2.describe_subnets(Filters=inside)["Subnets"][0]
+        ec2.delete_subnet(SubnetId=old["SubnetId"])
+        made = ec2.create_subnet(VpcId=old["VpcId"], CidrBlock=old["CidrBlock"], AvailabilityZone=zone)
+    return str(made["Subnet"]["SubnetId"])
