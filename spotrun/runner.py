@@ -36,7 +36,7 @@ from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
-from spotrun.policy.patience import look_s, tick_s
+from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
@@ -262,8 +262,11 @@ class Runner:
             self._close(number, Cause.ACCESS, str(error))
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
-        except CloudUnavailable:
-            raise  # nobody knows whether it was launched: the next tick asks again with the same token
+        except CloudUnavailable as error:
+            if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
+                raise  # nobody knows whether it was launched: the next tick asks again with the same token
+            detail = f"asked for in vain, and no instance of it is shown: {error.message}"
+            self._close(number, Cause.CAPACITY, detail, refused=False)
         except CloudError as error:
             self._close(number, Cause.EXTERNAL, str(error))
 

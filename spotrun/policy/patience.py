@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from spotrun.policy.facts import Facts
 from spotrun.run.state import Launch, RunState
 
 REAL_PATIENCE = timedelta(seconds=90)
 """System time: a slow disk is no evidence, however fast run time passes."""
+
+NO_ANSWER_MAX = timedelta(seconds=90)
+"""A launch that the cloud has not answered for this long, and of which it shows no instance, is given up."""
 
 TICK_S = 2.0
 """Run time between two looks: each second that a notice is found late is one less to boot a standby in."""
@@ -39,6 +42,11 @@ def look_s(time_scale: float) -> float:
 def at_least_real(patience: timedelta, state: RunState) -> timedelta:
     """A patience in run time that is never less than `REAL_PATIENCE` on the wall, however fast run time passes."""
     return max(patience, REAL_PATIENCE * state.created.time_scale)
+
+
+def unanswered_for_too_long(state: RunState, launch: int, now: datetime) -> bool:
+    """Whether a launch that was not answered yet is to be given up: another pool may answer."""
+    return now - state.launches[launch].intended_at >= at_least_real(NO_ANSWER_MAX, state)
 
 
 def age(facts: Facts) -> timedelta:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from spotrun.errors import AccessDenied, CloudUnavailable
 from spotrun.folder import looks
 from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
 from spotrun.policy.housekeeping import SILENCE
 from spotrun.run import events as ev
 from spotrun.run.fold import fold
@@ -83,6 +84,33 @@ def test_a_lost_launch_answer_gives_no_second_instance(played: PlayedRun) -> Non
         played.runner().tick()
     assert len(played.cloud.all) == 1
     assert played.kinds().count("LaunchIntended") == 1
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_launch_that_is_not_answered_is_given_up_when_no_instance_shows(played: PlayedRun, behind: bool) -> None:
+    """`behind`: the cloud has launched it, shows it two minutes later, and what is closed by then is ended."""
+    began_s, fails = played.clock.monotonic(), True
+    played.cloud.hidden_s = (120.0, 120.0)
+
+    def answer(name: str) -> None:
+        if name == "launch" and fails:
+            raise CloudUnavailable("HTTP 500")
+
+    runner = played.runner(**{"after" if behind else "before": answer})
+    while "LaunchClosed" not in played.kinds():
+        runner.tick()
+        played.clock.advance(2)
+    assert 90 <= played.clock.monotonic() - began_s <= 96
+    (given_up,) = played.state().launches.values()
+    assert given_up.closed is not None
+    assert (given_up.closed.cause, given_up.closed.refused) == (ev.Cause.CAPACITY, False)
+    assert given_up.closed.detail.endswith("HTTP 500")
+    fails = False
+    for _ in range(20):
+        played.settle(runner)
+        played.clock.advance(10)
+    assert [found.offering.capacity_type for found in played.cloud.alive] == [CapacityType.ON_DEMAND]
+    assert len(played.cloud.all) == 1 + behind
 
 
 def test_a_refused_launch_is_closed_and_the_next_zone_is_asked(played: PlayedRun) -> None:
