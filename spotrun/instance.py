@@ -68,7 +68,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """
     A machine as its cloud describes it. Times are the cloud's.
 
-    `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first.
+    `billed_from` is None until the meter runs. `prices` are the segments charged so far, oldest first. `end_reason` is
+    why it ended in the cloud's own words, "" if there are none.
     """
 
     instance_id: str
@@ -83,6 +84,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: EndedBy | None = None
     prices: tuple[PriceSegment, ...] = ()
     notice_deadline: datetime | None = None
+    end_reason: str = ""
 
     @property
     def alive(self) -> bool:

@@ -52,12 +52,17 @@ def observations_of(state: RunState) -> Iterator[Observation]:
     refused_at: dict[Pool, datetime] = {}
     for launch in state.launches.values():
         pool = launch.intent.offering.pool
-        if launch.closed is not None and launch.closed.cause is Cause.CAPACITY and launch.closed.refused:
+        if _had_none(launch):
             if pool not in refused_at or launch.intended_at - refused_at[pool] >= REFUSALS_APART:
                 refused_at[pool] = launch.intended_at
                 yield _observation(state, launch, Fate.REFUSED, launch.intended_at)
         elif pool.capacity_type is CapacityType.SPOT and launch.recorded is not None:
             yield from _end(state, launch)
+
+
+def _had_none(launch: Launch) -> bool:
+    refused = launch.closed is not None and launch.closed.cause is Cause.CAPACITY and launch.closed.refused
+    return refused or launch.taken_before_it_ran
 
 
 def _end(state: RunState, launch: Launch) -> Iterator[Observation]:

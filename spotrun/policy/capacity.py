@@ -192,4 +192,5 @@ def _asked_in_vain(facts: Facts) -> bool:
     """Spot refused since the need arose: time alone (a slow boot) is no reason to pay more."""
     since = _capacity_missing_since(facts)
     asked = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
-    return facts.spec.policy.on_demand_after == timedelta() or any(launch.closed is not None for launch in asked)
+    in_vain = any(launch.closed is not None or launch.taken_before_it_ran for launch in asked)
+    return in_vain or facts.spec.policy.on_demand_after == timedelta()

@@ -87,7 +87,11 @@ def _detail(launch: Launch) -> str:
 
 
 def _why_stillborn(launches: Sequence[Launch]) -> str:
-    return f"{len(launches)} instances in a row ended before the agent took over; `spotrun logs` has what they said"
+    """`launches`, the newest first."""
+    newest = launches[0]
+    why = newest.gone.evidence if newest.gone is not None else _detail(newest)
+    told = f"{len(launches)} instances in a row ended before the agent took over"
+    return f"{told} (the newest: {why}); `spotrun logs` has what they said"
 
 
 def _fruitless(attempt: Attempt, state: RunState) -> bool:

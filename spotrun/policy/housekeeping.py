@@ -12,6 +12,7 @@ from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.run.reasons import shortened
 from spotrun.run.state import Attempt, Launch
 
 POWER_OFF_GRACE = timedelta(minutes=3)
@@ -68,8 +69,12 @@ def _gone(launch: Launch, instance: Instance) -> ev.InstanceGone:
         ended_at=max(instance.ended_at, billed_from or instance.ended_at),
         ended_by=instance.ended_by,
         prices=instance.prices,
-        evidence=f"the cloud's record: ended by {instance.ended_by}",
+        evidence=f"the cloud's record: ended by {instance.ended_by}" + _told(instance.end_reason),
     )
+
+
+def _told(reason: str) -> str:
+    return f" ({shortened(reason)})" if reason else ""
 
 
 def clean_up(facts: Facts) -> Iterator[Action]:

@@ -14,8 +14,8 @@ NO_CAPACITY = "no capacity"
 
 
 def refused(launch: Launch) -> bool:
-    """The cloud had no capacity to give, which says nothing about our code."""
-    return launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
+    """The cloud had nothing to give, which says nothing about our code."""
+    return launch.taken_before_it_ran or (launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL)
 
 
 def rejected(launch: Launch) -> bool:
@@ -28,7 +28,7 @@ def why_refused(launch: Launch) -> str:
     if rejected(launch):
         return "the request is rejected"
     if launch.closed is None:
-        return ""
+        return NO_CAPACITY if launch.taken_before_it_ran else ""
     return {Cause.CAPACITY: NO_CAPACITY, Cause.QUOTA: "a quota is full"}.get(launch.closed.cause, "")
 
 

@@ -104,7 +104,9 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
     found: dict[Pool, Rest] = {}
     for launch in since_opened(facts.state):
         pool = launch.intent.offering.pool
-        if launch.closed is None:
+        if launch.taken_before_it_ran:
+            found[pool] = _rest(launch, POOL_REST)
+        elif launch.closed is None:
             found.pop(pool, None)
         elif _lasts(launch):
             found[pool] = _lasting_rest(launch, found.get(pool))
@@ -114,22 +116,25 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
 
 
 def _lasts(launch: Launch) -> bool:
-    assert launch.closed is not None
-    return launch.closed.cause is Cause.QUOTA or rejected(launch)
+    full = launch.closed is not None and launch.closed.cause is Cause.QUOTA
+    return full or rejected(launch)
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:
     """Twice as long as the rest before, if the pool was left alone in that one and answers the same again."""
     if before is None or not _lasts(before.launch):
         return _rest(launch, LASTING_REST)
-    assert launch.closed_at is not None
     lasted = before.until - before.began_at
-    return _rest(launch, min(2 * lasted, LASTING_REST_MAX) if launch.closed_at >= before.until else lasted)
+    rest = _rest(launch, lasted)
+    return rest if rest.began_at < before.until else _rest(launch, min(2 * lasted, LASTING_REST_MAX))
 
 
 def _rest(launch: Launch, lasts: timedelta) -> Rest:
-    assert launch.closed_at is not None
-    return Rest(launch, launch.closed_at, launch.closed_at + lasts)
+    began_at = launch.closed_at
+    if began_at is None:
+        assert launch.gone is not None
+        began_at = launch.gone.ended_at
+    return Rest(launch, began_at, began_at + lasts)
 
 
 def _would_be_another(facts: Facts, launch: Launch, offering: Offering) -> bool:

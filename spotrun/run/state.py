@@ -39,6 +39,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return self.open and self.attempt is None
 
     @property
+    def taken_before_it_ran(self) -> bool:
+        """The cloud had accepted it, and then had no capacity: its instance ended before its meter began."""
+        gone = self.gone
+        return gone is not None and gone.ended_by is EndedBy.CLOUD and gone.billed_from is None
+
+    @property
     def settled(self) -> bool:
         """Nothing of it is left, and nothing will be found later: its bill is final."""
         return self.gone is not None or self._refused

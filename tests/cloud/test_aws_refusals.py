@@ -66,8 +66,9 @@ def test_p4_a_full_quota_is_told_in_ec2s_words_alone_if_nobody_may_ask_for_its_n
     asked = request(cloud)
     account.refuse("RunInstances", "VcpuLimitExceeded", 400)
     account.refuse("GetServiceQuota", "AccessDeniedException", 400)
-    with pytest.raises(QuotaExceeded, match=r"VcpuLimitExceeded: by the test$"):
+    with pytest.raises(QuotaExceeded) as raised:
         cloud.launch(asked)
+    assert raised.value.message.endswith("VcpuLimitExceeded: by the test")
 
 
 # -- one bad zone ----------------------------------------------------------------------------------------------------
@@ -128,3 +129,42 @@ def _replace_the_subnet(account: GuardedAccount, zone: str) -> str:
         ec2.delete_subnet(SubnetId=old["SubnetId"])
         made = ec2.create_subnet(VpcId=old["VpcId"], CidrBlock=old["CidrBlock"], AvailabilityZone=zone)
     return str(made["Subnet"]["SubnetId"])
+
+
+# -- what ends before it runs ----------------------------------------------------------------------------------------
+
+
+def test_p1_an_instance_that_ec2_takes_back_for_want_of_capacity_ends_no_run(account: GuardedAccount) -> None:
+    run = Ec2Run(account)
+    runner = run.runner()
+    for _ in range(4):
+        while not run.instances():
+            runner.tick()
+        (launched,) = run.instances()
+        account.end(launched, "Server.InsufficientInstanceCapacity")
+        runner.tick()
+        run.clock.advance(5)
+    state = run.state
+    assert state.terminal is None
+    ended = [launch for launch in state.launches.values() if launch.gone is not None]
+    assert len({launch.intent.offering.pool for launch in ended}) == len(ended) == 4, "each pool rests"
+    assert state.settled_usd == 0
+
+
+@pytest.mark.parametrize("reason", ["Client.InternalError", "Client.VolumeLimitExceeded"])
+def test_the_reason_of_an_end_during_the_launch_is_in_its_event_and_in_the_message(
+    account: GuardedAccount, reason: str
+) -> None:
+    run = Ec2Run(account)
+    runner = run.runner()
+    for _ in range(3):
+        run.ticks(runner)
+        (launched,) = run.instances()
+        account.end(launched, reason)
+        run.ticks(runner)
+    state = run.state
+    assert {launch.gone.evidence for launch in state.launches.values() if launch.gone} == {
+        f"the cloud's record: ended by fault ({reason})"
+    }
+    assert state.terminal is not None
+    assert reason in state.terminal.detail

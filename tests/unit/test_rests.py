@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from spotrun.instance import EndedBy
+from spotrun.market.observations import Fate, observations_of
 from spotrun.offering import Offering
 from spotrun.policy import Wait
 from spotrun.policy.launches import STILLBORN_MAX
@@ -144,6 +145,17 @@ def test_no_more_than_ten_calls_are_made_during_a_notice_however_many_pools_reje
         calls += isinstance(found, ev.LaunchIntended)
         history.after(2)
     assert 1 <= calls <= 10
+
+
+def test_a_pool_whose_instances_end_before_they_run_lacks_capacity_and_ends_no_run() -> None:
+    history, zones = History(), []
+    for _ in range(6):
+        (intent,) = events_of(decided(history, SPOT_ONLY))
+        zones.append(zone_of(intent))
+        history.after(20).gone(history.write(intent), EndedBy.CLOUD)
+        history.after(30)
+    assert zones == ["local-a", "local-b", "local-c"] * 2
+    assert {seen.kind for seen in observations_of(history.state)} == {Fate.REFUSED}
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ _STATES = {
 ENDED_BY = {
     "Server.SpotInstanceTermination": EndedBy.CLOUD,
     "Server.SpotInstanceShutdown": EndedBy.CLOUD,
+    "Server.InsufficientInstanceCapacity": EndedBy.CLOUD,
     "Client.UserInitiatedShutdown": EndedBy.USER,
     "Client.InstanceTerminated": EndedBy.USER,
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,
@@ -74,6 +75,7 @@ def instance_of(
         ended_at=ended_at,
         ended_by=_ended_by(found, tags, launched_at, ended_at),
         prices=() if billed_from is None else _charged(prices, offering, billed_from, ended_at),
+        end_reason=_told_reason(found) if ended else "",
     )
 
 
@@ -123,6 +125,12 @@ def _ended_by(
 
 def _reason(found: dict[str, Any]) -> str:
     return str(found.get("StateReason", {}).get("Code", ""))
+
+
+def _told_reason(found: dict[str, Any]) -> str:
+    """`Client.VolumeLimitExceeded: Volume limit exceeded`; the message mostly begins with the code."""
+    code, message = _reason(found), str(found.get("StateReason", {}).get("Message", ""))
+    return message if message.startswith(code) else f"{code}: {message}".removesuffix(": ")
 
 
 def _never_ran(found: dict[str, Any]) -> bool:
