@@ -7,7 +7,7 @@ that died: the ledger has each intention before it is carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 
 import msgspec
@@ -204,6 +204,7 @@ class Runner:
             instances=instances,
             ready=self._statuses.ready(state),
             silent=self._heartbeats.silent(self._message),
+            heard=self._statuses.heard(_unlisted(state, instances)),
             no_room=self._heartbeats.refused or self._room.refused(state),
             step_seen=self._statuses.step_seen(state) if reckons else None,
             steps_total=self._statuses.steps_total(state) if reckons else None,
@@ -289,3 +290,10 @@ class Runner:
             time_to_live=timedelta(seconds=intent.time_to_live_s),
             price_cap_usd_per_hour=state.created.price_cap_usd_per_hour,
         )
+
+
+def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[int]:
+    """The launches whose instance is not known to be gone, and is in the cloud's list no longer."""
+    listed = {instance.instance_id for instance in instances}
+    alive = (launch.recorded for launch in state.launches.values() if launch.gone is None)
+    return [each.launch for each in alive if each is not None and each.instance_id not in listed]

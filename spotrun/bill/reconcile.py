@@ -44,6 +44,8 @@ class Reason(StrEnum):
     NOT_IN_FILE = "not in this kind of file"
     STARTING = "not billed while starting"
     """The ledger counts from the launch, the cloud from when the machine runs."""
+    UNSEEN_END = "an end that no runner saw"
+    """The ledger takes it from a bound; the cloud knows it."""
     ROUNDING = "rounding"
     TAX = "tax"
     CREDIT = "credits, discounts"
@@ -296,6 +298,8 @@ class _InstanceLine:
             return Reason.ROUNDING
         if residual == -in_file and self._may_be_free:
             return Reason.REFUND
+        if self._end_is_bounded and -in_file <= residual <= self._until_its_time_to_live() + self._tolerance():
+            return Reason.UNSEEN_END
         if -self._starting() - self._tolerance() <= residual < 0 and self._usage:
             return Reason.STARTING
         return None
@@ -311,6 +315,17 @@ class _InstanceLine:
         if gone is None or not self._spot or gone.ended_by is EndedBy.USER:
             return False
         return (gone.ended_at - self._began).total_seconds() < self._statement.rule.free_if_interrupted_within_s
+
+    @property
+    def _end_is_bounded(self) -> bool:
+        """Whether the file has lines about an instance whose end the ledger takes from a bound."""
+        gone = self._launch.gone
+        return bool(self._usage) and gone is not None and bool(gone.bounded_by)
+
+    def _until_its_time_to_live(self) -> Decimal:
+        """What it would have cost more if it had lived as long as it might."""
+        life = timedelta(seconds=self._launch.intent.time_to_live_s)
+        return metered(self._launch.prices, self._until, self._began + life)
 
     def _starting(self) -> Decimal:
         """What the ledger counts for the time from the launch until the machine ran our code."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import TypeVar
 
-from spotrun.folder.status_objects import AgentStatus, agent_key, read_status
+from spotrun.folder.status_objects import AgentStatus, agent_key, read_status, stored_status
 from spotrun.market.world import StepSeen
 from spotrun.run.state import RunState
 from spotrun.store.port import Store
@@ -44,6 +45,16 @@ class AgentStatuses:
         """None where its agent has begun no attempt."""
         status = self.of(launch)
         return None if status is None or status.attempt is None else status.step
+
+    def heard(self, launches: Iterable[int]) -> dict[int, datetime]:
+        """
+        When the agents of these launches spoke last; one that never did is absent.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        found = ((launch, stored_status(self._store, agent_key(launch), AgentStatus)) for launch in launches)
+        return {launch: status.at for launch, status in found if status is not None}
 
     def step_seen(self, state: RunState) -> StepSeen | None:
         status = self.current(state)

@@ -95,6 +95,19 @@ def write_status(store: Store, key: str, status: AgentStatus | RunnerStatus) -> 
 def read_status(store: Store, key: str, kind: type[Status]) -> Status | None:
     """The newest status object, or None if there is none that can be read."""
     try:
+        return stored_status(store, key, kind)
+    except StoreUnavailable:
+        return None
+
+
+def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
+    """
+    The newest status object, or None if there is none that is whole.
+
+    Raises:
+        StoreUnavailable: nobody knows whether there is one.
+    """
+    try:
         return msgspec.json.decode(store.get(key), type=kind)
-    except (ObjectMissing, StoreUnavailable, msgspec.MsgspecError):
+    except (ObjectMissing, msgspec.MsgspecError):
         return None

@@ -10,13 +10,12 @@ from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
+from spotrun.policy.unseen_ends import over_by, unseen_end
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.reasons import shortened
-from spotrun.run.state import Attempt, Launch
+from spotrun.run.state import Launch
 
-POWER_OFF_GRACE = timedelta(minutes=3)
-"""An instance whose attempt is over powers itself off; after this long a runner ends it."""
 SILENCE = timedelta(minutes=10)
 """If a heartbeat is unchanged for this long while our own reads succeed, its agent is gone (protocol 16)."""
 MUTE_MAX = timedelta(minutes=30)
@@ -109,15 +108,8 @@ def _reason_to_end(facts: Facts, instance: Instance) -> str | None:
         return "its end is recorded"
     if launch.attempt is None or launch.attempt == state.current_attempt:
         return None
-    return "its attempt is over" if _is_over(state.attempts[launch.attempt], facts.now) else None
-
-
-def _is_over(attempt: Attempt, now: datetime) -> bool:
-    """Its instance had time to power off by itself, or to be taken by the cloud that gave it notice (protocol 15)."""
-    if attempt.end is None:
-        return False
-    deadline_at = None if attempt.notice is None else attempt.notice.deadline_at
-    return now - max(filter(None, (attempt.end.known_at, deadline_at))) > POWER_OFF_GRACE
+    over_at = over_by(state.attempts[launch.attempt])
+    return "its attempt is over" if over_at is not None and facts.now > over_at else None
 
 
 def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
@@ -126,7 +118,7 @@ def _not_listed(facts: Facts, launch: Launch) -> Iterator[Action]:
         wanted = launch.closed is None and launch.attempt in (None, state.current_attempt)
         lives = wanted and facts.world.silent.get(launch.number, timedelta()) < SILENCE
         if not lives and now - launch.recorded.billed_from > FORGOTTEN_AFTER:
-            yield Append(event=_forgotten(launch, now))
+            yield Append(event=unseen_end(facts, launch))
     elif launch.closed is not None:
         if not launch.closed.refused and now - launch.intent.not_after > FORGOTTEN_AFTER:
             yield Append(event=_never_seen(launch))
@@ -150,19 +142,6 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
     return None
-
-
-def _forgotten(launch: Launch, now: datetime) -> ev.InstanceGone:
-    assert launch.recorded is not None
-    return ev.InstanceGone(
-        launch=launch.number,
-        instance_id=launch.recorded.instance_id,
-        billed_from=launch.recorded.billed_from,
-        ended_at=max(now, launch.recorded.billed_from),
-        ended_by=EndedBy.FAULT,
-        prices=launch.recorded.prices,
-        evidence="the cloud's list no longer has it",
-    )
 
 
 def _never_seen(launch: Launch) -> ev.InstanceGone:

@@ -277,7 +277,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     The instance of a launch is over, on positive evidence, with everything its bill needs.
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
-    from which the lost steps are computed; None if no heartbeat was readable.
+    from which the lost steps are computed; None if no heartbeat was readable. If nobody saw the end, `bounded_by` says
+    what it is taken from; "" if the cloud told its time.
     """
 
     launch: int
@@ -288,6 +289,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     prices: tuple[PriceSegment, ...]
     evidence: str
     last_step_seen: int | None = None
+    bounded_by: str = ""
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):

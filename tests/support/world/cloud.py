@@ -175,6 +175,10 @@ class SimulatedCloud:
             if instance_id in self._living:
                 self._end(self._living[instance_id], self.now_s, by)
 
+    def forget(self, instance_id: str) -> None:
+        """List an instance no longer, as clouds do some time after its end."""
+        self._machines.pop(instance_id)
+
     def notice(self, instance_id: str, after_s: float) -> None:
         """Announce to an instance that it will be taken after this many seconds, and take it then."""
         machine = self._machines[instance_id]

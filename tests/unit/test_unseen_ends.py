@@ -1,0 +1,154 @@
+"""Instances that ended while no runner was there, and that the cloud no longer lists when one is back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from spotrun.bill import aws
+from spotrun.bill.reconcile import Reason, Reconciliation, line_filter, reconcile
+from spotrun.folder import looks
+from spotrun.instance import EndedBy
+from spotrun.policy.unseen_ends import POWER_OFF_GRACE
+from spotrun.run import events as ev
+from spotrun.run.events import Cause
+from tests.support.bills import Billed, billed, cost_and_usage_rows, write_csv
+from tests.support.decisions import decided, events_of
+from tests.support.histories import AWS_RULE, History
+from tests.support.played_run import PlayedRun
+
+AWAY = timedelta(days=5)
+
+
+def seen_later(history: History, launch: int, heard_at: datetime | None = None) -> ev.InstanceGone:
+    """What is written of its end by the runner that comes back."""
+    history.after(AWAY.total_seconds())
+    heard = {} if heard_at is None else {launch: heard_at}
+    silent = {} if heard_at is None else {launch: history.now - heard_at}
+    (gone, *_) = events_of(decided(history, heard=heard, silent=silent))
+    assert isinstance(gone, ev.InstanceGone)
+    history.write(gone)
+    return gone
+
+
+def test_the_last_heartbeat_bounds_an_end_that_nobody_saw() -> None:
+    history = History()
+    launch = history.running()
+    heard_at = history.after(300).now
+    gone = seen_later(history, launch, heard_at)
+    assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
+    assert "taken from its last heartbeat" in gone.evidence
+    assert history.state.settled_usd == Decimal("0.039")  # 390 s at $0.36 an hour; five days would be $43.24
+
+
+def test_a_commit_after_the_last_heartbeat_is_a_sign_of_life_too() -> None:
+    history = History()
+    launch = history.running()
+    heard_at = history.now
+    committed_at = history.after(20).now
+    history.commit()
+    assert seen_later(history, launch, heard_at).ended_at == committed_at
+
+
+def test_the_end_of_its_attempt_bounds_it_if_no_heartbeat_was_ever_stored() -> None:
+    history = History()
+    launch = history.running()
+    history.after(100).ended(Cause.STOPPED)
+    over_at = history.now + POWER_OFF_GRACE
+    gone = seen_later(history, launch)
+    assert (gone.ended_at, gone.bounded_by) == (over_at, "the end of its attempt")
+
+
+def test_its_time_to_live_bounds_it_if_nothing_was_ever_heard() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    billed_from = history.now
+    history.after(60).close(launch, Cause.EXTERNAL)
+    gone = seen_later(history, launch)
+    assert (gone.ended_at, gone.bounded_by) == (billed_from + timedelta(days=1), "its time-to-live")
+
+
+def test_no_end_is_before_its_beginning_whatever_the_clocks_say() -> None:
+    history = History()
+    launch = history.launch()
+    history.record(launch)
+    billed_from = history.now
+    history.close(launch, Cause.EXTERNAL)
+    gone = seen_later(history, launch, billed_from - timedelta(minutes=4))
+    assert gone.ended_at == billed_from
+
+
+@pytest.mark.parametrize(("lived_on_s", "by", "usd"), [(118, EndedBy.CLOUD, 0.0), (25, EndedBy.FAULT, 0.0115)])
+def test_whoever_lived_until_the_moment_of_its_notice_was_taken_by_the_cloud(
+    lived_on_s: float, by: EndedBy, usd: float
+) -> None:
+    """EC2 does not charge for what it takes in the first hour; what powers off before is charged."""
+    history = History(billing=AWS_RULE)
+    launch = history.running()
+    history.notice()
+    history.after(20).drained(None)
+    gone = seen_later(history, launch, history.now + timedelta(seconds=lived_on_s - 20))
+    assert gone.ended_by is by
+    attached = AWS_RULE.attached_usd_per_hour * Decimal(90 + lived_on_s) / 3600
+    assert float(history.state.settled_usd - attached) == pytest.approx(usd, abs=1e-6)
+
+
+def test_a_runner_that_was_away_for_five_days_bills_up_to_the_last_heartbeat() -> None:
+    played = PlayedRun()
+    runner = played.runner()
+    for _ in range(8):
+        played.turn()
+        runner.tick()
+    here = played.training_on()
+    assert here is not None
+    for _ in range(3):
+        played.turn()
+    heard_at = played.clock.now()
+    played.clock.advance(5)
+    played.cloud.end(here.instance_id, EndedBy.FAULT)
+    played.clock.advance(AWAY.total_seconds())
+    played.cloud.forget(here.instance_id)
+    back = played.runner()
+    for _ in range(3):
+        back.tick()
+        played.clock.advance(looks.EVERY_S)
+    gone = played.state().launches[here.launch].gone
+    assert gone is not None
+    assert (gone.ended_at, gone.bounded_by) == (heard_at, "its last heartbeat")
+
+
+# -- the cloud's bill, which comes later -----------------------------------------------------------------------------
+
+
+def reconciled(history: History, lines: list[Billed], folder: Path) -> Reconciliation:
+    path = write_csv(folder / "cur.csv", cost_and_usage_rows(lines))
+    statement = aws.read_cost_and_usage_report([path], line_filter(history.state))
+    return reconcile(history.state, statement, history.now)
+
+
+@pytest.mark.parametrize("lived_on_s", [-60, 1800])
+def test_a_bill_that_knows_the_end_explains_the_difference(tmp_path: Path, lived_on_s: float) -> None:
+    history, truth = History(), History()
+    for each in (history, truth):
+        launch = each.running()
+    heard_at = history.after(1000).now
+    truth.now = heard_at + timedelta(seconds=lived_on_s)
+    truth.gone(launch, EndedBy.FAULT)
+    seen_later(history, launch, heard_at)
+    found = reconciled(history, billed(truth), tmp_path)
+    assert found.unexplained == ()
+    (part,) = [each for each in found.parts if each.reason is Reason.UNSEEN_END]
+    assert float(part.usd) == pytest.approx(lived_on_s * 0.36 / 3600, abs=0.001)
+
+
+def test_a_bill_for_longer_than_its_time_to_live_is_not_explained(tmp_path: Path) -> None:
+    history, truth = History(), History()
+    for each in (history, truth):
+        launch = each.running()
+    truth.after(2 * 86_400).gone(launch, EndedBy.FAULT)
+    seen_later(history, launch, history.after(1000).now)
+    assert reconciled(history, billed(truth), tmp_path).unexplained != ()
