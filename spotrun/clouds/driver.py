@@ -17,7 +17,8 @@ class CloudDriver(Protocol):
     Every failure of the cloud leaves a driver as a SpotrunError:
 
         InsufficientCapacity   this offering has none now      -> try another offering
-        QuotaExceeded          the account may not have it     -> tell the user; another region may work
+        QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
+        CloudError itself      it finds fault with the request -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
         AccessDenied           credentials or permissions      -> stop; retrying cannot help
         IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
