@@ -41,8 +41,9 @@ def verify_resume(
     from spotrun.report.folding import say
     from spotrun.spec.file import load_spec, placed
     from spotrun.spec.values import read_positive_duration
+    from spotrun.verify.kills import KillPlan
     from spotrun.verify.sandbox import Sandbox
-    from spotrun.verify.verification import KillPlan, verify
+    from spotrun.verify.verification import verify
 
     only_one(kills=kills is not None, at=at is not None)
     limit = read_flag("--within", read_positive_duration, within, "--within 30m")

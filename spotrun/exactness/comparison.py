@@ -4,48 +4,20 @@ Compares two trainings of one script bit for bit, and names the likely cause of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
+import re
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from spotrun.exactness.trace import BatchPosition, Trace, Trained
+from spotrun.exactness.difference import Difference, DifferenceKind, difference, of_parts
+from spotrun.exactness.trace import BatchPosition, Ended, Evaluated, Left, Trace, Trained, Validated
 
-
-class DifferenceKind(StrEnum):
-    """What can differ, in the order of cause and effect within a step."""
-
-    SAMPLES = "samples"
-    DATA = "data"
-    LR = "lr"
-    LOSS = "loss"
-    RNG = "rng"
-    STEPS = "steps"
-    WEIGHTS = "weights"
-    OPTIMIZER = "optimizer"
-    END_RNG = "end_rng"
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    The first difference between a straight (never interrupted) and an interrupted training.
-
-    `epoch`, `batch` (both from 0) and `step` are None if all steps were the same and only the ends differ. `name` is
-    the weight, the part of an optimizer or the generator. `resumed` is False if the trainings differed before anything
-    was interrupted.
-    """
-
-    kind: DifferenceKind
-    straight: str
-    interrupted: str
-    likely_cause: str
-    resumed: bool
-    epoch: int | None = None
-    batch: int | None = None
-    step: int | None = None
-    name: str | None = None
+Place = tuple[BatchPosition, int]
+"""Where in a training something comes: a batch, and what comes after it."""
+OF_BATCH, OF_VALIDATION = 0, 1
+_NUMBER = re.compile(r"\[\d+\]")
 
 
 def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
@@ -54,8 +26,27 @@ def first_difference(straight: Trace, interrupted: Trace) -> Difference | None:
 
     It compares every pass of `interrupted` over a batch, and no batch of `straight` may be missing.
     """
-    found = _of_steps(straight, interrupted)
-    return found if found is not None else _of_ends(straight, interrupted)
+    return first_difference_of_ranks({0: straight}, {0: interrupted})
+
+
+def first_difference_of_ranks(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> Difference | None:
+    """As `first_difference`, of trainings in several processes, each with its own trace."""
+    if straight.keys() != interrupted.keys():
+        sizes = [f"{len(traces)} processes" for traces in (straight, interrupted)]
+        return difference(DifferenceKind.STEPS, *sizes)
+    found = [(place, rank, one) for rank in straight for place, one in _on_the_way(straight[rank], interrupted[rank])]
+    if found:
+        _, rank, first = min(found, key=lambda item: item[:2])
+        return _of_rank(first, rank, straight)
+    for compare in (_of_ends, _of_results):
+        for rank in straight:
+            if (one := compare(straight[rank], interrupted[rank])) is not None:
+                return _of_rank(one, rank, straight)
+    return None
+
+
+def _of_rank(found: Difference, rank: int, ranks: Mapping[int, Trace]) -> Difference:
+    return replace(found, rank=rank) if len(ranks) > 1 else found
 
 
 def digest_of(parts: Mapping[str, str]) -> str:
@@ -63,20 +54,27 @@ def digest_of(parts: Mapping[str, str]) -> str:
     return sha256("".join(f"{name}={parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
-# -- steps -----------------------------------------------------------------------------------------------------------
+# -- steps and validations -------------------------------------------------------------------------------------------
 
 
-def _of_steps(straight: Trace, interrupted: Trace) -> Difference | None:
+def _on_the_way(straight: Trace, interrupted: Trace) -> Iterable[tuple[Place, Difference]]:
+    """The first difference of batches, and the first one of validations."""
+    for compare in (_of_steps, _of_validations):
+        if (found := compare(straight, interrupted)) is not None:
+            yield found
+
+
+def _of_steps(straight: Trace, interrupted: Trace) -> tuple[Place, Difference] | None:
     wanted = {record.position: record for _, record in straight.trained()}
     done: dict[BatchPosition, list[tuple[int, Trained]]] = {}
     for number, record in interrupted.trained():
         done.setdefault(record.position, []).append((number, record))
     for position in sorted(wanted.keys() | done.keys()):
         if position not in wanted or position not in done:
-            return _of_length(position, wanted.get(position), done.get(position))
+            return (position, OF_BATCH), _of_length(position, wanted.get(position), done.get(position))
         for number, record in done[position]:
-            if (difference := _of_one_step(wanted[position], record, resumed=number > 0)) is not None:
-                return difference
+            if (found := _of_one_step(wanted[position], record, resumed=number > 0)) is not None:
+                return (position, OF_BATCH), found
     return None
 
 
@@ -85,7 +83,7 @@ def _of_length(position: BatchPosition, wanted: Trained | None, done: list[tuple
     assert known is not None
     straight, interrupted = ("trained" if trained else "not trained" for trained in (wanted is not None, done))
     epoch, batch = position
-    return _difference(DifferenceKind.STEPS, straight, interrupted, epoch=epoch, batch=batch, step=known.step)
+    return difference(DifferenceKind.STEPS, straight, interrupted, epoch=epoch, batch=batch, step=known.step)
 
 
 def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference | None:
@@ -99,9 +97,28 @@ def _of_one_step(wanted: Trained, done: Trained, *, resumed: bool) -> Difference
     }
     for kind, (one, other) in pairs.items():
         if one != other:
-            place = {"epoch": wanted.epoch, "batch": wanted.batch, "step": wanted.step}
-            return _difference(kind, str(one), str(other), resumed=resumed, **place)
+            return difference(kind, str(one), str(other), resumed=resumed, **_place_of(wanted))
     return None
+
+
+def _of_validations(straight: Trace, interrupted: Trace) -> tuple[Place, Difference] | None:
+    wanted = {record.position: record for record in straight.all_of(Validated)}
+    done = {record.position: record for record in interrupted.all_of(Validated)}
+    for position in sorted(wanted.keys() ^ done.keys()):
+        known = wanted.get(position) or done[position]
+        there = ["done" if position in each else "not done" for each in (wanted, done)]
+        return (position, OF_VALIDATION), difference(DifferenceKind.VALIDATION, *there, **_place_of(known))
+    differing = []
+    for number, record in interrupted.passes():
+        if isinstance(record, Validated):
+            one, place = wanted[record.position], _place_of(record) | {"resumed": number > 0}
+            if (found := of_parts(DifferenceKind.VALIDATION, one.metrics, record.metrics, **place)) is not None:
+                differing.append(((record.position, OF_VALIDATION), found))
+    return min(differing, key=lambda item: item[0], default=None)
+
+
+def _place_of(record: Trained | Validated) -> dict[str, Any]:
+    return {"epoch": record.epoch, "batch": record.batch, "step": record.step}
 
 
 def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
@@ -114,80 +131,100 @@ def _listed(rates: tuple[tuple[str, ...], ...]) -> str:
 def _of_ends(straight: Trace, interrupted: Trace) -> Difference | None:
     if not straight.ended or not interrupted.ended:
         ends = ["ended" if trace.ended else "not ended" for trace in (straight, interrupted)]
-        return _difference(DifferenceKind.STEPS, *ends)
-    straight_ends = {end.fit: end for end in straight.ended}
+        return difference(DifferenceKind.STEPS, *ends)
+    varying = varying_places(straight, interrupted)
+    ends_of = [{end.fit: end for end in trace.ended} for trace in (straight, interrupted)]
+    for fit in sorted(ends_of[0].keys() ^ ends_of[1].keys()):
+        ends = ["ended" if fit in each else "not ended" for each in ends_of]
+        return difference(DifferenceKind.STEPS, *ends, name=f"of fit() {fit}")
     for done in interrupted.ended:
-        wanted = straight_ends.get(done.fit)
-        if wanted is None:
-            return _difference(DifferenceKind.STEPS, "not ended", "ended", step=done.step)
+        wanted = ends_of[0][done.fit]
         for kind, one, other in (
             (DifferenceKind.WEIGHTS, wanted.weights, done.weights),
             (DifferenceKind.OPTIMIZER, wanted.optimizer, done.optimizer),
             (DifferenceKind.END_RNG, wanted.rng, done.rng),
+            (DifferenceKind.METRICS, wanted.metrics or {}, done.metrics or {}),
+            (DifferenceKind.STATE, *_steady(wanted, done, varying)),
         ):
-            if one != other:
-                return _of_parts(kind, one, other)
+            if (found := of_parts(kind, one, other)) is not None:
+                return found
     return None
 
 
-def _of_parts(kind: DifferenceKind, straight: Mapping[str, str], interrupted: Mapping[str, str]) -> Difference:
-    names = [*straight, *(name for name in interrupted if name not in straight)]
-    name = next(name for name in names if straight.get(name) != interrupted.get(name))
-    return _difference(kind, straight.get(name, "absent"), interrupted.get(name, "absent"), name=name)
-
-
-# -- causes ----------------------------------------------------------------------------------------------------------
-
-_CAUSES: dict[DifferenceKind, str] = {
-    DifferenceKind.SAMPLES: (
-        "the data order is not a function of seed and epoch: a sampler draws from the clock, from the operating "
-        "system, or from something that changed since the epoch began"
-    ),
-    DifferenceKind.DATA: (
-        "the samples are the same and their content is not: the dataset or a transform draws from the clock, from the "
-        "operating system (random.SystemRandom, os.urandom), or from a generator of its own"
-    ),
-    DifferenceKind.LR: (
-        "the learning rate does not follow from the steps alone: a scheduler or hook looks at the clock, or counts in "
-        "a variable that no checkpoint holds"
-    ),
-    DifferenceKind.LOSS: (
-        "samples and learning rate are the same and the loss is not: random numbers drawn outside of the seeded "
-        "generators (a torch.Generator of its own, random.SystemRandom, the clock), or kernels and threads that are "
-        "not deterministic (try torch.use_deterministic_algorithms(True) and OMP_NUM_THREADS=1)"
-    ),
-    DifferenceKind.RNG: (
-        "the step drew more or fewer random numbers: something in it depends on the clock or on what happened in the "
-        "process before"
-    ),
-    DifferenceKind.STEPS: (
-        "the trainings differ in length: what ends them (EarlyStopping, max_time, a hook) depends on the clock, or on "
-        "state that no checkpoint holds"
-    ),
-    DifferenceKind.WEIGHTS: (
-        "all steps were the same and the weights are not: something changes them outside of training_step (a hook at "
-        "the end, an averaging callback), or training_step returns no loss that could have shown it earlier"
-    ),
-    DifferenceKind.OPTIMIZER: (
-        "all steps and the weights are the same and the optimizer's state is not: it keeps something that its "
-        "state_dict() does not save and load alike"
-    ),
-    DifferenceKind.END_RNG: "only the generators differ: a hook at the end of fit() draws a varying number of times",
-}
-_AFTER_RESUME = (
-    "; or state of the script that no checkpoint holds (an iterator, a closure, an object of a library; the script's "
-    "output names what was seen to change)"
-)
-_ON_ITS_OWN = "; it differed before any interruption, so two runs of the script differ without spotrun's doing too"
-_STATEFUL = frozenset({DifferenceKind.DATA, DifferenceKind.LR, DifferenceKind.LOSS, DifferenceKind.RNG})
-
-
-def _difference(
-    kind: DifferenceKind, straight: str, interrupted: str, *, resumed: bool = True, **place: Any
-) -> Difference:
-    """With its likely cause."""
-    also = _ON_ITS_OWN if not resumed else _AFTER_RESUME if kind in _STATEFUL else ""
-    cause = _CAUSES[kind] + also
-    return Difference(
-        kind=kind, straight=straight, interrupted=interrupted, likely_cause=cause, resumed=resumed, **place
+def _steady(wanted: Ended | Left, done: Ended | Left, varying: frozenset[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """
+    Their places, without those that vary by themselves and those that one of the two could not look into: these are
+    named as not compared.
+    """
+    unread = {*(wanted.unread or ()), *(done.unread or ())}
+    one, other = (
+        {place: text for place, text in (each.places or {}).items() if family(place) not in varying}
+        for each in (wanted, done)
     )
+    left_out = {place for place in one.keys() ^ other.keys() if place in unread}
+    kept = [{place: text for place, text in each.items() if place not in left_out} for each in (one, other)]
+    return kept[0], kept[1]
+
+
+def family(place: str) -> str:
+    """The place without numbers of items: what one item of a list holds, others hold too."""
+    return _NUMBER.sub("[]", place)
+
+
+def varying_places(straight: Trace, interrupted: Trace) -> frozenset[str]:
+    """Families of places that differed before anything was interrupted: a time, a name of the process."""
+    return _varying({moment: noted.places for moment, noted in straight.noted().items()},
+                    {moment: noted.places for moment, noted in interrupted.noted().items()})  # fmt: skip
+
+
+def varying_files(straight: Trace, interrupted: Trace) -> frozenset[str]:
+    """Files that differed, or were there in one of the two only, before anything was interrupted."""
+    return _varying({moment: noted.files for moment, noted in straight.noted().items()},
+                    {moment: noted.files for moment, noted in interrupted.noted().items()}, named=str)  # fmt: skip
+
+
+def _varying(
+    straight: Mapping[str, Mapping[str, str]], interrupted: Mapping[str, Mapping[str, str]], named: Any = family
+) -> frozenset[str]:
+    found = set()
+    for moment in straight.keys() & interrupted.keys():
+        one, other = straight[moment], interrupted[moment]
+        found |= {named(name) for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    return frozenset(found)
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+def _of_results(straight: Trace, interrupted: Trace) -> Difference | None:
+    """
+    Each process of the interrupted training must have given what the straight one gave, as far as it came; the last
+    one all of it.
+    """
+    given, again = straight.of_each_process(), interrupted.of_each_process()
+    wanted = given[-1] if given else ()
+    varying = varying_places(straight, interrupted)
+    for number, done in enumerate(again or [()]):
+        for one, other in zip(wanted, done, strict=False):
+            if (found := _of_one_result(one, other, varying)) is not None:
+                return found
+        if len(done) > len(wanted) or (number + 1 >= len(again) and len(done) < len(wanted)):
+            return difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
+    return None
+
+
+def _of_one_result(wanted: Evaluated | Left, done: Evaluated | Left, varying: frozenset[str]) -> Difference | None:
+    if isinstance(wanted, Left) and isinstance(done, Left):
+        return of_parts(DifferenceKind.STATE, *_steady(wanted, done, varying))
+    if isinstance(wanted, Evaluated) and isinstance(done, Evaluated) and wanted.stage == done.stage:
+        one, other = (each.metrics | _predicted(each) for each in (wanted, done))
+        return of_parts(DifferenceKind.RESULTS, one, other, where=f"{wanted.stage}()")
+    return difference(DifferenceKind.RESULTS, _what(wanted), _what(done))
+
+
+def _predicted(result: Evaluated) -> dict[str, str]:
+    return {} if result.predictions is None else {"predictions": result.predictions}
+
+
+def _what(result: Evaluated | Left) -> str:
+    return f"{result.stage}()" if isinstance(result, Evaluated) else "the end of the process"

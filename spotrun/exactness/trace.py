@@ -1,14 +1,18 @@
 """
-A *trace*: what one training did, batch by batch, exact enough to compare it with another training.
+A *trace*: what one process of a training did, batch by batch, exact enough to compare it with another training.
 
 A trace is a list of records, one a line. Each trainer process begins a *pass*. After an interruption the next pass does
 some steps again, so a step may be in the trace several times. Numbers are exact: floats in hexadecimal, everything
 larger as a digest.
+
+A *place* is where an object lives, such as `callbacks[0].meters[3].total`; its text says what is there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
+from typing import TypeVar
 
 import msgspec
 
@@ -47,6 +51,45 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, tag="trained"):
         return self.epoch, self.batch
 
 
+class Validated(msgspec.Struct, frozen=True, kw_only=True, tag="validated"):
+    """A validation within the training is over, after that batch. `metrics` is all that was logged so far."""
+
+    epoch: int
+    batch: int
+    step: int
+    metrics: dict[str, str]
+
+    @property
+    def position(self) -> BatchPosition:
+        return self.epoch, self.batch
+
+
+class Improved(msgspec.Struct, frozen=True, kw_only=True, tag="improved"):
+    """A callback has seen the best value of its metric so far, after `step` optimizer steps."""
+
+    step: int
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True, tag="noted"):
+    """What was where at an early `moment`. What differs there in two trainings differs without an interruption."""
+
+    moment: str
+    places: dict[str, str]
+    files: dict[str, str]
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True, tag="evaluated"):
+    """
+    What `test`, `validate` or `predict` gave in process `pid`, outside of the training. `predictions` is a digest; None
+    if there were none.
+    """
+
+    pid: int
+    stage: str
+    metrics: dict[str, str]
+    predictions: str | None = None
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
     """The trainer stops after `step`, and waits there to be killed."""
 
@@ -54,16 +97,33 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held"):
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators."""
+    """
+    The `fit`-th fit() is over. Digests by the names of weights, parts of optimizers, and generators.
+
+    `unread` has the class of each object that could not be looked into, by its place. `metrics`, `places` and `unread`
+    are None in the trace of an earlier spotrun.
+    """
 
     step: int
     weights: dict[str, str]
     optimizer: dict[str, str]
     rng: dict[str, str]
+    metrics: dict[str, str] | None = None
+    places: dict[str, str] | None = None
+    unread: dict[str, str] | None = None
     fit: int = 1
 
 
-TraceRecord = Begun | Trained | Held | Ended
+class Left(msgspec.Struct, frozen=True, kw_only=True, tag="left"):
+    """Process `pid` comes to its end, after all that the script does: what is in the variables of its modules."""
+
+    pid: int
+    places: dict[str, str]
+    unread: dict[str, str]
+
+
+TraceRecord = Begun | Trained | Validated | Improved | Noted | Evaluated | Held | Ended | Left
+Kind = TypeVar("Kind", Begun, Trained, Validated, Improved, Noted, Evaluated, Held, Ended, Left)
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[TraceRecord] = msgspec.json.Decoder(TraceRecord)
@@ -87,30 +147,49 @@ class Trace:
     def __init__(self, records: list[TraceRecord]) -> None:
         self.records = records
 
+    def all_of(self, kind: type[Kind]) -> list[Kind]:
+        return [record for record in self.records if isinstance(record, kind)]
+
     @property
     def begun(self) -> list[Begun]:
-        return [record for record in self.records if isinstance(record, Begun)]
+        return self.all_of(Begun)
 
     @property
     def held_at(self) -> list[int]:
-        return [record.step for record in self.records if isinstance(record, Held)]
+        return [record.step for record in self.all_of(Held)]
 
     @property
     def ended(self) -> list[Ended]:
-        return [record for record in self.records if isinstance(record, Ended)]
+        return self.all_of(Ended)
 
     @property
     def steps(self) -> int:
         """The newest optimizer step."""
-        return max((record.step for record in self.records if isinstance(record, Trained)), default=0)
+        return max((record.step for record in self.all_of(Trained)), default=0)
 
-    def trained(self) -> Iterator[tuple[int, Trained]]:
-        """Each trained batch with the number of its pass, from 0."""
+    def passes(self) -> Iterator[tuple[int, TraceRecord]]:
+        """Each record with the number of its pass, from 0."""
         number = -1
         for record in self.records:
             number += isinstance(record, Begun)
-            if isinstance(record, Trained):
-                yield max(number, 0), record
+            yield max(number, 0), record
+
+    def trained(self) -> Iterator[tuple[int, Trained]]:
+        """Each trained batch with the number of its pass, from 0."""
+        return ((number, record) for number, record in self.passes() if isinstance(record, Trained))
+
+    def noted(self) -> dict[str, Noted]:
+        """By moment: what was seen before anything was interrupted."""
+        first = (record for number, record in takewhile(lambda item: item[0] == 0, self.passes()))
+        return {record.moment: record for record in first if isinstance(record, Noted)}
+
+    def of_each_process(self) -> list[tuple[Evaluated | Left, ...]]:
+        """What processes gave outside of the training, in the order in which they first gave something."""
+        found: dict[int, list[Evaluated | Left]] = {}
+        for record in self.records:
+            if isinstance(record, Evaluated | Left):
+                found.setdefault(record.pid, []).append(record)
+        return [tuple(records) for records in found.values()]
 
     def resumed_after_holds(self) -> list[int]:
         """For each hold, the step from which the next pass continued."""

@@ -1,5 +1,5 @@
 """
-A trace on disk: one file, to which the trainers of a run append one after the other.
+A trace on disk: one file for each process that trains at a time, to which trainers append one after the other.
 
 Each record is one line and one write, so a SIGKILL can only tear the last line. The reader drops a torn line; its step
 is done again, or the comparison finds it missing.
@@ -16,6 +16,21 @@ FILE_VARIABLE = "SPOTRUN_TRACE"
 """The file to which a trainer writes its trace."""
 HOLD_VARIABLE = "SPOTRUN_TRACE_HOLD"
 """Steps, separated by commas, at which a trainer waits until it is killed."""
+INSTANCES_VARIABLE = "SPOTRUN_TRACE_INSTANCES"
+"""The folder that the folders of instances lie in, each with another name."""
+
+
+def path_of_rank(path: Path, rank: int) -> Path:
+    """Where the process of that rank writes, if the one of rank 0 writes to `path`."""
+    return path if rank == 0 else path.with_name(f"{path.name}.rank{rank}")
+
+
+def read_ranks(path: Path) -> dict[int, Trace]:
+    """The whole trace of each rank. An earlier spotrun wrote those of all ranks as one."""
+    found = {0: TraceFile(path).read()}
+    for other in sorted(path.parent.glob(f"{path.name}.rank*")):
+        found[int(other.name.rpartition(".rank")[2])] = TraceFile(other).read()
+    return dict(sorted(found.items()))
 
 
 class TraceFile:

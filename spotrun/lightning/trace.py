@@ -8,27 +8,36 @@ kill hits the intended step on a fast and on a slow machine.
 
 from __future__ import annotations
 
+import atexit
 import os
-import random
-import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from spotrun.exactness.trace import Begun, Ended, Held, Trained
-from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.exactness import folders
+from spotrun.exactness.trace import Begun, Ended, Evaluated, Held, Improved, Left, Noted, Trained, Validated
+from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile, path_of_rank
+from spotrun.lightning import trace_places
+from spotrun.lightning.adapter import LightningFramework
+from spotrun.lightning.connectors.position import Position
+from spotrun.lightning.connectors.state import last_metrics
+from spotrun.lightning.trace_digests import clean, digest, digests, generators, metrics
+from spotrun.lightning.trace_places import Places
 from spotrun.training.data import data_order
+from spotrun.training.python_state.script import Script
 
 SLOW_STEPS = 40
 """This many steps before a hold take `SLOW_STEP_S` or longer, so that a checkpoint becomes durable in between."""
 SLOW_STEP_S = 0.05
+EARLY_BATCHES = 2
+"""After each of them, and at the first epoch's end, a first pass notes what is where."""
+SCORES = ("best_model_score", "best_score")
+"""Where a callback of Lightning has the best value of its metric."""
 
 
 class TraceCallback:
@@ -40,13 +49,21 @@ class TraceCallback:
     fits = 0
     ended_at = 0, 0
     """Of all Trainers of this process: how many fits there were, and at which epoch and step the last one has ended."""
+    _file: TraceFile
+    _left = False
+    """The end of this process will be recorded."""
 
     def __init__(self) -> None:
-        self._file = TraceFile(Path(os.environ[FILE_VARIABLE]))
         self._holds: list[int] = []
+        self._is_first_pass = False
         self._began_s = 0.0
         self._data = ""
         self._lr: tuple[tuple[str, ...], ...] = ()
+        self._best: tuple[str, ...] = ()
+        self._predictions = sha256()
+        self._script = Script.of_this_process()
+        self._framework: LightningFramework | None = None
+        self._loaders: Sequence[Any] = ()
         self._ahead = 0, 0
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -55,6 +72,11 @@ class TraceCallback:
             TraceCallback.fits += 1
             epoch, step = TraceCallback.ended_at
             self._ahead = epoch - trainer.current_epoch, step - trainer.global_step
+            self._framework, self._loaders = None, ()
+        self._file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), trainer.global_rank))
+        if not TraceCallback._left:
+            TraceCallback._left = True
+            atexit.register(self._leave)
 
     def _step(self, trainer: Any) -> int:
         return int(trainer.global_step) + self._ahead[1]
@@ -62,12 +84,19 @@ class TraceCallback:
     def _epoch(self, trainer: Any) -> int:
         return int(trainer.current_epoch) + self._ahead[0]
 
+    # -- training ----------------------------------------------------------------------------------------------------
+
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        held = set(self._file.read().held_at)
-        self._holds = sorted({int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step} - held)
+        before = self._file.read()
+        wanted = {int(step) for step in os.environ.get(HOLD_VARIABLE, "").split(",") if step}
+        self._holds = sorted(wanted - set(before.held_at)) if trainer.is_global_zero else []
+        self._is_first_pass = not before.begun
+        self._best = _best(trainer)
         self._file.append(Begun(pid=os.getpid(), step=self._step(trainer)))
+        self._note(trainer, "the start")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._look_for_improvement(trainer)
         self._began_s = time.monotonic()
         self._data = digest(batch)
         self._lr = tuple(
@@ -88,23 +117,109 @@ class TraceCallback:
                 rng=digest(list(generators().values())),
             )
         )
+        if self._epoch(trainer) == 0 and batch_idx < EARLY_BATCHES:
+            self._note(trainer, f"batch {batch_idx + 1}")
         self._hold(self._step(trainer))
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.sanity_checking:
+            return
+        if trainer.state.fn.value != "fit":
+            self._evaluated("validate", trainer)
+            return
+        known = metrics(last_metrics(trainer))
+        self._file.append(
+            Validated(
+                epoch=self._epoch(trainer), batch=Position(trainer).batch - 1, step=self._step(trainer), metrics=known
+            )
+        )
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if self._epoch(trainer) == 0:
+            self._note(trainer, "the first epoch's end")
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """After SpotrunCallback's, which leaves the generators as the rest of the script finds them."""
         if stage != "fit":
             return
         TraceCallback.ended_at = self._epoch(trainer), self._step(trainer)
+        self._look_for_improvement(trainer)
         states = [optimizer.state_dict() for optimizer in trainer.optimizers]
+        shown = pl_module.state_dict()
+        places = self._places(trainer)
         self._file.append(
             Ended(
                 fit=TraceCallback.fits,
                 step=self._step(trainer),
-                weights=_digests(pl_module.state_dict()),
-                optimizer=_digests(states),
-                rng=_digests(generators()),
+                weights=digests(shown | dict(pl_module.named_parameters()) | dict(pl_module.named_buffers())),
+                optimizer=digests(states),
+                rng=digests(generators()),
+                metrics=metrics(last_metrics(trainer)),
+                places=places.found,
+                unread=places.unread,
             )
         )
+
+    # -- what comes beside and after it ------------------------------------------------------------------------------
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        self._evaluated("test", trainer)
+
+    def on_predict_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any, **__: Any) -> None:
+        self._predictions.update(digest(outputs).encode())
+
+    def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
+        self._evaluated("predict", trainer, self._predictions.hexdigest())
+        self._predictions = sha256()
+
+    def _evaluated(self, stage: str, trainer: Any, predictions: str | None = None) -> None:
+        known = metrics(last_metrics(trainer)) if predictions is None else {}
+        self._file.append(Evaluated(pid=os.getpid(), stage=stage, metrics=known, predictions=predictions))
+
+    def _leave(self) -> None:
+        places = Places(self._script)
+        places.modules()
+        self._file.append(Left(pid=os.getpid(), places=places.found, unread=places.unread))
+
+    # -- objects -----------------------------------------------------------------------------------------------------
+
+    def _note(self, trainer: Any, moment: str) -> None:
+        if not self._is_first_pass:
+            return
+        files = folders.note(_work_folder(), clean)
+        self._file.append(Noted(moment=moment, places=self._places(trainer).found, files=files))
+
+    def _places(self, trainer: Any) -> Places:
+        framework = self._framework = self._framework or LightningFramework(trainer)
+        self._loaders = framework.loaders("train") or self._loaders
+        module = framework.module
+        weights = (*module.parameters(), *module.buffers())
+        stops = (*framework.optimizers, *trainer.loggers, *self._loaders, *weights)
+        places = Places(self._script, stops, framework.own_attributes)
+        places.add("module", module)
+        for path, root in framework.roots().items():
+            places.add(path, root)
+        for number, callback in enumerate(trainer.callbacks):
+            if not (isinstance(callback, TraceCallback) or trace_places.is_bar(callback)):
+                found = trace_places.of_library(self._script, callback)
+                places.found |= {f"callbacks[{number}].{name}": text for name, text in found}
+        for number, loader in enumerate(self._loaders):
+            places.add(f"data[{number}]", getattr(loader, "dataset", None))
+        places.frames()
+        places.modules()
+        for number, config in enumerate(trainer.lr_scheduler_configs):
+            states = digests(config.scheduler.state_dict())
+            places.found |= {f"schedulers[{number}].{name}": text for name, text in states.items()}
+        scaler = digests(trainer.precision_plugin.state_dict())
+        places.found |= {f"precision.{name}": text for name, text in scaler.items()}
+        return places
+
+    # -- kills -------------------------------------------------------------------------------------------------------
+
+    def _look_for_improvement(self, trainer: Any) -> None:
+        if (best := _best(trainer)) != self._best:
+            self._best = best
+            self._file.append(Improved(step=self._step(trainer)))
 
     def _hold(self, step: int) -> None:
         if not self._holds:
@@ -117,65 +232,15 @@ class TraceCallback:
             time.sleep(max(0.0, self._began_s + SLOW_STEP_S - time.monotonic()))
 
 
-def generators() -> dict[str, Any]:
-    """The state of every generator that spotrun seeds."""
-    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states |= {f"cuda:{n}": state for n, state in enumerate(torch.cuda.get_rng_state_all())}
-    return states
+def _best(trainer: Any) -> tuple[str, ...]:
+    scores = (getattr(callback, name, None) for callback in trainer.callbacks for name in SCORES)
+    return tuple(float(score).hex() for score in scores if isinstance(score, Tensor) and score.numel() == 1)
 
 
-def digest(value: Any) -> str:
-    """The sha256 over every bit of a tree of tensors, arrays and plain values."""
-    total = sha256()
-    for path, leaf in _leaves(value):
-        total.update(f"{path} {_leaf_digest(leaf)}\n".encode())
-    return total.hexdigest()
-
-
-def _digests(value: Any) -> dict[str, str]:
-    """The sha256 of each leaf of a tree, by its path."""
-    return {path: _leaf_digest(leaf) for path, leaf in _leaves(value)}
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        items: Any = value.items()
-    elif isinstance(value, list | tuple):
-        items = enumerate(value) if len(value) < _LONG or not all(type(item) is int for item in value) else None
-    else:
-        items = None
-    if items is None:
-        yield path, value
-        return
-    for key, item in items:
-        yield from _leaves(item, f"{path}.{key}" if path else str(key))
-
-
-_LONG = 100
-"""A list of this many whole numbers or more is one leaf: the state of Python's generator has 625."""
-
-
-def _leaf_digest(leaf: Any) -> str:
-    if isinstance(leaf, Tensor):
-        data = (leaf if leaf.layout is torch.strided else leaf.to_dense()).detach().cpu().contiguous()
-        kind = f"{data.dtype} {tuple(data.shape)} ".encode()
-        return sha256(kind + data.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-    if isinstance(leaf, np.ndarray):
-        return sha256(f"{leaf.dtype} {leaf.shape} ".encode() + leaf.tobytes()).hexdigest()
-    return sha256(_stable(leaf).encode()).hexdigest()
-
-
-def _stable(leaf: Any) -> str:
-    """A text for a value that is the same in each process: without addresses, and without the order of a set."""
-    if isinstance(leaf, float):
-        return leaf.hex()
-    if isinstance(leaf, set | frozenset):
-        return str(sorted(map(_stable, leaf)))
-    return _ADDRESS.sub("", repr(leaf))
-
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+def _work_folder() -> Path:
+    """The script may have gone into a folder below it."""
+    here = Path.cwd()
+    return next((folder for folder in (here, *here.parents) if clean(str(folder)) == "<instance>/work"), here)
 
 
 def _exact_loss(outputs: Any) -> str | None:

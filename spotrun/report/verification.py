@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -9,7 +10,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.spinner import Spinner
 
-from spotrun.exactness.comparison import Difference, DifferenceKind
+from spotrun.exactness.difference import Difference, DifferenceKind
 from spotrun.report.describe import span
 from spotrun.report.tables import plain
 from spotrun.report.view import Screen, View
@@ -62,7 +63,7 @@ def progress_line(progress: RehearsalProgress) -> str:
 
 def text(seen: Verification) -> str:
     """The result in a few lines."""
-    parts = [verdict(seen), *_kills(seen), _times(seen)]
+    parts = [verdict(seen), *_scope(seen), *_kills(seen), _times(seen)]
     if seen.identical:
         parts += [f"sha256 of {name}: {digest}" for name, digest in msgspec.to_builtins(seen.straight).items()]
     elif seen.first_difference is not None:
@@ -89,11 +90,42 @@ def verdict(seen: Verification) -> str:
 def describe(found: Difference) -> str:
     """The first difference in a sentence. Epochs and batches count from 1 for people."""
     what = _WHAT[found.kind] + (f" {found.name}" if found.name is not None else "")
-    where = ""
+    where = "" if found.where is None else f" ({found.where})"
+    if found.rank is not None:
+        where += f" of rank {found.rank}"
     if found.epoch is not None and found.batch is not None:
-        where = f" at epoch {found.epoch + 1}, batch {found.batch + 1} (step {found.step})"
+        where += f" at epoch {found.epoch + 1}, batch {found.batch + 1} (step {found.step})"
     values = f"{_readable(found, found.straight)} straight, {_readable(found, found.interrupted)} interrupted"
     return f"the first difference is in {what}{where}: {values}"
+
+
+def _scope(seen: Verification) -> list[str]:
+    """Of what the two are identical, and what is left."""
+    compared = ", ".join(count_of(each.count, *_COUNTED[each.what]) for each in seen.compared if each.what in _COUNTED)
+    lines = [f"  the same in: {compared}"] if seen.identical else []
+    names: dict[str, list[str]] = {}
+    for each in seen.not_compared:
+        names.setdefault(each.why, []).append(each.name)
+    return lines + [f"  not compared: {_listed(found)}, as {why}" for why, found in names.items()]
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX:,} more (--json has all)" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
+
+
+NAMED_MAX = 5
+_COUNTED: dict[str, tuple[str, ...]] = {
+    "ranks": ("process", "processes"),
+    "validations": ("validation",),
+    "weights": ("weight",),
+    "optimizer": ("part of optimizers", "parts of optimizers"),
+    "rng": ("generator",),
+    "metrics": ("metric",),
+    "state": ("value of Python objects", "values of Python objects"),
+    "results": ("result of test, validate or predict", "results of test, validate and predict"),
+    "files": ("file",),
+}
 
 
 _WHAT = {
@@ -106,18 +138,36 @@ _WHAT = {
     DifferenceKind.WEIGHTS: "the weight",
     DifferenceKind.OPTIMIZER: "the optimizer state",
     DifferenceKind.END_RNG: "the generator at the end,",
+    DifferenceKind.VALIDATION: "the validation: metric",
+    DifferenceKind.METRICS: "the metric at the end,",
+    DifferenceKind.STATE: "what is at",
+    DifferenceKind.RESULTS: "the result",
+    DifferenceKind.FILES: "the file",
 }
 _DIGESTS = frozenset(
     {DifferenceKind.DATA, DifferenceKind.RNG, DifferenceKind.WEIGHTS, DifferenceKind.OPTIMIZER, DifferenceKind.END_RNG}
 )
+_NUMBERS = frozenset(
+    {
+        DifferenceKind.LOSS,
+        DifferenceKind.VALIDATION,
+        DifferenceKind.METRICS,
+        DifferenceKind.STATE,
+        DifferenceKind.RESULTS,
+    }
+)
+_HEXADECIMAL = re.compile(r"-?0x[01]\.[0-9a-f]+p[+-]\d+")
+_DIGEST = re.compile(r"(?:sha256 )?[0-9a-f]{64}")
 _SHOWN_MAX = 60
 
 
 def _readable(found: Difference, value: str) -> str:
     if found.kind in _DIGESTS:
         return f"sha256 {value[:12]}…" if len(value) > len("absent") else value
-    if found.kind is DifferenceKind.LOSS and value != str(None):
+    if found.kind in _NUMBERS and _HEXADECIMAL.fullmatch(value):
         return repr(float.fromhex(value))
+    if _DIGEST.fullmatch(value):
+        return f"sha256 {value.removeprefix('sha256 ')[:12]}…"
     if found.kind is DifferenceKind.LR:
         return "; ".join(
             ", ".join(repr(float.fromhex(rate)) for rate in rates.split(", ") if rate) for rates in value.split("; ")

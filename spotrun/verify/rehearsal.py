@@ -16,23 +16,26 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.local.config import MarketConfig
 from spotrun.creation import create_run
 from spotrun.errors import RunEnded, SpotrunError
+from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
-from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, TraceFile
+from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, INSTANCES_VARIABLE, TraceFile, read_ranks
 from spotrun.folder.ledger import Ledger, first_entry
+from spotrun.folder.work_files import remembered, survey
 from spotrun.run.fold import begin
 from spotrun.run.reasons import in_one_line
 from spotrun.runner import Runner, Tick
 from spotrun.spec.model import RunSpec
+from spotrun.spec.patterns import chooser
 from spotrun.store.opening import open_store
 from spotrun.units import format_duration
+from spotrun.verify.kills import Killed
 from spotrun.verify.sandbox import Sandbox, environment
 
 LOOK_EVERY_S = 0.1
 """System time between two checks of the run and its trace."""
 SEED = "1"
 """Of both trainings: as one run has one in each attempt."""
-VICTIMS = ("instance", "trainer")
-"""What the kills hit, in turns: everything on the machine at once, or only the training."""
+LEFT_OUT = "checkpoint.files.exclude names it"
 
 
 class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,28 +52,32 @@ class RehearsalProgress(msgspec.Struct, frozen=True, kw_only=True):
 Watch = Callable[[RehearsalProgress], None]
 
 
-class Killed(msgspec.Struct, frozen=True, kw_only=True):
-    """A kill after optimizer step `step`."""
-
-    step: int
-    victim: str
-
-
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
-    """A training that reached its end."""
+    """
+    A training that reached its end: the traces of its ranks, and the files that it has left. `refused` has the reason
+    for each that no checkpoint carries.
+    """
 
-    trace: Trace
+    ranks: dict[int, Trace]
+    work: Folder
+    refused: dict[str, str]
     kills: tuple[Killed, ...]
     duration_s: float
 
+    @property
+    def trace(self) -> Trace:
+        return self.ranks[0]
+
 
 class Rehearsal:
-    """Runs `spec` in `sandbox`, and kills it once at each step of `kill_at`."""
+    """Runs `spec` in `sandbox`, and kills it as `plan` says."""
 
-    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, kill_at: Sequence[int] = ()) -> None:
+    def __init__(self, sandbox: Sandbox, spec: RunSpec, name: str, plan: Sequence[Killed] = ()) -> None:
         self._name = name
-        self._kill_at = kill_at
+        self._plan = plan
         self._kills: list[Killed] = []
+        self._instances = sandbox.instances
+        self._excluded = spec.checkpoint.files.exclude
         self._path = sandbox.folder / f"{name}.trace"
         self._file = TraceFile(self._path)
         self._began_s = time.monotonic()
@@ -93,7 +100,8 @@ class Rehearsal:
         """
         variables = {
             FILE_VARIABLE: str(self._path),
-            HOLD_VARIABLE: ",".join(map(str, self._kill_at)),
+            HOLD_VARIABLE: ",".join(str(kill.step) for kill in self._plan),
+            INSTANCES_VARIABLE: str(self._instances),
             SEED_VARIABLE: SEED,
         }
         with environment(variables):
@@ -104,7 +112,10 @@ class Rehearsal:
                 if not self._kill_held(trace):
                     time.sleep(LOOK_EVERY_S)
         self._refuse_failure(tick)
-        return Rehearsed(trace=self._traced(), kills=tuple(self._kills), duration_s=self._elapsed_s)
+        work, refused = self._files()
+        return Rehearsed(
+            ranks=self._traced(), work=work, refused=refused, kills=tuple(self._kills), duration_s=self._elapsed_s
+        )
 
     @property
     def _elapsed_s(self) -> float:
@@ -115,7 +126,7 @@ class Rehearsal:
             name=self._name,
             step=trace.steps,
             kills=len(self._kills),
-            kills_planned=len(self._kill_at),
+            kills_planned=len(self._plan),
             elapsed_s=self._elapsed_s,
             held_up=tick.waiting_for,
         )
@@ -127,9 +138,9 @@ class Rehearsal:
         held_at = trace.held_at
         if len(held_at) <= len(self._kills):
             return False
-        victim = VICTIMS[len(self._kills) % len(VICTIMS)]
-        self._kills.append(Killed(step=held_at[len(self._kills)], victim=victim))
-        if victim == "trainer":
+        kill = self._plan[len(self._kills)]
+        self._kills.append(kill)
+        if kill.victim == "trainer":
             with contextlib.suppress(ProcessLookupError):
                 os.kill(trace.begun[-1].pid, signal.SIGKILL)
         elif (current := self._ledger.refresh().current) is not None:
@@ -151,14 +162,23 @@ class Rehearsal:
         if end.outcome != "completed":
             raise failure(self._name, self._kills, end.outcome, in_one_line(end.detail))
 
-    def _traced(self) -> Trace:
-        trace = self._file.read()
-        if not trace.ended:
+    def _files(self) -> tuple[Folder, dict[str, str]]:
+        """What the script has written where it came to its end, and why some of it cannot be compared."""
+        last = list(self._ledger.refresh().attempts.values())[-1]
+        disk = self._cloud.folder(last.instance_id)
+        seen = survey(disk / "work", remembered(disk / "files-before.json"), lambda _: True)
+        excluded = chooser(self._excluded)
+        refused = {path: LEFT_OUT for path in seen.files if excluded(path)}
+        return Folder(disk / "work", frozenset({*seen.files, *seen.gone})), seen.refused | refused
+
+    def _traced(self) -> dict[int, Trace]:
+        ranks = read_ranks(self._path)
+        if not ranks[0].ended:
             raise SpotrunError(
                 f"the {self._name} training left no trace: no Trainer.fit() of Lightning came to its end",
                 hint="verify-resume compares what Lightning's Trainer trains; plain commands have no steps to compare",
             )
-        return trace
+        return ranks
 
 
 def failure(name: str, kills: Sequence[Killed], outcome: str, detail: str) -> RunEnded:

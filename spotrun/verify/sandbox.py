@@ -29,6 +29,7 @@ class Sandbox:
         self.folder = Path(tempfile.mkdtemp(prefix="spotrun-verify-"))
         self.store = self.folder / "runs"
         self._root = self.folder / "cloud"
+        self.instances = LocalDriver(self._root, system_clock()).folder(f"i-{0:017}").parent
 
     def __enter__(self) -> Self:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

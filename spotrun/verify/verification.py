@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from datetime import timedelta
-
 import msgspec
 
-from spotrun.errors import SpecInvalid
-from spotrun.exactness.comparison import Difference, digest_of, first_difference
-from spotrun.exactness.trace import Trace
+from spotrun.exactness import folders, scope
+from spotrun.exactness.comparison import digest_of, first_difference_of_ranks, varying_files
+from spotrun.exactness.difference import Difference, DifferenceKind, difference
+from spotrun.exactness.same_everywhere import Clean, without_instances
+from spotrun.exactness.scope import Compared, NotCompared
+from spotrun.exactness.trace import Improved, Trace
 from spotrun.spec.model import RunSpec
-from spotrun.units import Steps
 from spotrun.verify import job
-from spotrun.verify.rehearsal import Killed, Rehearsal, Rehearsed, Watch
+from spotrun.verify.kills import Kill, KillPlan, checkpoint_every, planned, with_resumes
+from spotrun.verify.rehearsal import Rehearsal, Rehearsed, Watch
 from spotrun.verify.sandbox import Sandbox
-
-
-class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    When to kill. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`.
-
-    `within` limits each training, in system time.
-    """
-
-    kills: int
-    at: tuple[int, ...]
-    seed: int
-    within: timedelta
-
-
-class Kill(Killed, frozen=True, kw_only=True):
-    """And the step from which the next trainer continued; 0 is the beginning."""
-
-    resumed_from: int
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +29,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     """
     The result. `steps` are optimizer steps; `batches_redone` counts batches that were trained more than once.
 
+    `compared` says of what the two trainings are `identical`, and `not_compared` names what may differ all the same.
     `resumes_from_checkpoint` counts the kills after which training continued from a checkpoint. If it is 0, every
     trainer began from the start, and no resume was compared.
     """
@@ -58,6 +40,8 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     batches_redone: int
     resumes_from_checkpoint: int
     first_difference: Difference | None
+    compared: tuple[Compared, ...]
+    not_compared: tuple[NotCompared, ...]
     straight: Digests
     interrupted: Digests
     straight_s: float
@@ -76,43 +60,26 @@ def verify(spec: RunSpec, plan: KillPlan, sandbox: Sandbox, watch: Watch) -> Ver
     """
     straight = Rehearsal(sandbox, job.straight(spec, sandbox.store), "straight").run(plan.within, watch)
     steps = straight.trace.steps
+    improved = [record.step for record in straight.trace.all_of(Improved)]
     disturbed = job.interrupted(spec, sandbox.store, checkpoint_every(steps))
-    interrupted = Rehearsal(sandbox, disturbed, "interrupted", kill_steps(steps, plan)).run(plan.within, watch)
-    return compare(straight, interrupted, plan.seed)
+    kills = planned(steps, improved, plan)
+    interrupted = Rehearsal(sandbox, disturbed, "interrupted", kills).run(plan.within, watch)
+    return compare(straight, interrupted, plan.seed, without_instances(str(sandbox.instances)))
 
 
-def kill_steps(steps: int, plan: KillPlan) -> list[int]:
-    """
-    The steps to kill a training of `steps` steps at, in order.
-
-    Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
-    """
-    beyond = [step for step in plan.at if not 1 <= step <= steps]
-    if beyond:
-        raise SpecInvalid(
-            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}", hint="name steps within it"
-        )
-    if plan.at:
-        return sorted(set(plan.at))
-    choice = range(min(steps, steps // 10 + 2), steps + 1)
-    return sorted(random.Random(plan.seed).sample(choice, min(plan.kills, len(choice))))
-
-
-def checkpoint_every(steps: int) -> Steps:
-    """An interval at which each kill loses some steps, but only a few."""
-    return Steps(max(2, min(25, steps // 20)))
-
-
-def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int) -> Verification:
-    difference = first_difference(straight.trace, interrupted.trace)
-    kills = _with_resumes(interrupted.kills, interrupted.trace)
+def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int, clean: Clean) -> Verification:
+    files = _Files(straight, interrupted, clean)
+    found = first_difference_of_ranks(straight.ranks, interrupted.ranks) or files.first_difference()
+    kills = with_resumes(interrupted.kills, interrupted.trace)
     return Verification(
-        identical=difference is None,
+        identical=found is None,
         steps=straight.trace.steps,
         kills=kills,
         batches_redone=interrupted.trace.batches_redone(),
         resumes_from_checkpoint=sum(kill.resumed_from > 0 for kill in kills),
-        first_difference=difference,
+        first_difference=found,
+        compared=(*scope.compared(straight.ranks), *files.compared()),
+        not_compared=(*scope.not_compared(straight.ranks, interrupted.ranks), *files.not_compared()),
         straight=_digests(straight.trace),
         interrupted=_digests(interrupted.trace),
         straight_s=straight.duration_s,
@@ -121,11 +88,33 @@ def compare(straight: Rehearsed, interrupted: Rehearsed, seed: int) -> Verificat
     )
 
 
-def _with_resumes(kills: tuple[Killed, ...], trace: Trace) -> tuple[Kill, ...]:
-    went_on = trace.resumed_after_holds()
-    return tuple(
-        Kill(step=kill.step, victim=kill.victim, resumed_from=step) for kill, step in zip(kills, went_on, strict=False)
-    )
+class _Files:
+    """Those of the two work folders, as the last instances have left them."""
+
+    def __init__(self, straight: Rehearsed, interrupted: Rehearsed, clean: Clean) -> None:
+        self._folders = straight.work, interrupted.work
+        self._refused = straight.refused | interrupted.refused
+        self._clean = clean
+        names = folders.names_of(straight.work.paths | interrupted.work.paths)
+        varying = frozenset[str]()
+        for rank in straight.ranks.keys() & interrupted.ranks.keys():
+            varying |= varying_files(straight.ranks[rank], interrupted.ranks[rank])
+        self._trackers = {name: tracker for name in names if (tracker := folders.tracker_of(name)) is not None}
+        self._names = names - varying - self._trackers.keys() - self._refused.keys()
+
+    def first_difference(self) -> Difference | None:
+        found = folders.first_difference(*self._folders, self._names, self._clean)
+        if found is None:
+            return None
+        where = found.where or None
+        return difference(DifferenceKind.FILES, found.straight, found.interrupted, name=found.path, where=where)
+
+    def compared(self) -> list[Compared]:
+        return [Compared("files", len(self._names))] if self._names else []
+
+    def not_compared(self) -> list[NotCompared]:
+        why = {name: f"{tracker} files name each run" for name, tracker in self._trackers.items()}
+        return [NotCompared(f"file {name}", reason) for name, reason in sorted((why | self._refused).items())]
 
 
 def _digests(trace: Trace) -> Digests:

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from spotrun.errors import SpecInvalid
-from spotrun.exactness.comparison import Difference, DifferenceKind
+from spotrun.exactness.difference import Difference, DifferenceKind
+from spotrun.exactness.scope import Compared, NotCompared
 from spotrun.exactness.trace_file import TraceFile
-from spotrun.report.verification import describe, progress_line
-from spotrun.verify.rehearsal import Killed, RehearsalProgress, failure
-from spotrun.verify.verification import KillPlan, checkpoint_every, kill_steps
+from spotrun.report.verification import describe, progress_line, text
+from spotrun.verify.kills import Killed, KillPlan, checkpoint_every, kill_steps, planned
+from spotrun.verify.rehearsal import RehearsalProgress, failure
+from spotrun.verify.verification import Digests, Verification
 from tests.support.eventually import eventually
 from tests.support.repository import JOBS
 from tests.support.sandbox import environment_of, processes_now
@@ -31,6 +33,8 @@ JSON_KEYS = {
     "batches_redone",
     "resumes_from_checkpoint",
     "first_difference",
+    "compared",
+    "not_compared",
     "straight",
     "interrupted",
     "straight_s",
@@ -38,7 +42,9 @@ JSON_KEYS = {
     "seed",
     "folder",
 }
-DIFFERENCE_KEYS = {"kind", "straight", "interrupted", "likely_cause", "resumed", "epoch", "batch", "step", "name"}
+DIFFERENCE_KEYS = {
+    *("kind", "straight", "interrupted", "likely_cause", "resumed", "epoch", "batch", "step", "name", "where", "rank"),
+}
 """What programs may rely on."""
 
 
@@ -197,6 +203,21 @@ def test_named_steps_are_taken_in_order_and_once() -> None:
         kill_steps(50, plan(at=(0, 51, 3)))
 
 
+def test_one_kill_takes_the_instance_soon_after_the_best_epoch() -> None:
+    for seed in range(20):
+        kills = planned(120, [20, 40, 80, 120], plan(seed=seed))
+        assert len(kills) == 4
+        assert [kill.step for kill in kills] == sorted({kill.step for kill in kills})
+        (after,) = (kill for kill in kills if kill.step == 90)
+        assert after.victim == "instance"
+
+
+def test_the_kill_after_the_best_epoch_comes_while_there_are_steps() -> None:
+    assert [(kill.step, kill.victim) for kill in planned(24, [20], plan(kills=1))] == [(24, "instance")]
+    assert [kill.step for kill in planned(24, [24], plan(kills=1))] == kill_steps(24, plan(kills=1))
+    assert [kill.step for kill in planned(50, [20], plan(at=(7, 40)))] == [7, 40]
+
+
 def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_few() -> None:
     rng = random.Random(5)
     for steps in (1, 2, 40, 41, *(rng.randrange(1, 10**6) for _ in range(50))):
@@ -221,6 +242,12 @@ def test_checkpoints_are_seldom_enough_to_lose_steps_and_often_enough_to_lose_fe
             "the sample ids at epoch 2, batch 1 (step 13): [1, 2] straight, [2, 1] inter",
         ),
         (DifferenceKind.DATA, "a" * 64, "b" * 64, "sha256 aaaaaaaaaaaa… straight, sha256 bbbbbbbbbbbb… interrupted"),
+        (
+            DifferenceKind.VALIDATION,
+            (0.5).hex(),
+            "absent",
+            "the validation: metric at epoch 2, batch 1 (step 13): 0.5 str",
+        ),
         (DifferenceKind.STEPS, "trained", "not trained", "the steps at epoch 2, batch 1 (step 13): trained straight"),
     ],
 )
@@ -231,6 +258,30 @@ def test_a_difference_is_told_in_numbers_that_people_read(
         kind=kind, straight=straight, interrupted=interrupted, likely_cause="", resumed=True, epoch=1, batch=0, step=13
     )
     assert told in describe(found)
+
+
+def test_an_object_and_a_file_are_told_with_where_they_are() -> None:
+    there = {"likely_cause": "", "resumed": True, "straight": "3", "interrupted": "4"}
+    state = Difference(kind=DifferenceKind.STATE, name="callbacks[0].meters[3].total", rank=1, **there)
+    told = "the first difference is in what is at callbacks[0].meters[3].total of rank 1: 3 straight, 4 interrupted"
+    assert describe(state) == told
+    file = Difference(kind=DifferenceKind.FILES, name="own.log", where="line 2", **there)
+    assert describe(file) == "the first difference is in the file own.log (line 2): 3 straight, 4 interrupted"
+
+
+def test_it_is_told_of_what_two_trainings_are_identical() -> None:
+    digests = Digests(weights="a", optimizer="b", rng="c")
+    seen = Verification(
+        identical=True, steps=36, kills=(), batches_redone=2, resumes_from_checkpoint=1, first_difference=None,
+        compared=(Compared("ranks", 2), Compared("steps", 36), Compared("files", 1)),
+        not_compared=tuple(NotCompared(f"file {name}", "W&B's files name each run") for name in "abcdefg"),
+        straight=digests, interrupted=digests, straight_s=1, interrupted_s=2, seed=0,
+    )  # fmt: skip
+    lines = text(seen).splitlines()
+    assert lines[0] == "bit-identical: 36 steps, killed 0 times, 2 redone"
+    assert lines[1] == "  the same in: 2 processes, 1 file"
+    names = "file a, file b, file c, file d, file e and 2 more (--json has all)"
+    assert lines[2] == f"  not compared: {names}, as W&B's files name each run"
 
 
 def test_progress_is_told_in_a_line() -> None:

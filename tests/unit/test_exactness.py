@@ -9,9 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from spotrun.exactness.comparison import DifferenceKind, digest_of, first_difference
-from spotrun.exactness.trace import Begun, Ended, Held, Trace, TraceRecord, Trained, decode_record, encode_record
-from spotrun.exactness.trace_file import TraceFile
+from spotrun.exactness import scope
+from spotrun.exactness.comparison import digest_of, family, first_difference, first_difference_of_ranks
+from spotrun.exactness.difference import DifferenceKind
+from spotrun.exactness.trace import (
+    Begun,
+    Ended,
+    Evaluated,
+    Held,
+    Left,
+    Noted,
+    Trace,
+    TraceRecord,
+    Trained,
+    Validated,
+    decode_record,
+    encode_record,
+)
+from spotrun.exactness.trace_file import TraceFile, path_of_rank, read_ranks
 
 BATCHES = 4
 
@@ -180,3 +195,176 @@ def test_a_torn_line_is_dropped_and_what_follows_is_read(tmp_path: Path) -> None
 @pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", encode_record(trained(3))[:-5]])
 def test_what_is_no_record_is_none(line: bytes) -> None:
     assert decode_record(line) is None
+
+
+# -- what a user sees ------------------------------------------------------------------------------------------------
+
+
+def validated(number: int, **metrics: str) -> Validated:
+    return Validated(epoch=number // BATCHES, batch=number % BATCHES, step=number + 1, metrics=metrics)
+
+
+WHOLE = replace(ENDED, metrics={"val": "0x1p-1"}, places={"module.count": "3", "main().log[0]": "a"}, unread={})
+GIVEN = Evaluated(pid=1, stage="test", metrics={"test": "0x1p-1"}, predictions=None)
+LEFT = Left(pid=1, places={"__main__.seen": "8"}, unread={})
+
+
+def whole(
+    first: int = 0, *, val: str = "0x1p-2", end: Ended = WHOLE, after: tuple[TraceRecord, ...] = (GIVEN, LEFT)
+) -> list[TraceRecord]:
+    return [*steps(first, 8), validated(7, val=val), end, *after]
+
+
+def resumed(*records: TraceRecord) -> Trace:
+    """Killed after five batches, and resumed after three."""
+    return Trace([*steps(0, 5), Held(step=5), *records])
+
+
+def test_what_a_user_sees_is_the_same_after_a_resume() -> None:
+    assert first_difference(Trace(whole()), resumed(*whole(3))) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "kind", "name"),
+    [
+        (whole(3, val="0x1p-3"), DifferenceKind.VALIDATION, "val"),
+        (whole(3, end=replace(WHOLE, metrics={"val": "0x1p-3"})), DifferenceKind.METRICS, "val"),
+        (whole(3, end=replace(WHOLE, metrics={})), DifferenceKind.METRICS, "val"),
+        (
+            whole(3, end=replace(WHOLE, places=WHOLE.places | {"module.count": "4"})),
+            DifferenceKind.STATE,
+            "module.count",
+        ),
+        (whole(3, end=replace(WHOLE, places=WHOLE.places | {"more": "4"})), DifferenceKind.STATE, "more"),
+        (whole(3, after=(replace(GIVEN, metrics={"test": "0x1p-3"}), LEFT)), DifferenceKind.RESULTS, "test"),
+        (whole(3, after=(replace(GIVEN, predictions="x"), LEFT)), DifferenceKind.RESULTS, "predictions"),
+        (whole(3, after=(replace(GIVEN, stage="validate"), LEFT)), DifferenceKind.RESULTS, None),
+        (whole(3, after=(LEFT,)), DifferenceKind.RESULTS, None),
+        (whole(3, after=(GIVEN, GIVEN, LEFT)), DifferenceKind.RESULTS, None),
+        (whole(3, after=()), DifferenceKind.RESULTS, None),
+        (whole(3, after=(GIVEN, replace(LEFT, places={"__main__.seen": "9"}))), DifferenceKind.STATE, "__main__.seen"),
+    ],
+)
+def test_each_thing_that_a_user_sees_is_compared(
+    records: list[TraceRecord], kind: DifferenceKind, name: str | None
+) -> None:
+    found = first_difference(Trace(whole()), resumed(*records))
+    assert found is not None
+    assert (found.kind, found.name) == (kind, name)
+    assert found.straight != found.interrupted
+
+
+def test_a_validation_that_is_missing_or_too_much_is_a_difference() -> None:
+    without = [record for record in whole() if not isinstance(record, Validated)]
+    for one, other in ((whole(), without), (without, whole())):
+        found = first_difference(Trace(one), Trace(other))
+        assert found is not None
+        assert (found.kind, found.epoch, found.batch) == (DifferenceKind.VALIDATION, 1, 3)
+
+
+def test_of_a_step_and_an_earlier_validation_the_validation_comes_first() -> None:
+    straight = [*steps(0, 4), validated(3, val="a"), *(trained(number) for number in range(4, 8)), WHOLE]
+    other = [*steps(0, 4), validated(3, val="b"), *(trained(number, data="x") for number in range(4, 8)), WHOLE]
+    found = first_difference(Trace(straight), Trace(other))
+    assert found is not None
+    assert (found.kind, found.step, found.resumed) == (DifferenceKind.VALIDATION, 4, False)
+
+
+def test_a_process_that_gave_results_before_it_was_killed_gives_them_again() -> None:
+    before = Evaluated(pid=1, stage="validate", metrics={"val": "0x1p+0"})
+    straight = Trace([before, *whole()])
+    again = [replace(before, pid=2), *whole(3, after=(replace(GIVEN, pid=2), replace(LEFT, pid=2)))]
+    killed = Trace([before, *steps(0, 5), Held(step=5), *again])
+    assert first_difference(straight, killed) is None
+    other = Trace([replace(before, metrics={"val": "0x1p+1"}), *steps(0, 5), Held(step=5), *again])
+    found = first_difference(straight, other)
+    assert found is not None
+    assert (found.kind, found.name) == (DifferenceKind.RESULTS, "val")
+
+
+def noted(**places: str) -> Noted:
+    return Noted(
+        moment="the start", places={name.replace("_of_", "[0]."): text for name, text in places.items()}, files={}
+    )
+
+
+def test_what_differs_before_any_interruption_is_not_compared_and_named() -> None:
+    ends = [replace(WHOLE, places={"began": began, "rows[7].seconds": began, "kept": "1"}) for began in ("1", "2", "3")]
+    straight = Trace([noted(began="1", rows_of_seconds="1", kept="0"), *whole(end=ends[0])])
+    again = whole(3, end=ends[1])
+    killed = resumed(again[0], noted(began="9", kept="7"), *again[1:])
+    found = first_difference(straight, killed)
+    assert found is not None, "what a resumed process notes is no excuse"
+    early = [noted(began="2", rows_of_seconds="2", kept="0"), *resumed(*whole(3, end=ends[1])).records]
+    assert first_difference(straight, Trace(early)) is None
+    named = scope.not_compared({0: straight}, {0: Trace(early)})
+    assert [each.name for each in named] == ["began", "rows[].seconds"]
+    other = [*early[:-3], replace(ends[1], places=ends[1].places | {"kept": "2"}), GIVEN, LEFT]
+    found = first_difference(straight, Trace(other))
+    assert found is not None
+    assert found.name == "kept"
+    assert family("rows[12]['a'][3].b") == "rows[]['a'][].b"
+
+
+def test_what_could_not_be_looked_into_in_one_of_them_is_named() -> None:
+    end = replace(WHOLE, places={"module.count": "3", "main().log[0]": "a"}, unread={"main().it": "zip"})
+    other = replace(WHOLE, places=end.places | {"main().it": "zip, 3 left"})
+    assert first_difference(Trace(whole(end=end)), resumed(*whole(3, end=other))) is None
+    (named,) = scope.not_compared({0: Trace(whole(end=end))}, {0: resumed(*whole(3, end=other))})
+    assert (named.name, named.why) == ("main().it", "zip cannot be looked into")
+
+
+def test_it_is_said_of_what_two_are_the_same() -> None:
+    said = {each.what: each.count for each in scope.compared({0: Trace(whole()), 1: Trace(whole())})}
+    assert said == {
+        "ranks": 2, "steps": 8, "validations": 1, "weights": 4, "optimizer": 2, "rng": 2, "metrics": 2, "state": 6,
+        "results": 2,
+    }  # fmt: skip
+
+
+# -- ranks and older traces ------------------------------------------------------------------------------------------
+
+
+def test_each_rank_is_compared_with_itself() -> None:
+    one, other = Trace(whole()), Trace([replace(r, data="mine") if isinstance(r, Trained) else r for r in whole()])
+    assert first_difference_of_ranks({0: one, 1: other}, {0: one, 1: other}) is None
+    found = first_difference_of_ranks({0: one, 1: other}, {0: one, 1: one})
+    assert found is not None
+    assert (found.kind, found.rank, found.step) == (DifferenceKind.DATA, 1, 1)
+    alone = first_difference_of_ranks({0: one, 1: other}, {0: one})
+    assert alone is not None
+    assert (alone.straight, alone.interrupted) == ("2 processes", "1 processes")
+
+
+def test_each_rank_has_a_file_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "straight.trace"
+    (tmp_path / "straight.trace-own").touch()
+    for rank in (0, 1, 10):
+        TraceFile(path_of_rank(path, rank)).append(Held(step=rank))
+    assert {rank: trace.held_at for rank, trace in read_ranks(path).items()} == {0: [0], 1: [1], 10: [10]}
+
+
+def test_a_trace_of_an_earlier_spotrun_is_read_and_it_is_said_what_it_lacks(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    lines = [
+        b'{"type":"begun","pid":3,"step":0}',
+        b'{"type":"trained","epoch":0,"batch":0,"step":1,"samples":null,"data":"d","lr":[["0x1p+0"]],"loss":null,"rng":"r"}',
+        b'{"type":"ended","step":1,"weights":{"a":"1"},"optimizer":{},"rng":{"torch":"2"}}',
+    ]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    traces = read_ranks(path)
+    assert [type(record) for record in traces[0].records] == [Begun, Trained, Ended]
+    assert first_difference_of_ranks(traces, traces) is None
+    assert [each.why for each in scope.not_compared(traces, traces)] == [scope.OLDER]
+
+
+def test_each_fit_is_compared_with_itself_and_none_may_be_missing() -> None:
+    second = replace(WHOLE, fit=2, places={"module.count": "9"})
+    straight = Trace([*whole(after=()), second])
+    assert first_difference(straight, resumed(*whole(3, after=(WHOLE, second)))) is None
+    missing = first_difference(straight, resumed(*whole(3, after=())))
+    assert missing is not None
+    assert (missing.name, missing.straight, missing.interrupted) == ("of fit() 2", "ended", "not ended")
+    other = first_difference(straight, resumed(*whole(3, after=(replace(second, places={"module.count": "8"}),))))
+    assert other is not None
+    assert other.name == "module.count"

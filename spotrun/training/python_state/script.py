@@ -42,7 +42,11 @@ class Script:
     def modules(self) -> dict[str, ModuleType]:
         """By name, `__main__` first."""
         if len(self._modules) != self._seen:
-            found = {name: module for name, module in list(self._modules.items()) if self._is_own(name, module)}
+            found = {
+                name: module
+                for name, module in list(self._modules.items())
+                if self._own.get(name) is module or self._is_own(name, module)  # __main__ has no file at its exit
+            }
             self._seen = len(self._modules)
             self._own = {name: found[name] for name in sorted(found, key=lambda name: (name != "__main__", name))}
         return self._own

@@ -1,0 +1,249 @@
+"""
+What a file says, part by part, without what two trainings never have in common: places of instances, times of day,
+figures that spotrun logs, the order in which a format writes things down.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import sqlite3
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from spotrun.exactness.pickled import PROTO, SHOWN_MAX, Parts, digest_of_items, no_memory, parts_of_pickle
+from spotrun.exactness.same_everywhere import Clean, without_times
+
+OURS = frozenset({"cost_usd", "usd_per_epoch", "lost_s", "attempt"})
+"""Metrics that spotrun logs beside those of the script: `Figures.metrics` of spotrun/trainer_link.py."""
+ZIP, GZIP, SQLITE = b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00"
+EVENTS = "events.out.tfevents."
+LOOK_BYTES = 8192
+PIECE_BYTES = 1 << 20
+TEXT_MAX_BYTES = 256 << 20
+"""A longer text is compared byte by byte."""
+BESIDE_ROW = {"step", "epoch"}
+"""Columns that a row of CSVLogger has beside its metrics."""
+
+
+def parts_of_file(path: Path, clean: Clean) -> Parts:
+    """
+    Where in the file, and what is there. Two files are the same if these are.
+
+    Raises:
+        OSError
+    """
+    with path.open("rb") as file:
+        head = file.read(LOOK_BYTES)
+        file.seek(0)
+        if head.startswith(SQLITE):
+            yield from _readable(lambda: list(_of_database(path, clean)), file)
+        elif head.startswith(ZIP):
+            yield from _readable(lambda: list(_of_archive(file, clean)), file)
+        elif head.startswith(GZIP):
+            yield from _readable(lambda: list(_of_bytes(gzip.decompress(file.read()), clean)), file)
+        elif head.startswith(PROTO):
+            yield from _readable(lambda: list(_of_pickle(file.read(), clean)), file)
+        elif b"\0" in head or path.stat().st_size > TEXT_MAX_BYTES:
+            yield "", _digest(file)
+        elif path.suffix == ".csv":
+            yield from _of_table(file.read(), clean)
+        else:
+            yield from _of_text(file.read(), clean)
+
+
+def is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\0" not in file.read(LOOK_BYTES)
+
+
+def digest_of_file(path: Path, clean: Clean) -> str:
+    return digest_of_parts(parts_of_file(path, clean))
+
+
+def digest_of_parts(parts: Parts) -> str:
+    total = sha256()
+    for place, text in parts:
+        total.update(f"{place} {text}\n".encode(errors="surrogatepass"))
+    return total.hexdigest()
+
+
+def _readable(read: Callable[[], list[tuple[str, str]]], file: BinaryIO) -> Parts:
+    """What `read` gives; the bytes if the file is not what it begins like."""
+    try:
+        yield from read()
+    except (ValueError, KeyError, EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error, sqlite3.Error):
+        file.seek(0)
+        yield "", _digest(file)
+
+
+def _digest(file: BinaryIO) -> str:
+    total, size = sha256(), 0
+    while piece := file.read(PIECE_BYTES):
+        total.update(piece)
+        size += len(piece)
+    return f"{size} bytes {total.hexdigest()}"
+
+
+def _of_bytes(content: bytes, clean: Clean) -> Parts:
+    if content.startswith(PROTO):
+        yield from _of_pickle(content, clean)
+    elif b"\0" in content[:LOOK_BYTES]:
+        yield "", _digest(io.BytesIO(content))
+    else:
+        yield from _of_text(content, clean)
+
+
+# -- texts -----------------------------------------------------------------------------------------------------------
+
+
+def _of_text(content: bytes, clean: Clean) -> Parts:
+    for number, line in enumerate(content.decode(errors="surrogateescape").splitlines(keepends=True), 1):
+        yield f"line {number}", _short(without_times(clean(line)))
+
+
+def _short(line: str) -> str:
+    text = repr(line)
+    if len(text) <= SHOWN_MAX:
+        return text
+    return f"{text[: SHOWN_MAX // 2]}… sha256 {sha256(line.encode(errors='surrogatepass')).hexdigest()}"
+
+
+def _of_table(content: bytes, clean: Clean) -> Parts:
+    """A CSVLogger rewrites its file when a metric comes, and has a column for each of spotrun's."""
+    text = content.decode(errors="surrogateescape")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    if not rows or any(None in row or None in row.values() for row in rows):
+        yield from _of_text(content, clean)
+        return
+    number = 0
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name not in OURS and value}
+        if kept.keys() <= BESIDE_ROW and any(row.get(name) for name in OURS):
+            continue  # a row of spotrun's
+        number += 1
+        yield from ((f"row {number}, {name}", _short(without_times(clean(kept[name])))) for name in sorted(kept))
+
+
+# -- what other programs write ---------------------------------------------------------------------------------------
+
+
+def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
+    """A file of torch.save, of numpy.savez, or any other archive: by its members, whenever they were put in."""
+    with zipfile.ZipFile(file) as archive:
+        names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+        objects = next((name for name in names if name.endswith("/data.pkl") or name == "data.pkl"), None)
+        if objects is not None:
+            yield from _of_torch(archive, objects, clean)
+            return
+        for name in names:
+            with archive.open(name) as member:
+                head = member.read(LOOK_BYTES)
+            if b"\0" in head:
+                with archive.open(name) as member:
+                    yield name, _digest(member)  # type: ignore[arg-type]
+            else:
+                yield from ((f"{name} {place}", text) for place, text in _of_bytes(archive.read(name), clean))
+
+
+def _of_torch(archive: zipfile.ZipFile, objects: str, clean: Clean) -> Parts:
+    folder = objects.removesuffix("data.pkl")
+
+    def storage(name: str, _kind: str) -> str:
+        with archive.open(f"{folder}data/{name}") as member:
+            return _digest(member)  # type: ignore[arg-type]
+
+    return parts_of_pickle(archive.read(objects), clean, storage)
+
+
+def _of_pickle(content: bytes, clean: Clean) -> Parts:
+    return parts_of_pickle(content, clean, no_memory)
+
+
+def _of_database(path: Path, clean: Clean) -> Parts:
+    database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        for number, line in enumerate(database.iterdump(), 1):
+            yield f"statement {number}", _short(without_times(clean(line)))
+    finally:
+        database.close()
+
+
+# -- TensorBoard -----------------------------------------------------------------------------------------------------
+
+
+def parts_of_events(paths: list[Path], clean: Clean) -> Parts:
+    """
+    Of all event files of one folder: what each tag has at each step. A resumed training has several files.
+
+    Without the times at which they were written, and without what spotrun logged.
+    """
+    found: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        for record in _records(path):
+            fields = list(_fields(record))
+            step = next((value for number, value in fields if number == 2), 0)
+            for number, value in fields:
+                if number == 5 and isinstance(value, bytes):
+                    for tag, text in _values(value):
+                        if tag not in OURS:
+                            found.setdefault(f"{tag}, step {step!r}", []).append(text)
+    for name in sorted(found):
+        yield clean(name), digest_of_items(iter(sorted(set(found[name]))))
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    """A record: its length, a checksum of that, the content, a checksum of it. A torn one is the last."""
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (size,) = struct.unpack("<Q", head[:8])
+            content = file.read(size + 4)
+            if len(content) < size + 4:
+                return
+            yield content[:size]
+
+
+def _values(summary: bytes) -> Iterator[tuple[str, str]]:
+    for number, value in _fields(summary):
+        if number == 1 and isinstance(value, bytes):
+            parts = dict(_fields(value))
+            tag = parts.pop(1, b"")
+            assert isinstance(tag, bytes)
+            name = tag.decode(errors="replace")
+            if not name.startswith("_hparams_/"):  # written again by each process, with its time
+                yield name, repr(sorted(parts.items()))
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer, by number."""
+    at = 0
+    while at < len(message):
+        key, at = _number(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _number(message, at)
+            yield key >> 3, value
+        else:
+            size = {1: 8, 5: 4}.get(kind)
+            if size is None:
+                size, at = _number(message, at)
+            yield key >> 3, message[at : at + size]
+            at += size
+
+
+def _number(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(message):
+            return value, at
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at

@@ -1,0 +1,111 @@
+"""Two work folders after their trainings: the first file that differs, and where in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice, zip_longest
+from pathlib import Path
+
+import msgspec
+
+from spotrun.exactness.file_content import EVENTS, digest_of_file, is_text, parts_of_events, parts_of_file
+from spotrun.exactness.pickled import Parts
+from spotrun.exactness.same_everywhere import Clean
+
+NOTED_MAX_BYTES = 1 << 20
+"""At an early moment only files that are smaller are looked into."""
+OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
+"""Folders of programs that name each run, and write down when it was."""
+OF_DATABASES = ("-wal", "-shm", "-journal")
+NOTED_MAX = 2_000
+"""Files."""
+ABSENT, THERE = "absent", "there"
+
+
+class FileDifference(msgspec.Struct, frozen=True):
+    """`where` in file `path` the two differ; "" if one of them is absent, or the file has no parts."""
+
+    path: str
+    where: str
+    straight: str
+    interrupted: str
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A work folder, and the paths of its files in it."""
+
+    root: Path
+    paths: frozenset[str]
+
+    def has(self, name: str) -> bool:
+        return bool(self.files_of(name))
+
+    def files_of(self, name: str) -> list[Path]:
+        """Those that count as one: the event files of a folder, which each process names by its time."""
+        if not name.endswith(EVENTS):
+            path = self.root / name
+            return [path] if path.is_file() else []
+        folder = self.root / name.removesuffix(EVENTS)
+        return sorted(path for path in folder.glob(f"{EVENTS}*") if path.is_file())
+
+    def parts_of(self, name: str, clean: Clean) -> Parts:
+        files = self.files_of(name)
+        return parts_of_events(files, clean) if name.endswith(EVENTS) else parts_of_file(files[0], clean)
+
+
+def names_of(paths: Iterable[str]) -> set[str]:
+    """Under which files are compared, without those of a database's own."""
+    names = set()
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if not name.endswith(OF_DATABASES):
+            names.add(f"{folder}/{EVENTS}".lstrip("/") if name.startswith(EVENTS) else path)
+    return names
+
+
+def tracker_of(name: str) -> str | None:
+    """Whose file it is, if its owner gives each run another name."""
+    return next((OF_TRACKERS[part] for part in name.split("/") if part in OF_TRACKERS), None)
+
+
+def first_difference(
+    straight: Folder, interrupted: Folder, names: Collection[str], clean: Clean
+) -> FileDifference | None:
+    for name in sorted(names):
+        here, there = straight.has(name), interrupted.has(name)
+        if here != there:
+            return FileDifference(name, "", *(THERE if each else ABSENT for each in (here, there)))
+        if not here:
+            continue
+        for one, other in zip_longest(straight.parts_of(name, clean), interrupted.parts_of(name, clean)):
+            if one != other:
+                where = (one or other or ("", ""))[0]
+                return FileDifference(name, where, *_texts(one, other))
+    return None
+
+
+def _texts(one: tuple[str, str] | None, other: tuple[str, str] | None) -> tuple[str, str]:
+    if one is not None and other is not None and one[0] != other[0]:
+        return f"{one[0]}: {one[1]}", f"{other[0]}: {other[1]}"
+    return one[1] if one else ABSENT, other[1] if other else ABSENT
+
+
+def note(root: Path, clean: Clean) -> dict[str, str]:
+    """Digests of texts that are small, by name; of other files only that they are there."""
+    found = {}
+    for name in names_of(islice(_paths(root), NOTED_MAX)):
+        path = root / name
+        try:
+            small = path.stat().st_size <= NOTED_MAX_BYTES and is_text(path)
+            found[name] = digest_of_file(path, clean) if small else THERE
+        except OSError:
+            found[name] = THERE
+    return found
+
+
+def _paths(root: Path) -> Iterator[str]:
+    """Without those of hidden folders and caches."""
+    for folder, inner, files in os.walk(root):
+        inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
+        yield from (os.path.relpath(os.path.join(folder, name), root) for name in sorted(files))

@@ -1,0 +1,31 @@
+"""Texts without what is another on each instance and at each time."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+Clean = Callable[[str], str]
+"""Gives the text that is the same for two trainings that differ in nothing else."""
+
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\d[T _]\d\d[:-]\d\d[:-]\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|(?<![\d:])\d\d:\d\d:\d\d(?:[.,]\d+)?(?![\d:])"
+)
+"""A date with a time of day, or a time of day."""
+
+
+def without_instances(folder: str) -> Clean:
+    """Paths below the folders in `folder`, of which each instance has one, begin with `<instance>`."""
+    roots = {folder, os.path.realpath(folder)} - {""}
+    if not roots:
+        return lambda text: text
+    places = "|".join(re.escape(root.rstrip("/")) for root in sorted(roots, key=len, reverse=True))
+    pattern = re.compile(rf"(?:{places})/[^/\s\"']+")
+    return lambda text: pattern.sub("<instance>", text)
+
+
+def without_times(text: str) -> str:
+    """For lines of logs."""
+    return _TIME.sub("<time>", text)

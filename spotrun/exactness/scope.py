@@ -1,0 +1,65 @@
+"""Of what two trainings were found to be the same, and what was not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from spotrun.exactness.comparison import varying_files, varying_places
+from spotrun.exactness.trace import Ended, Evaluated, Left, Trace, Validated
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """
+    A kind of object, and how many there were: ranks, steps, validations, weights, optimizer, rng, metrics, state
+    (values in objects of the script and of callbacks), results (of test, validate and predict), files.
+    """
+
+    what: str
+    count: int
+
+
+class NotCompared(msgspec.Struct, frozen=True):
+    """Something that may differ unseen: where it is, and why it was not looked at."""
+
+    name: str
+    why: str
+
+
+VARIES = "two trainings differ there before anything is interrupted"
+OLDER = "the trace is of an earlier spotrun"
+
+
+def compared(traces: Mapping[int, Trace]) -> list[Compared]:
+    """In all processes of the straight training together; without its files."""
+    ends = [end for trace in traces.values() for end in trace.ended]
+    lefts = [left for trace in traces.values() for left in trace.all_of(Left)[-1:]]
+    counts = {
+        "ranks": len(traces),
+        "steps": max((trace.steps for trace in traces.values()), default=0),
+        "validations": max((len(trace.all_of(Validated)) for trace in traces.values()), default=0),
+        "weights": sum(len(end.weights) for end in ends),
+        "optimizer": sum(len(end.optimizer) for end in ends),
+        "rng": sum(len(end.rng) for end in ends),
+        "metrics": sum(len(end.metrics or ()) for end in ends),
+        "state": sum(len(end.places or ()) for end in ends) + sum(len(left.places) for left in lefts),
+        "results": sum(len(trace.all_of(Evaluated)) for trace in traces.values()),
+    }
+    return [Compared(what, count) for what, count in counts.items() if count]
+
+
+def not_compared(straight: Mapping[int, Trace], interrupted: Mapping[int, Trace]) -> list[NotCompared]:
+    """Objects and files, by their names."""
+    found: dict[str, str] = {}
+    for rank in straight.keys() & interrupted.keys():
+        one, other = straight[rank], interrupted[rank]
+        found |= dict.fromkeys(sorted(varying_places(one, other)), VARIES)
+        found |= dict.fromkeys((f"file {name}" for name in sorted(varying_files(one, other))), VARIES)
+        for trace in (one, other):
+            ends: list[Ended | Left] = [*trace.ended, *trace.all_of(Left)[-1:]]
+            for record in ends:
+                if record.unread is None:
+                    found["objects of the script"] = OLDER
+                found |= {place: f"{name} cannot be looked into" for place, name in (record.unread or {}).items()}
+    return [NotCompared(name, why) for name, why in found.items()]

@@ -1,0 +1,99 @@
+"""When a verification kills what, and what a kill was worth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from spotrun.errors import SpecInvalid
+from spotrun.exactness.trace import Trace
+from spotrun.units import Steps
+
+VICTIMS = ("instance", "trainer")
+"""What the kills hit, in turns: everything on the machine at once, or only the training."""
+DURABLE_STEPS = 10
+"""After the best value of a metric, so that a checkpoint that knows of it is durable."""
+
+
+class KillPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    When to kill. `at` names the steps; if it is empty, `kills` steps are drawn with `seed`, and one of them is moved to
+    where the best epoch has ended.
+
+    `within` limits each training, in system time.
+    """
+
+    kills: int
+    at: tuple[int, ...]
+    seed: int
+    within: timedelta
+
+
+class Killed(msgspec.Struct, frozen=True, kw_only=True):
+    """A kill after optimizer step `step`."""
+
+    step: int
+    victim: str
+
+
+class Kill(Killed, frozen=True, kw_only=True):
+    """And the step from which the next trainer continued; 0 is the beginning."""
+
+    resumed_from: int
+
+
+def planned(steps: int, improved: Sequence[int], plan: KillPlan) -> list[Killed]:
+    """
+    The kills of a training of `steps` steps, in order. At the steps `improved` callbacks saw a new best value.
+
+    Unless the user names the steps, one kill takes the instance soon after the last of them that has steps behind it.
+    What the script keeps of its best epoch is then on the next instance only if a checkpoint has brought it there.
+    """
+    drawn = kill_steps(steps, plan)
+    best = None if plan.at else _after_best(steps, improved)
+    if best is not None and best not in drawn:
+        nearest = min(drawn, key=lambda step: abs(step - best))
+        drawn = sorted({*drawn, best} - {nearest})
+    victims = {step: VICTIMS[number % len(VICTIMS)] for number, step in enumerate(drawn)}
+    if best is not None:
+        victims[best] = "instance"
+    return [Killed(step=step, victim=victims[step]) for step in drawn]
+
+
+def _after_best(steps: int, improved: Sequence[int]) -> int | None:
+    lead = max(DURABLE_STEPS, checkpoint_every(steps).count + 1)
+    before_end = [step for step in improved if 0 < step < steps]
+    whole = [step for step in before_end if step + lead <= steps]
+    return whole[-1] + lead if whole else steps if before_end else None
+
+
+def kill_steps(steps: int, plan: KillPlan) -> list[int]:
+    """
+    The steps to kill a training of `steps` steps at, in order.
+
+    Drawn steps lie in the last nine tenths, so that most have a checkpoint before them.
+    """
+    beyond = [step for step in plan.at if not 1 <= step <= steps]
+    if beyond:
+        raise SpecInvalid(
+            f"--at {','.join(map(str, beyond))}: the training has the steps 1 to {steps}", hint="name steps within it"
+        )
+    if plan.at:
+        return sorted(set(plan.at))
+    choice = range(min(steps, steps // 10 + 2), steps + 1)
+    return sorted(random.Random(plan.seed).sample(choice, min(plan.kills, len(choice))))
+
+
+def checkpoint_every(steps: int) -> Steps:
+    """An interval at which each kill loses some steps, but only a few."""
+    return Steps(max(2, min(25, steps // 20)))
+
+
+def with_resumes(kills: Sequence[Killed], trace: Trace) -> tuple[Kill, ...]:
+    went_on = trace.resumed_after_holds()
+    return tuple(
+        Kill(step=kill.step, victim=kill.victim, resumed_from=step) for kill, step in zip(kills, went_on, strict=False)
+    )

@@ -1,0 +1,127 @@
+"""
+What `spotrun verify-resume` compares, checked by an independent recorder: each script of tests/support/jobs/kept.py
+writes down by itself what it has in the end. Where two such records differ, verify-resume must say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.repository import JOBS
+
+IDENTICAL, NOT_IDENTICAL = 0, 9
+WITHIN_S = 400
+"""Two processes start four times, on a machine that may be busy."""
+pytestmark = pytest.mark.timeout(WITHIN_S + 20)
+SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261123"))
+"""Another seed draws other combinations."""
+CARRIED = (
+    "plain", "history", "meters", "recent", "words", "array", "tensor", "slots", "namespace", "class", "global",
+    "default", "generator", "flag", "log", "json", "saved", "table", "result",
+)  # fmt: skip
+OTHERS = (
+    "closure", "iterator", "yield", "packed", "text", "chained", "local", "partial", "entropy", "clock",
+    "outside", "copied", "anchor",
+)  # fmt: skip
+"""What no checkpoint holds today, or nothing ever could. Which of them a resume loses is for the record to say."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def verify(
+    kinds: Sequence[str], at: str = "13,24", *arguments: str, kills: int = 0
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What verify-resume says of a script that keeps `kinds`, and its own records of the two trainings."""
+    when = ("--kills", str(kills)) if kills else ("--at", at)
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "kept.py"), "--json", "--keep", *when]
+    script = ["--", "--kinds", ",".join(kinds), *arguments]
+    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode in (IDENTICAL, NOT_IDENTICAL), done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    kept = Path(said["folder"])
+    return said, [json.loads((kept / f"{name}.trace-record").read_text()) for name in ("straight", "interrupted")]
+
+
+def combinations(count: int) -> list[list[str]]:
+    rng = random.Random(SEED)
+    drawn = [rng.sample(CARRIED, rng.randint(0, 4)) + rng.sample(OTHERS, rng.randint(1, 2)) for _ in range(count)]
+    return [sorted(kinds) for kinds in drawn]
+
+
+def differing(records: list[dict[str, Any]]) -> list[str]:
+    one, other = ({**record, **record["kinds"]} for record in records)
+    return [name for name in one if name != "kinds" and one[name] != other[name]]
+
+
+def test_everything_that_a_checkpoint_carries_is_identical_and_it_is_said_of_what() -> None:
+    said, records = verify(CARRIED)
+    assert said["first_difference"] is None
+    assert said["identical"] is True
+    assert differing(records) == []
+    counts = {each["what"]: each["count"] for each in said["compared"]}
+    assert counts["steps"] == 30
+    assert counts["validations"] == 3
+    assert counts["results"] == 2
+    assert counts["files"] > 5
+    assert counts["state"] > 100
+    named = {each["name"]: each["why"] for each in said["not_compared"]}
+    assert "before anything is interrupted" in named["__main__.STARTED"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", combinations(8), ids=",".join)
+def test_where_the_scripts_own_record_differs_it_is_never_called_identical(kinds: list[str]) -> None:
+    said, records = verify(kinds)
+    wrong = differing(records)
+    if wrong:
+        assert said["identical"] is False, wrong
+    else:
+        assert said["identical"] is True or set(kinds) & {"outside"}, said["first_difference"]
+
+
+def test_a_file_that_differs_is_named_with_the_line() -> None:
+    said, records = verify(["outside", "copied"])
+    assert differing(records) == ["copied"]
+    found = said["first_difference"]
+    assert (found["kind"], found["name"]) == ("files", "copied.txt")
+    assert found["where"].startswith("line ")
+    assert found["straight"] != found["interrupted"]
+
+
+def test_an_object_that_differs_is_named_by_its_place() -> None:
+    said, records = verify(["local"])
+    assert differing(records) == ["local"]
+    found = said["first_difference"]
+    assert found["kind"] == "state"
+    assert found["name"].endswith("kept.local.value")
+    assert int(found["straight"]) != int(found["interrupted"])
+
+
+def test_one_kill_takes_the_instance_after_the_best_epoch_and_its_file_is_there() -> None:
+    said, records = verify([], kills=1)
+    assert said["identical"] is True
+    assert differing(records) == []
+    (kill,) = said["kills"]
+    assert kill["victim"] == "instance"
+
+
+def test_each_of_two_processes_is_compared_with_itself() -> None:
+    said, records = verify(["plain", "history"], "6,12", "--devices", "2")
+    assert said["first_difference"] is None
+    assert said["identical"] is True
+    assert differing(records) == []
+    assert [kill["victim"] for kill in said["kills"]] == ["instance", "trainer"]
+    assert {each["what"]: each["count"] for each in said["compared"]}["ranks"] == 2

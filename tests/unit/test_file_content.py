@@ -1,0 +1,291 @@
+"""Files of two trainings: the same if they say the same, whatever a format writes down beside it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import sqlite3
+import struct
+import zipfile
+from collections import Counter, OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spotrun.exactness.file_content import EVENTS, OURS, digest_of_file, parts_of_file
+from spotrun.exactness.folders import FileDifference, Folder, first_difference, names_of, note, tracker_of
+from spotrun.exactness.same_everywhere import without_instances, without_times
+from spotrun.trainer_link import Figures
+
+CLEAN = without_instances("/cloud/instances")
+
+
+class Own:
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+
+def first(tmp_path: Path, one: bytes, other: bytes, name: str = "file") -> FileDifference | None:
+    folders = []
+    for folder, content in (("straight", one), ("interrupted", other)):
+        path = tmp_path / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        folders.append(Folder(tmp_path / folder, frozenset({name})))
+    return first_difference(*folders, {name}, CLEAN)
+
+
+def saved(value: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+VALUES: list[Any] = [
+    {"epoch": 1, "weights": torch.arange(4.0), "path": "/cloud/instances/i-1/work/best.ckpt"},
+    OrderedDict(a=torch.zeros(2, dtype=torch.int64), b=[1, 2.5, None, True, b"x"]),
+    {"kinds": (Counter("aab"), deque([1], 3), frozenset("abc"), {1, 2, 3}), "of": np.arange(3.0), "own": Own([1])},
+    [torch.nn.Parameter(torch.ones(2, 2)), torch.float16, torch.Size([1]), slice(1, 2), range(3)],
+]
+
+
+def other_bytes(value: object) -> bytes:
+    """The same objects, of which fewer are one and the same, in an older protocol."""
+    return pickle.dumps(pickle.loads(pickle.dumps(value)), protocol=2)
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_equal_objects_are_the_same_whatever_their_bytes(tmp_path: Path, value: object) -> None:
+    assert first(tmp_path, saved(value), saved(value)) is None
+    assert first(tmp_path, pickle.dumps(value), pickle.dumps(pickle.loads(pickle.dumps(value)))) is None
+
+
+def test_a_path_of_an_instance_is_the_same_on_another(tmp_path: Path) -> None:
+    one, other = ({"best": f"/cloud/instances/{name}/work/a.ckpt"} for name in ("i-1", "i-2"))
+    assert first(tmp_path, saved(one), saved(other)) is None
+    assert first(tmp_path, saved(one), saved({"best": "/cloud/instances/i-1/work/b.ckpt"})) is not None
+
+
+def test_texts_that_are_one_object_in_one_and_two_in_the_other_are_the_same(tmp_path: Path) -> None:
+    word = "".join(["wo", "rd"])
+    one, two = pickle.dumps([word, word]), pickle.dumps([word, "".join(["wor", "d"])])
+    assert one != two
+    assert first(tmp_path, one, two) is None
+    assert first(tmp_path, saved([word, word]), saved([word, "".join(["wor", "d"])])) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "where"),
+    [
+        ({"a": torch.zeros(3)}, {"a": torch.tensor([0.0, 0.0, -0.0])}, "['a']"),
+        ({"a": torch.zeros(3)}, {"a": torch.zeros(3, dtype=torch.float64)}, "['a']"),
+        ({"a": 1}, {"a": 1.0}, "['a']"),
+        ({"a": 1}, {"a": 1, "b": 2}, ""),
+        ({"a": {1, 2}}, {"a": {1, 3}}, "['a']"),
+        ([Own(1)], [Own(2)], "[0]"),
+        (np.arange(3), np.arange(1, 4), ""),
+        (float("nan"), 0.0, ""),
+    ],
+)
+def test_objects_that_differ_are_found_and_their_place_is_named(
+    tmp_path: Path, one: object, other: object, where: str
+) -> None:
+    for written in (saved, pickle.dumps, lambda value: gzip.compress(pickle.dumps(value))):
+        found = first(tmp_path, written(one), written(other))
+        assert found is not None
+        assert found.path == "file"
+        assert found.where.startswith(where)
+        assert found.straight != found.interrupted
+
+
+def test_a_second_pickle_in_a_file_counts_and_so_do_bytes_after_it(tmp_path: Path) -> None:
+    head = pickle.dumps(1)
+    assert first(tmp_path, head + pickle.dumps(2), head + pickle.dumps(3)) is not None
+    assert first(tmp_path, head + b"\0rest", head + b"\0test") is not None
+    assert first(tmp_path, head, head + pickle.dumps(3)) is not None
+    old, other = io.BytesIO(), io.BytesIO()
+    torch.save(torch.zeros(2), old, _use_new_zipfile_serialization=False)
+    torch.save(torch.ones(2), other, _use_new_zipfile_serialization=False)
+    assert first(tmp_path, old.getvalue(), other.getvalue()) is not None
+
+
+def test_what_torch_saved_in_older_files_is_read_piece_by_piece(tmp_path: Path) -> None:
+    def older(*values: torch.Tensor) -> bytes:
+        stream = io.BytesIO()
+        torch.save(values, stream, _use_new_zipfile_serialization=False)
+        return stream.getvalue()
+
+    values = [torch.arange(4.0), torch.arange(3), torch.ones(2, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bool)]
+    copies = [value.clone() for value in reversed(values)][::-1]
+    assert older(*values) != older(*copies), "they name the addresses"
+    assert first(tmp_path, older(*values), older(*copies)) is None
+    copies[2][1] = 2
+    found = first(tmp_path, older(*values), older(*copies))
+    assert found is not None
+    assert found.where == "piece 2"
+
+
+def test_a_pickle_that_names_a_program_is_read_and_not_obeyed(tmp_path: Path) -> None:
+    evil = b"\x80\x02cposix\nsystem\nX\x05\x00\x00\x00false\x85R."
+    (tmp_path / "evil").write_bytes(evil)
+    (_, what), *_ = parts_of_file(tmp_path / "evil", CLEAN)
+    assert what == "posix.system"
+
+
+def archive(content: bytes, year: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as written:
+        written.writestr(zipfile.ZipInfo("a.npy", (year, 1, 1, 0, 0, 0)), content)
+    return stream.getvalue()
+
+
+def test_when_an_archive_was_packed_is_no_difference_and_what_is_in_it_is(tmp_path: Path) -> None:
+    assert first(tmp_path, archive(b"\x93\0", 1999), archive(b"\x93\0", 2001)) is None
+    found = first(tmp_path, archive(b"\x93\0", 1999), archive(b"\x93\0\0", 1999))
+    assert found is not None
+    assert found.where == "a.npy"
+    assert first(tmp_path, gzip.compress(b"log\n", mtime=1), gzip.compress(b"log\n", mtime=2)) is None
+
+
+def test_times_and_places_of_instances_are_no_difference_in_a_text(tmp_path: Path) -> None:
+    one = b"2026-11-23 18:00:01,123 INFO loss 0.5 in /cloud/instances/i-1/work/a\n"
+    other = b"2026-11-23 19:30:00,5 INFO loss 0.5 in /cloud/instances/i-2/work/a\n"
+    assert first(tmp_path, one, other) is None
+    found = first(tmp_path, b"x\n" + one, b"x\n" + other.replace(b"0.5", b"0.6"))
+    assert found is not None
+    assert found.where == "line 2"
+
+
+@pytest.mark.parametrize("text", ["ratio 1:2:3", "key 2026-11-23", "12:30", "v1.2.3", "10:20:30:40", "20261123"])
+def test_what_is_no_time_of_day_stays(text: str) -> None:
+    assert without_times(text) == text
+
+
+@pytest.mark.parametrize("lost", [b"", b"a\n", b"a\nb\nc\n"])
+def test_a_line_that_is_missing_or_twice_is_a_difference(tmp_path: Path, lost: bytes) -> None:
+    found = first(tmp_path, b"a\nb\n", lost)
+    assert found is not None
+    assert "absent" in (found.straight, found.interrupted)
+
+
+def test_figures_that_spotrun_logs_are_no_difference_in_a_table(tmp_path: Path) -> None:
+    one = b"attempt,cost_usd,epoch,loss,step\n,,0,0.5,1\n1.0,0.2,,,1\n,,0,0.4,2\n"
+    other = b"epoch,loss,step\n0,0.5,1\n0,0.4,2\n"
+    assert first(tmp_path, one, other, "metrics.csv") is None
+    found = first(tmp_path, one, other.replace(b"0.4", b"0.3"), "metrics.csv")
+    assert found is not None
+    assert found.where == "row 2, loss"
+    rows = b"epoch,step\n0,1\n1,2\n"
+    assert first(tmp_path, rows, b"epoch,step\n0,1\n", "own.csv") is not None
+
+
+def test_the_names_of_these_figures_are_known() -> None:
+    assert Figures(cost_usd=1, usd_per_epoch=1, lost_s=0, attempt=1, epochs=1).metrics().keys() == OURS
+
+
+def test_databases_are_compared_by_what_is_in_them(tmp_path: Path) -> None:
+    contents = []
+    for number, values in enumerate(([1, 2, 3], [1, 2, 3], [1, 2, 4])):
+        path = tmp_path / f"{number}.db"
+        database = sqlite3.connect(path)
+        database.execute("create table steps (step)")
+        if number == 1:  # other pages are in use
+            database.executemany("insert into steps values (?)", [("x" * 9000,)] * 3)
+            database.execute("delete from steps")
+        database.executemany("insert into steps values (?)", [(value,) for value in values])
+        database.commit()
+        database.close()
+        contents.append(path.read_bytes())
+    assert contents[0] != contents[1]
+    assert first(tmp_path, contents[0], contents[1], "steps.db") is None
+    assert first(tmp_path, contents[0], contents[2], "steps.db") is not None
+
+
+@pytest.mark.parametrize("head", [b"PK\x03\x04", b"\x1f\x8b", b"SQLite format 3\x00", b"\x80\x04", b"\x80"])
+def test_what_only_begins_like_a_known_format_is_compared_by_its_bytes(tmp_path: Path, head: bytes) -> None:
+    assert first(tmp_path, head + b"\0\1", head + b"\0\1") is None
+    assert first(tmp_path, head + b"\0\1", head + b"\0\2") is not None
+
+
+# -- TensorBoard -----------------------------------------------------------------------------------------------------
+
+
+def event(tag: str, step: int, value: float, wall_time: float) -> bytes:
+    inner = b"\x0a" + bytes([len(tag)]) + tag.encode() + b"\x15" + struct.pack("<f", value)
+    summary = b"\x0a" + bytes([len(inner)]) + inner
+    content = (
+        b"\x09" + struct.pack("<d", wall_time) + b"\x10" + bytes([step]) + b"\x2a" + bytes([len(summary)]) + summary
+    )
+    return struct.pack("<Q", len(content)) + b"\0\0\0\0" + content + b"\0\0\0\0"
+
+
+def events(tmp_path: Path, name: str, *files: bytes) -> Folder:
+    paths = set()
+    for number, content in enumerate(files):
+        path = tmp_path / name / "logs" / f"{EVENTS}{number}.{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        paths.add(f"logs/{path.name}")
+    return Folder(tmp_path / name, frozenset(paths))
+
+
+def test_event_files_are_compared_by_their_values_at_each_step(tmp_path: Path) -> None:
+    straight = events(tmp_path, "a", event("loss", 1, 0.5, 1.0) + event("loss", 2, 0.25, 2.0))
+    again = event("loss", 1, 0.5, 7.0) + event("loss", 2, 0.25, 8.0)
+    resumed = events(tmp_path, "b", again, event("loss", 2, 0.25, 9.0) + event("cost_usd", 2, 3.0, 9.0))
+    names = names_of(straight.paths | resumed.paths)
+    assert names == {f"logs/{EVENTS}"}
+    assert first_difference(straight, resumed, names, CLEAN) is None
+    other = events(tmp_path, "c", event("loss", 1, 0.5, 1.0), event("loss", 2, 0.75, 2.0))
+    found = first_difference(straight, other, names, CLEAN)
+    assert found is not None
+    assert found.where == "loss, step 2"
+    fewer = events(tmp_path, "d", event("loss", 1, 0.5, 1.0)[:-9])
+    assert first_difference(straight, fewer, names, CLEAN) is not None
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "more").write_text("x")
+    found = first_difference(
+        Folder(tmp_path / "a", frozenset()), Folder(tmp_path / "b", frozenset({"more"})), {"more"}, CLEAN
+    )
+    assert found == FileDifference("more", "", "absent", "there")
+
+
+def test_what_is_noted_of_a_file_differs_if_a_small_text_differs(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1")
+    (tmp_path / "large").write_bytes(b"\0")
+    for name in ("own.db-wal", ".git/index", "below/__pycache__/a.pyc", "below/own", f"{EVENTS}1"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    before = note(tmp_path, CLEAN)
+    (tmp_path / "log").write_text("2")
+    after = note(tmp_path, CLEAN)
+    assert before.keys() == {"log", "large", "below/own", EVENTS}
+    assert {name for name in after if after[name] != before[name]} == {"log"}
+    assert digest_of_file(tmp_path / "log", CLEAN) == after["log"]
+
+
+def test_folders_of_trackers_are_known() -> None:
+    assert tracker_of("mlruns/0/meta.yaml") == "MLflow's"
+    assert tracker_of("logs/wandb/run-1/x") == "W&B's"
+    assert tracker_of("logs/metrics.csv") is None
+
+
+def test_a_folder_of_instances_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    clean = without_instances(str(tmp_path / "link"))
+    said = json.dumps([str(tmp_path / name / "i-1" / "work") for name in ("link", "real")])
+    assert json.loads(clean(said)) == ["<instance>/work"] * 2
+    assert without_instances("")("/a") == "/a"
