@@ -23,7 +23,7 @@ Every failure that a user of spotrun can meet, with its exit code.
         ├── InsufficientCapacity     this offering has none now      -> try another offering
         ├── QuotaExceeded            the account may not have it     -> another region may work
         ├── CloudUnavailable         throttled, 5xx, network         -> try again later
-        ├── AccessDenied             credentials or permissions      -> stop; retrying cannot help
+        ├── AccessDenied             credentials or permissions      -> somebody has to mend it: say so
         ├── IdentityUnknown          the instance's role is unknown   -> wait, if it was made just now
         └── LaunchTokenSpent         the token's instance is gone    -> that launch is over
 

@@ -20,7 +20,7 @@ class CloudDriver(Protocol):
         QuotaExceeded          the account may not have it     -> tell the user and try another; ask again ever later
         CloudError itself      it finds fault with the request -> the same
         CloudUnavailable       throttled, 5xx, network         -> try again later
-        AccessDenied           credentials or permissions      -> stop; retrying cannot help
+        AccessDenied           credentials or permissions      -> somebody has to mend it; say so
         IdentityUnknown        the instance's identity is not known -> wait, if it was made just now
         LaunchTokenSpent       the token's instance is gone    -> that launch is over; use a new token
     """

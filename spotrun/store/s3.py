@@ -173,7 +173,7 @@ class S3Store(BucketStore):
                     _client.cache_clear()
                     self._open()
                 return found
-            case sdk.SSOError() | sdk.TokenRetrievalError():
+            case sdk.SSOError() | sdk.LoginError() | sdk.TokenRetrievalError():
                 return LoginExpired(f"{what}: {error}", hint=_EXPIRED)
             case RuntimeError() if "credentials are still expired" in str(error):  # botocore's only word for it
                 return StoreUnavailable(f"{what}: {error}", hint=_EXPIRED)

@@ -15,6 +15,7 @@ from moto import backends
 from msgspec.structs import replace
 
 from spotrun.clock import Clock, system_clock
+from spotrun.clouds.aws import clock_skew
 from spotrun.clouds.aws.account_checks import NO_INSTANCE
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
@@ -125,9 +126,13 @@ def test_a_clock_that_is_off_is_warned_of(account: GuardedAccount, ahead_s: int,
     assert "timedatectl" in finding.hint
 
 
-def test_a_signature_that_is_refused_for_the_clock_is_blamed_on_the_clock(account: GuardedAccount) -> None:
+def test_a_signature_that_is_refused_for_the_clock_is_blamed_on_the_clock(
+    account: GuardedAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
     account.refuse("GetCallerIdentity", "SignatureDoesNotMatch", 403, times=2)
-    found = examined(clock=clock_ahead(1200))
+    with monkeypatch.context() as patch:
+        patch.setattr(clock_skew, "system_clock", lambda: clock_ahead(1200))
+        found = examined()
     assert list(found) == ["identity"]
     assert "clock is 1," in found["identity"].detail
     assert "timedatectl" in found["identity"].hint

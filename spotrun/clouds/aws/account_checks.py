@@ -53,12 +53,6 @@ def account_number(regions: Sequence[Region]) -> str:
     return caller(regions[-1]).account
 
 
-def refused_at(error: CloudError) -> datetime | None:
-    """AWS's own time when it refused; None if the error did not come from AWS."""
-    cause = error.__cause__
-    return told_at(cause.response) if isinstance(cause, ClientError) else None
-
-
 def rehearse_launch(region: Region, parameters: dict[str, Any]) -> None:
     """
     Ask EC2 whether it would do this RunInstances, without doing it.

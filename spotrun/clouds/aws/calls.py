@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import cached_property
+from math import inf
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from botocore.config import Config
 from botocore.loaders import Loader
 from botocore.session import Session
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
 from spotrun.clock import Clock
-from spotrun.clouds.aws.clock_skew import keep_right
-from spotrun.clouds.aws.error_codes import CredentialsExpired, translated
+from spotrun.clouds.aws.clock_skew import keep_right, wrong_clock
+from spotrun.clouds.aws.error_codes import (
+    ClockWrong,
+    CredentialsExpired,
+    CredentialsRefused,
+    NoAnswer,
+    Unexplained,
+    translated,
+)
 from spotrun.errors import CloudError, CloudUnavailable
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 4
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.5, 4.0
-CONNECT_S, READ_S = 5.0, 30.0
+RENEWED_EVERY_S = 60.0
+"""New clients read the credentials anew, which may call a program or a server of the user's."""
 PRICING_REGION = "us-east-1"
 """The price list is served from a few regions only; this one knows all the others' prices."""
 
-CONFIG = Config(
-    # botocore itself would retry 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded, and hide them
-    retries={"mode": "standard", "total_max_attempts": 1},
-    connect_timeout=CONNECT_S,
-    read_timeout=READ_S,
-    user_agent_extra="spotrun",
-)
 
+class Patience(NamedTuple):
+    """How long a call may take, and until when it is tried again; both in seconds."""
+
+    connect_s: float
+    read_s: float
+    tries_for_s: float
+
+
+PATIENT = Patience(connect_s=5.0, read_s=30.0, tries_for_s=20.0)
+ASIDE = Patience(connect_s=2.0, read_s=5.0, tries_for_s=2.0)
+"""A notice leaves two minutes, and a service that hangs must not take them."""
 
 _MODELS = Loader()
 """The description of each service's calls, read once for all clients: that takes ten times as long as the rest."""
+
+
+def config_for(patience: Patience) -> Config:
+    return Config(
+        # botocore itself would retry 500 InsufficientInstanceCapacity and 503 RequestLimitExceeded, and hide them
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=patience.connect_s,
+        read_timeout=patience.read_s,
+        user_agent_extra="spotrun",
+    )
 
 
 def _session() -> Session:
@@ -50,7 +75,8 @@ def default_region() -> str:
     Raises:
         CloudError: neither names one.
     """
-    name = _session().get_config_variable("region")
+    with translated("find a region"):
+        name = _session().get_config_variable("region")
     if not name:
         raise CloudError("no region is named", hint="give --region us-east-1, or set AWS_DEFAULT_REGION")
     return str(name)
@@ -58,26 +84,37 @@ def default_region() -> str:
 
 def _passes(error: BaseException) -> bool:
     """Whether the trouble ends by itself, and soon. Expired credentials do not: somebody has to renew them."""
-    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired)
+    return isinstance(error, CloudUnavailable) and not isinstance(error, CredentialsExpired | ClockWrong)
+
+
+def _refuse_no_answer(http_response: Any, parsed: dict[str, Any], model: Any, **_: Any) -> None:
+    """A page of a captive portal comes with status 200, and has nothing of what AWS tells."""
+    shape = model.output_shape
+    if http_response.status_code < 300 and shape is not None and shape.members and not parsed.keys() & shape.members:
+        raise NoAnswer(f"the answer to {model.name} has nothing of what AWS tells")
 
 
 class Region:
     """
-    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. Each answer
-    puts `clock` right.
+    The calls of one region. After throttling, a 5xx or a network failure a call is repeated, with jitter. `patience`
+    is that of each client. Each answer puts `clock` right.
     """
 
-    def __init__(self, name: str, clock: Clock) -> None:
+    def __init__(self, name: str, clock: Clock, patience: Patience = PATIENT) -> None:
         self.name = name
         self._clock = clock
+        self._patience = patience
         self._clients: dict[str, Any] = {}
-        self._retrying = Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
-            stop=stop_after_attempt(ATTEMPTS_MAX),
-            sleep=clock.sleep,
-            reraise=True,
-        )
+        self._renewed_s = -inf
+        self._unexplained: Counter[str] = Counter()
+
+    @cached_property
+    def aside(self) -> Region:
+        """
+        The same region for what a run can do without for a while. A call takes some seconds at most; who asks comes
+        again later.
+        """
+        return Region(self.name, self._clock, ASIDE)
 
     @property
     def ec2(self) -> Any:
@@ -103,10 +140,11 @@ class Region:
     def scheduler(self) -> Any:
         return self._client("scheduler", self.name)
 
-    @property
+    @cached_property
     def partition(self) -> str:
         """`aws`, or the partition of China's or of the government's regions. It is part of every ARN."""
-        return str(_session().get_partition_for_region(self.name))
+        with translated(f"find the partition of {self.name}"):
+            return str(_session().get_partition_for_region(self.name))
 
     @property
     def pricing(self) -> Any:
@@ -115,8 +153,11 @@ class Region:
     def _client(self, service: str, region: str) -> Any:
         client = self._clients.get(service)
         if client is None:
-            client = self._clients[service] = _session().create_client(service, region_name=region, config=CONFIG)
-            keep_right(self._clock, client)
+            with translated(f"make a client of {service}"):
+                client = _session().create_client(service, region_name=region, config=config_for(self._patience))
+                client.meta.events.register("after-call", _refuse_no_answer)
+                keep_right(self._clock, client)
+            self._clients[service] = client
         return client
 
     def ask(self, action: str, call: Callable[[], T]) -> T:
@@ -131,12 +172,33 @@ class Region:
             try:
                 with translated(action):
                     return call()
-            except CredentialsExpired:
-                # a client keeps the credentials that it was made with, although its user may have logged in anew
-                self._clients.clear()
-                raise
+            except (CredentialsExpired, CredentialsRefused) as error:
+                self._renew_clients()
+                raise wrong_clock(error) or error from error.__cause__
+            except Unexplained as error:
+                self._count(error)
 
-        return self._retrying(once)
+        ends_s = self._clock.monotonic() + self._patience.tries_for_s
+        retrying = Retrying(
+            retry=retry_if_exception(_passes),
+            wait=wait_random_exponential(multiplier=PAUSE_FIRST_S, max=PAUSE_MAX_S),
+            stop=lambda state: state.attempt_number >= ATTEMPTS_MAX or self._clock.monotonic() >= ends_s,
+            sleep=self._clock.sleep,
+            reraise=True,
+        )
+        return retrying(once)
+
+    def _renew_clients(self) -> None:
+        """A client keeps the credentials that it was made with, although its user may have logged in anew."""
+        now_s = self._clock.monotonic()
+        if now_s - self._renewed_s >= RENEWED_EVERY_S:
+            self._renewed_s = now_s
+            self._clients.clear()
+
+    def _count(self, error: Unexplained) -> NoReturn:
+        kind = type(error.__cause__).__name__
+        self._unexplained[kind] += 1
+        raise Unexplained(f"{error.message} (number {self._unexplained[kind]:,} of its kind)") from error.__cause__
 
     def pages(self, client: Any, operation: str, of: str, **parameters: Any) -> list[Any]:
         """All items under `of` on all pages of an operation."""

@@ -12,9 +12,15 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from spotrun.clock import Clock
+from botocore.exceptions import ClientError
+
+from spotrun.clock import Clock, system_clock
+from spotrun.clouds.aws.error_codes import ClockWrong
+from spotrun.errors import CloudError
 
 SKEW_WARNED = timedelta(seconds=30)
+SKEW_MAX = timedelta(minutes=5)
+"""AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
 SET_CLOCK = "set this machine's clock, for example by `timedatectl set-ntp true`"
 _ASKED_AT = "spotrun_asked_at"
 
@@ -54,3 +60,12 @@ def keep_right(clock: Clock, client: Any) -> None:
 
     client.meta.events.register("before-call", asked)
     client.meta.events.register("after-call", answered)
+
+
+def wrong_clock(error: CloudError) -> ClockWrong | None:
+    """What to say instead of a refused signature, if the clock is the reason. The SDK signs by the system's clock."""
+    cause = error.__cause__
+    told, now = told_at(cause.response) if isinstance(cause, ClientError) else None, system_clock().now()
+    if told is None or abs(skew := skew_of(now, now, told)) <= SKEW_MAX:
+        return None
+    return ClockWrong(f"{in_words(skew)}, so AWS refuses its signatures", hint=SET_CLOCK)

@@ -28,15 +28,13 @@ from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.units import count_of
 
-SKEW_MAX = timedelta(minutes=5)
-"""AWS accepts no signature beyond this: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-troubleshooting.html"""
 LOOK_AGAIN_S = 5.0
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
@@ -88,11 +86,7 @@ class AwsDoctor:
     # -- who asks, and when --------------------------------------------------------------------------------------
 
     def _identity(self) -> Iterator[Finding]:
-        try:
-            who, skew = self._with_skew(lambda: account_checks.caller(self._region))
-        except CloudError as error:
-            self._blame_clock(error)
-            raise
+        who, skew = self._with_skew(lambda: account_checks.caller(self._region))
         where = f"{who.arn}, in {self._region.name}"
         if who.arn.endswith(":root"):
             yield warned(
@@ -111,16 +105,6 @@ class AwsDoctor:
     def _machine_time(self) -> datetime:
         """The calls put the clock right, and this is what it was before."""
         return self._clock.now() + self._clock.ahead
-
-    def _blame_clock(self, error: CloudError) -> None:
-        """A wrong clock makes signatures invalid or expired, and AWS's error does not mention the clock."""
-        told_at = account_checks.refused_at(error)
-        if told_at is None:
-            return
-        now = self._machine_time
-        skew = skew_of(now, now, told_at)
-        if abs(skew) > SKEW_MAX:
-            raise AccessDenied(f"{in_words(skew)}, so AWS refuses its signatures", hint=SET_CLOCK) from error
 
     # -- what surrounds an instance ------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from spotrun.errors import (
     InsufficientCapacity,
     LaunchTokenSpent,
     QuotaExceeded,
+    SpotrunError,
 )
 
 
@@ -65,6 +66,22 @@ class CredentialsExpired(CloudUnavailable):
     """Somebody can renew them while the run goes on (P26)."""
 
 
+class CredentialsRefused(AccessDenied):
+    """There are none, or AWS knows nobody who has them. Others may take their place."""
+
+
+class ClockWrong(CloudUnavailable):
+    """AWS accepts no signature of this machine until somebody sets its clock."""
+
+
+class NoAnswer(Exception):
+    """Somebody on the way has answered in place of AWS: a captive portal, a proxy."""
+
+
+class Unexplained(CloudUnavailable):
+    """The SDK failed in a way that has no name here. It is taken for passing, and counted."""
+
+
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
 _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
@@ -73,6 +90,7 @@ _IMAGE = "name an image that exists in this region and that you may use"
 _TEMPLATE = "name one that this region has under aws.launch_template, or none (infra/aws/region.yaml makes one)"
 _SURROUNDINGS = "look at the subnets and the security group of this region (infra/aws/region.yaml makes them)"
 _IDENTITY = "look at aws.instance_profile, or leave it out: each run has its own then (infra/aws/README.md)"
+_PROTECTED = "take its termination protection away: aws ec2 modify-instance-attribute --no-disable-api-termination …"
 _INVALID, _PROFILE = "InvalidParameterValue", "iam instance profile"
 """EC2 has no code for a profile that it does not know yet, or whose role it does not know yet."""
 
@@ -93,12 +111,17 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(("InstanceLimitExceeded", "VolumeLimitExceeded"), (QuotaExceeded, _QUOTA)),
     **dict.fromkeys(
         (
-            *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "AuthFailure", "OptInRequired"),
-            *("InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
-            *("MissingAuthenticationToken", "PendingVerification", "Blocked"),
-            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"),
+            *("PendingVerification", "Blocked", "AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
         ),
         (AccessDenied, _CREDENTIALS),
+    ),
+    **dict.fromkeys(
+        (
+            *("AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch"),
+            *("InvalidSignatureException", "IncompleteSignature", "MissingAuthenticationToken"),
+        ),
+        (CredentialsRefused, _CREDENTIALS),
     ),
     **dict.fromkeys(
         ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"),
@@ -109,7 +132,7 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
             *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
             *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException"),
             *("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
-            *("ConcurrentModification", "ServiceFailure"),
+            *("ConcurrentModification", "ServiceFailure", "DeleteConflict"),  # IAM sees a change late
         ),
         (CloudUnavailable, None),
     ),
@@ -133,6 +156,7 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     ),
     **dict.fromkeys((_INVALID, "InvalidParameterCombination", "InvalidParameter"), (BadSurroundings, None)),
     "IdempotentParameterMismatch": (TokenReused, None),
+    "OperationNotPermitted": (CloudError, _PROTECTED),
     **dict.fromkeys(("ConflictException", "EntityAlreadyExists"), (AlreadyThere, None)),
     **dict.fromkeys(("ResourceNotFoundException", "NoSuchEntity"), (NotThere, None)),
     "LimitExceeded": (QuotaExceeded, None),
@@ -142,9 +166,12 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
 """By error code: the error that a run handles, and what its user can do."""
 
 _NO_CREDENTIALS = (sdk.NoCredentialsError, sdk.PartialCredentialsError, sdk.ProfileNotFound, sdk.NoRegionError)
-_PASSING = (
+_LOGGED_OUT = (sdk.SSOError, sdk.LoginError, sdk.TokenRetrievalError)
+_STILL_EXPIRED = "refreshed credentials are still expired"
+"""botocore's RuntimeError says so."""
+_UNREACHABLE = (
     *(sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, ResponseParserError),
-    *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, sdk.SSOError, sdk.TokenRetrievalError),
+    *(sdk.CredentialRetrievalError, sdk.MetadataRetrievalError, NoAnswer),
 )
 """They include credentials that cannot be renewed just now: a runner goes blind, and sees again later (P26)."""
 
@@ -155,22 +182,35 @@ def translated(action: str) -> Iterator[None]:
     Turn what boto3 raises inside into the errors of the CloudDriver port. `action` continues "AWS refused to …".
 
     Raises:
-        CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx.
+        CloudError: of the class in ERRORS_BY_CODE; CloudUnavailable for an unknown code with status 5xx; Unexplained
+            for an error without a name here.
     """
     try:
         yield
-    except sdk.ClientError as error:
-        raise error_of(action, error) from error
-    except _NO_CREDENTIALS as error:
-        raise AccessDenied(f"cannot {action}: {error}", hint=_CREDENTIALS) from error
-    except _PASSING as error:
-        raise CloudUnavailable(f"AWS cannot be reached to {action}: {error}") from error
+    except SpotrunError:
+        raise
+    except Exception as error:
+        raise _meaning_of(action, error) from error
+
+
+def _meaning_of(action: str, error: Exception) -> CloudError:
+    if isinstance(error, sdk.ClientError):
+        return error_of(action, error)
+    if isinstance(error, _NO_CREDENTIALS):
+        return CredentialsRefused(f"cannot {action}: {error}", hint=_CREDENTIALS)
+    if isinstance(error, _LOGGED_OUT) or _STILL_EXPIRED in str(error):
+        return CredentialsExpired(f"cannot {action}: {error}", hint=_EXPIRED)
+    if isinstance(error, _UNREACHABLE):
+        return CloudUnavailable(f"AWS cannot be reached to {action}: {error}")
+    if isinstance(error, sdk.ParamValidationError):
+        return CloudError(f"the SDK of AWS refuses to {action}: {error}")
+    return Unexplained(f"the SDK of AWS failed to {action}: {type(error).__name__}: {error}")
 
 
 def error_of(action: str, error: sdk.ClientError) -> CloudError:
     """The error for one answer of AWS, with its code and message, which may name zones that have capacity."""
-    code = str(error.response.get("Error", {}).get("Code", "unknown"))
-    words = error.response.get("Error", {}).get("Message", "")
+    told = error.response.get("Error", {})
+    code, words = str(told.get("Code", "unknown")), str(told.get("Message", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     unlisted = (CloudUnavailable, None) if status >= 500 else (CloudError, None)
     kind, hint = ERRORS_BY_CODE.get(code, unlisted)

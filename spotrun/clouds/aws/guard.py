@@ -15,7 +15,7 @@ from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks
-from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.calls import ASIDE, Region
 from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.guards import Guard
 from spotrun.errors import CloudError
@@ -70,7 +70,7 @@ class AwsGuards:
     """See Guards. An object arms each guard once. If another object has armed it before, EC2 says that it exists."""
 
     def __init__(self, regions: Sequence[str], clock: Clock) -> None:
-        self._regions = {name: Region(name, clock) for name in regions}
+        self._regions = {name: Region(name, clock, ASIDE) for name in regions}
         self._account = ""
         self._armed: set[str] = set()
 

@@ -1,0 +1,241 @@
+"""What becomes of errors of the AWS SDK, which has a hundred kinds; and how long a call may take."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from botocore import exceptions as sdk
+from botocore.awsrequest import AWSResponse
+from botocore.httpsession import URLLib3Session
+from botocore.loaders import Loader
+
+from spotrun.clouds.aws import calls, clock_skew
+from spotrun.clouds.aws.calls import ASIDE, ATTEMPTS_MAX, RENEWED_EVERY_S, Region
+from spotrun.clouds.aws.error_codes import (
+    ClockWrong,
+    CredentialsExpired,
+    CredentialsRefused,
+    Unexplained,
+    error_of,
+)
+from spotrun.errors import CloudError, CloudUnavailable
+from tests.support.manual_clock import ManualClock
+from tests.support.plain_aws import REGION, refusal
+
+SDK_ERRORS = sorted(
+    (kind for kind in vars(sdk).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+    key=lambda kind: kind.__name__,
+)
+SERVICES = ("ec2", "iam", "ssm", "sts", "scheduler", "pricing", "service-quotas")
+
+
+@pytest.fixture
+def region() -> Region:
+    return Region(REGION, ManualClock())
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+def bare(kind: type[Exception]) -> Exception:
+    """One of its class, with no words: their arguments differ."""
+    error = kind.__new__(kind)
+    if isinstance(error, sdk.ClientError):
+        error.response = {}
+    return error
+
+
+# -- every error is one of ours --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SDK_ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_sdk_is_one_of_ours(region: Region, kind: type[Exception]) -> None:
+    with pytest.raises(CloudError):
+        region.ask("look", failing(bare(kind)))
+
+
+def error_shapes() -> Iterator[tuple[str, str, int]]:
+    loader = Loader()
+    for service in SERVICES:
+        for name, shape in loader.load_service_model(service, "service-2")["shapes"].items():
+            if shape.get("exception"):
+                told = shape.get("error", {})
+                yield service, told.get("code", name), told.get("httpStatusCode", 400)
+
+
+def test_every_error_of_the_service_models_is_one_of_ours() -> None:
+    shapes = [*error_shapes()]
+    assert len(shapes) > 100
+    for service, code, status in shapes:
+        error = error_of("look", refusal(code, status))
+        assert isinstance(error, CloudError), service
+        assert code in error.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        sdk.LoginRefreshRequired(),
+        sdk.UnauthorizedSSOTokenError(),
+        RuntimeError("Credentials were refreshed, but the refreshed credentials are still expired."),
+    ],
+    ids=repr,
+)
+def test_who_has_to_log_in_again_is_told_so(region: Region, error: Exception) -> None:
+    with pytest.raises(CredentialsExpired) as raised:
+        region.ask("look", failing(error))
+    assert "log in anew" in str(raised.value)
+
+
+def test_an_error_without_a_name_is_taken_for_passing_and_is_told_and_counted(region: Region) -> None:
+    for first in (1, 1 + ATTEMPTS_MAX):
+        with pytest.raises(Unexplained) as raised:
+            region.ask("look", failing(ZeroDivisionError("of the SDK")))
+        assert "ZeroDivisionError: of the SDK" in raised.value.message
+        assert f"number {first + ATTEMPTS_MAX - 1} of its kind" in raised.value.message
+
+
+def test_a_profile_that_is_gone_is_no_traceback(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(CredentialsRefused, match="nobody"):
+        assert region.ec2
+
+
+PORTAL = b"<html><head><title>Welcome to the hotel</title></head><body>Log in</body></html>"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda region: region.ec2.describe_images(ImageIds=["ami-1"]),
+        lambda region: region.ec2.terminate_instances(InstanceIds=["i-1"]),
+        lambda region: region.ssm.get_parameter(Name="/a"),
+        lambda region: region.sts.get_caller_identity(),
+        lambda region: region.scheduler.create_schedule(
+            Name="a",
+            ScheduleExpression="at(1)",
+            FlexibleTimeWindow={"Mode": "OFF"},
+            Target={"Arn": "a", "RoleArn": "a" * 99},
+        ),
+    ],
+)
+def test_the_page_of_a_captive_portal_is_no_answer(
+    region: Region, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Region], Any]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setattr(URLLib3Session, "send", lambda _, asked: AWSResponse(asked.url, 200, {}, Page(PORTAL)))
+    with pytest.raises(CloudUnavailable):
+        region.ask("look", lambda: ask(region))
+
+
+class Page(io.BytesIO):
+    def stream(self, **_: object) -> Iterator[bytes]:
+        yield self.read()
+
+
+# -- whose clock is wrong --------------------------------------------------------------------------------------------
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("off", "side"), [(10, "ahead of"), (-10, "behind")])
+@pytest.mark.parametrize(
+    "code", ["AuthFailure", "SignatureDoesNotMatch", "RequestExpired", "InvalidSignatureException"]
+)
+def test_a_clock_that_is_ten_minutes_off_is_told_as_what_it_is(
+    region: Region, monkeypatch: pytest.MonkeyPatch, code: str, off: int, side: str
+) -> None:
+    monkeypatch.setattr(clock_skew, "system_clock", lambda: ManualClock(NOW + timedelta(minutes=off)))
+    with pytest.raises(ClockWrong, match=f"this machine's clock is (599|600) s {side} AWS's") as raised:
+        region.ask("look", failing(refusal(code, 403, date=format_datetime(NOW, usegmt=True))))
+    assert "timedatectl" in str(raised.value)
+
+
+def test_a_signature_that_is_refused_beside_a_right_clock_is_the_keys(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_skew, "system_clock", lambda: ManualClock(NOW))
+    for date in ({}, {"date": "yesterday"}, {"date": format_datetime(NOW, usegmt=True)}):
+        with pytest.raises(CredentialsRefused, match="SignatureDoesNotMatch"):
+            region.ask("look", failing(refusal("SignatureDoesNotMatch", 403, **date)))
+
+
+# -- how often, and for how long -------------------------------------------------------------------------------------
+
+
+class Sessions:
+    """Counts the clients that are made; none of them can do anything."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self) -> Sessions:
+        return self
+
+    def create_client(self, *_: object, **__: object) -> Any:
+        self.made += 1
+        return Inert()
+
+
+class Inert:
+    def __getattr__(self, _: str) -> Inert:
+        return self
+
+    def __call__(self, *_: object, **__: object) -> None:
+        return None
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "InvalidClientTokenId"])
+def test_credentials_that_are_refused_make_new_clients_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    clock, sessions = ManualClock(), Sessions()
+    region = Region(REGION, clock)
+    monkeypatch.setattr(calls, "_session", sessions)
+
+    def look() -> None:
+        assert region.ec2 is not None
+        raise refusal(code)
+
+    for _ in range(100):
+        with pytest.raises((CredentialsExpired, CredentialsRefused)):
+            region.ask("look", look)
+        clock.advance(RENEWED_EVERY_S / 20)
+    assert sessions.made == 6, "the first, and one for each of five minutes"
+
+
+def test_a_call_aside_that_hangs_takes_some_seconds_and_is_not_repeated() -> None:
+    clock = ManualClock()
+    region = Region(REGION, clock).aside
+    asked = []
+
+    def hang() -> None:
+        asked.append(clock.monotonic())
+        clock.advance(ASIDE.read_s)
+        raise sdk.ReadTimeoutError(endpoint_url="https://aws")
+
+    with pytest.raises(CloudUnavailable):
+        region.ask("look", hang)
+    assert len(asked) == 1
+    assert clock.monotonic() <= ASIDE.connect_s + ASIDE.read_s < 10
+
+
+def test_a_call_aside_that_is_throttled_is_repeated(region: Region) -> None:
+    answers = iter([refusal("Throttling"), None])
+
+    def look() -> str:
+        if (error := next(answers)) is not None:
+            raise error
+        return "seen"
+
+    assert region.aside.ask("look", look) == "seen"
