@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver
+from spotrun.clouds.forgiving import ForgivingDriver
 from spotrun.clouds.guards import GuardedDriver, Guards, NoGuards
 from spotrun.clouds.identities import IdentifiedDriver, Identities, NoIdentities
 from spotrun.errors import (
@@ -97,7 +98,8 @@ class Runner:
         """
         self._ledger = ledger
         self._store = store
-        self._identified = IdentifiedDriver(driver, identities or NoIdentities(), clock)
+        self._forgiving = ForgivingDriver(driver, clock)
+        self._identified = IdentifiedDriver(self._forgiving, identities or NoIdentities(), clock)
         self._driver = GuardedDriver(self._identified, guards or NoGuards(), clock)
         self._clock = clock
         self._spec = spec
@@ -108,6 +110,7 @@ class Runner:
         self._room = Room(store, clock)
         self._market = market
         self._message = ""
+        self._has_seen_cloud = False
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
         """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
@@ -147,7 +150,8 @@ class Runner:
 
         Raises:
             LedgerDamaged: nobody may go on.
-            AccessDenied: the cloud refuses the credentials; instances and agents go on without a runner.
+            AccessDenied: the cloud has refused the credentials from the first look on; instances and agents go on
+                without a runner. Once it has answered, a refusal may pass.
         """
         self._statuses.forget()
         try:
@@ -156,13 +160,16 @@ class Runner:
             actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
             self._arm_missing_guards()
-        except (CloudUnavailable, StoreUnavailable) as error:
-            tick = Tick(state=self._ledger.state, blind=error.message)
+        except (CloudError, StoreUnavailable) as error:
+            if isinstance(error, AccessDenied) and not self._has_seen_cloud:
+                raise
+            tick = Tick(state=self._ledger.state, blind=error.one_line)
         else:
             tick = self._told(world, actions, wrote=self._ledger.state.next_number > read)
             if tick.done:
                 write_final_status(self._store, self._ledger)
-                self._identified.remove_identity(self._run_uid)
+                if left := self._identified.remove_identity(self._run_uid):
+                    tick = replace(tick, remark=_joined([tick.remark or "", left]))
         self._message = tick.waiting_for or tick.remark or ""
         return tick
 
@@ -180,8 +187,8 @@ class Runner:
         )
 
     def _remark(self) -> str | None:
-        market = "" if self._market is None else self._market.trouble
-        return "; ".join(filter(None, (self._heartbeats.refused, market, *self._driver.remarks))) or None
+        market = "" if self._market is None else self._market.trouble or ""
+        return _joined([self._heartbeats.refused, market, *self._driver.remarks])
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
@@ -195,6 +202,7 @@ class Runner:
         state = self._ledger.refresh()
         occupied = {each.intent.offering.region for each in state.launches.values() if not each.settled}
         instances = tuple(self._driver.instances(state.created.uid, must_see=occupied))
+        self._has_seen_cloud = True
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
@@ -209,6 +217,7 @@ class Runner:
             step_seen=self._statuses.step_seen(state) if reckons else None,
             steps_total=self._statuses.steps_total(state) if reckons else None,
             epochs_total=self._statuses.epochs_total(state),
+            unread=self._forgiving.unread,
             observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
@@ -297,3 +306,7 @@ def _unlisted(state: RunState, instances: Iterable[Instance]) -> list[int]:
     listed = {instance.instance_id for instance in instances}
     alive = (launch.recorded for launch in state.launches.values() if launch.gone is None)
     return [each.launch for each in alive if each is not None and each.instance_id not in listed]
+
+
+def _joined(words: Iterable[str]) -> str | None:
+    return "; ".join(filter(None, words)) or None

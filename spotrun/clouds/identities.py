@@ -5,20 +5,39 @@ a driver that has it made before it launches.
 
 from __future__ import annotations
 
-import contextlib
-from datetime import datetime, timedelta
+import secrets
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver, WrappedDriver
-from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import Instance, LaunchRequest
 
-SETTLES_WITHIN = timedelta(minutes=2)
+SETTLES_WITHIN = timedelta(minutes=3)
 """
-A cloud knows a new identity everywhere after some seconds. Users of EC2 report up to two minutes:
-https://github.com/hashicorp/terraform/issues/15341. What it does not know by then does not exist.
+A cloud knows a new identity, and who may use it, everywhere after some seconds. Users of EC2 report up to two minutes:
+https://github.com/hashicorp/terraform/issues/15341. What it does not know by then does not exist, and what it denies is
+not allowed.
 """
+
+TRIAL = "doctor"
+"""How the uid of a run begins that does not exist: `doctor` gives it an identity, and takes that away again."""
+TRIAL_LASTS = timedelta(hours=1)
+"""A trial identity that is older was left behind."""
+
+
+def trial_uid(now: datetime) -> str:
+    return f"{TRIAL}{int(now.timestamp()):08x}{secrets.token_hex(1)}"
+
+
+def is_left_trial(uid: str, now: datetime) -> bool:
+    """Whether it is the uid of a trial, and none that may be under way."""
+    try:
+        began = datetime.fromtimestamp(int(uid.removeprefix(TRIAL)[:8], 16), UTC)
+    except ValueError:
+        return False
+    return uid.startswith(TRIAL) and abs(now - began) >= TRIAL_LASTS
 
 
 class Identities(Protocol):
@@ -80,7 +99,7 @@ class IdentifiedDriver(WrappedDriver):
     def launch(self, request: LaunchRequest) -> Instance:
         """
         Raises:
-            CloudUnavailable: the cloud may not know the identity yet.
+            CloudUnavailable: the cloud may not know the identity yet, or not who may use it.
             IdentityUnknown: it has had the time to learn of it.
         """
         self._make(request)
@@ -89,9 +108,15 @@ class IdentifiedDriver(WrappedDriver):
         except IdentityUnknown as error:
             self._is_made = False  # a runner that took the run for ended may have removed it
             self._make(request)
-            if self._since is None or self._clock.now() - self._since >= SETTLES_WITHIN:
-                raise
-            raise CloudUnavailable(error.message) from error
+            self._wait_if_new(error)
+            raise
+        except AccessDenied as error:
+            self._wait_if_new(error)
+            raise
+
+    def _wait_if_new(self, error: CloudError) -> None:
+        if self._since is not None and self._clock.now() - self._since < SETTLES_WITHIN:
+            raise CloudUnavailable(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
         """Once. Another runner makes it again, which is harmless."""
@@ -102,8 +127,14 @@ class IdentifiedDriver(WrappedDriver):
             self._since = max(since, self._since or since)
         self._is_made = True
 
-    def remove_identity(self, run_uid: str) -> None:
-        """For a run that has ended. If it is resumed, its next launch makes the identity again."""
+    def remove_identity(self, run_uid: str) -> str:
+        """
+        For a run that has ended: why a part of its identity is left, "" if nothing is. If the run is resumed, its next
+        launch makes the identity again.
+        """
         self._is_made = False
-        with contextlib.suppress(CloudError):  # `spotrun reap` removes what is left
+        try:
             self._identities.remove(run_uid)
+        except CloudError as error:
+            return f"what its instances could do is left, and `spotrun reap` removes it: {error.message}"
+        return ""

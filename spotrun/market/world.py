@@ -31,7 +31,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     launch to how long, by store time, its agent's heartbeat has not changed. `heard` has when an agent spoke last whose
     instance the cloud no longer lists. `step_seen` is the newest of the current attempt, and `steps_total` and
     `epochs_total` how many the whole training will have, as far as its agents know. `observations` are what other runs
-    have seen of the market. `no_room` says why the run's store takes no checkpoint now, if it does not.
+    have seen of the market. `no_room` says why the run's store takes no checkpoint now, if it does not. `unread` says
+    why nothing is known of what is offered.
     """
 
     offerings: tuple[Offering, ...]
@@ -44,6 +45,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     epochs_total: int | None = None
     observations: tuple[Observation, ...] = ()
     no_room: str = ""
+    unread: str = ""
 
 
 def suitable(offerings: Iterable[Offering], spec: RunSpec) -> list[Offering]:

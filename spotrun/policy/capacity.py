@@ -39,7 +39,7 @@ class Chosen(msgspec.Struct, frozen=True):
 def keep_going(facts: Facts) -> Iterator[Action]:
     """Hand over to what is ready, replace what goes, and ask for better if that pays."""
     state = facts.state
-    hurried = state.created.deadline_at is not None
+    hurried = state.created.deadline_at is not None and not facts.world.unread
     pending, current = state.pending_launch, state.current
     if facts.world.no_room and pending is None and (current is None or current.leaving):
         yield Wait(reason=f"no instance is asked for, because it could not save: {facts.world.no_room}")
@@ -52,6 +52,10 @@ def keep_going(facts: Facts) -> Iterator[Action]:
             yield Append(event=ev.DrainRequested(attempt=current.number, reason=pending.intent.reason))
         elif hurried and too_late_for(facts, pending):
             yield Append(event=give_up(pending))
+        return
+    if facts.world.unread:
+        if current is None or current.leaving:
+            yield Wait(reason=f"no instance is asked for, as nobody knows what is offered: {facts.world.unread}")
         return
     if hurried:
         yield from list(towards_deadline(facts)) or _before_a_loss(facts)

@@ -231,6 +231,38 @@ def test_a_role_that_ec2_never_comes_to_know_is_told_in_the_end(account: Guarded
     assert "Invalid IAM Instance Profile name" in first.closed.detail
 
 
+@pytest.mark.parametrize("action", ["AttachRolePolicy", "AddRoleToInstanceProfile", "RunInstances"])
+def test_what_is_denied_to_a_new_role_is_waited_for_and_told_meanwhile(
+    account: GuardedAccount, run: Ec2Run, action: str
+) -> None:
+    """What IAM has just made is not known everywhere, nor are its tags, on which policies depend."""
+    account.refuse(action, "AccessDenied", 403, times=3)
+    runner = run.runner()
+    list(runner.ticks())
+    blind = runner.tick().blind
+    assert blind is not None
+    assert "AccessDenied" in blind
+    assert "try: " in blind
+    for _ in range(3):
+        run.ticks(runner)
+    assert run.state.terminal is None
+    assert len(run.instances()) == 1
+
+
+@pytest.mark.parametrize("action", ["AttachRolePolicy", "RunInstances"])
+def test_what_is_still_denied_after_that_is_told_as_denied(account: GuardedAccount, run: Ec2Run, action: str) -> None:
+    account.refuse(action, "AccessDenied", 403, times=100)
+    runner = run.runner()
+    run.ticks(runner)
+    assert run.state.terminal is None
+    run.clock.advance(SETTLES_WITHIN.total_seconds())
+    for _ in range(2):
+        run.ticks(runner)
+    terminal = run.state.terminal
+    assert terminal is not None
+    assert (terminal.outcome, terminal.cause) == ("failed", Cause.ACCESS)
+
+
 # -- removing --------------------------------------------------------------------------------------------------------
 
 
@@ -311,6 +343,14 @@ def test_a_lost_answer_to_a_removal_is_no_failure(account: GuardedAccount, actio
     assert made() is None
 
 
+@pytest.mark.parametrize("action", ["DeleteRole", "DeleteInstanceProfile"])
+def test_a_conflict_of_what_was_just_taken_from_a_role_passes(account: GuardedAccount, action: str) -> None:
+    roles().make(UID, URI)
+    account.refuse(action, "DeleteConflict", 409, times=2)
+    roles().remove(UID)
+    assert made() is None
+
+
 def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: GuardedAccount, run: Ec2Run) -> None:
     runner = run.runner()
     for _ in range(2):
@@ -319,7 +359,9 @@ def test_a_role_that_cannot_be_removed_is_no_failure_of_the_run(account: Guarded
     account.refuse("DeleteRole", "AccessDenied", 403, times=10)
     for _ in range(3):
         run.ticks(runner)
-    assert runner.tick().done
+    last = runner.tick()
+    assert last.done
+    assert "`spotrun reap` removes it" in (last.remark or "")
     assert run.state.terminal is not None
     assert run.state.terminal.outcome == "stopped"
     assert UID in roles().runs()

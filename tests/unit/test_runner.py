@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from spotrun.errors import AccessDenied, CloudUnavailable
+from spotrun.clouds.forgiving import AGAIN_AFTER_S
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable
 from spotrun.folder import looks
 from spotrun.instance import EndedBy
 from spotrun.offering import CapacityType
@@ -130,14 +131,25 @@ def test_a_burst_of_ticks_asks_on_until_a_zone_has_capacity_and_then_waits(playe
     assert played.clock.monotonic() == began_s
 
 
-def test_a_cloud_that_knows_us_no_longer_ends_the_runner_and_nothing_else(played: PlayedRun) -> None:
+def test_a_cloud_that_refuses_us_from_the_first_look_on_ends_the_runner_and_nothing_else(played: PlayedRun) -> None:
     def deny(name: str) -> None:
-        if name == "offerings":
-            raise AccessDenied("the key has expired")
+        if name == "instances":
+            raise AccessDenied("not authorized: ec2:DescribeInstances")
 
     played.settle(played.runner(), 2)
     with pytest.raises(AccessDenied):
         played.runner(before=deny).tick()
+    assert len(played.cloud.alive) == 1
+
+
+def test_a_cloud_that_knew_us_and_knows_us_no_longer_makes_the_runner_blind(played: PlayedRun) -> None:
+    bad = Refusals("instances", AccessDenied("the key is gone", hint="make another"))
+    runner = played.runner(before=bad)
+    played.settle(runner, 2)
+    bad.on = True
+    assert runner.tick().blind == "the key is gone; try: make another"
+    bad.on = False
+    assert runner.tick().blind is None
     assert len(played.cloud.alive) == 1
 
 
@@ -151,6 +163,96 @@ def test_a_launch_that_the_credentials_forbid_fails_the_run_and_leaves_nothing(p
     assert played.state().terminal.outcome == "failed"
     assert "RunInstances" in played.state().terminal.detail
     assert played.cloud.all == []
+
+
+# -- what is read beside a run ---------------------------------------------------------------------------------------
+
+
+class Refusals:
+    """While it is `on`, calls of that name fail. `asked` counts them."""
+
+    def __init__(self, name: str, error: CloudError) -> None:
+        self._name, self._error = name, error
+        self.on = False
+        self.asked = 0
+
+    def __call__(self, name: str) -> None:
+        if self.on and name == self._name:
+            self.asked += 1
+            raise self._error
+
+
+ANY_REFUSAL = pytest.mark.parametrize("error", [AccessDenied("no"), CloudUnavailable("no"), CloudError("no")], ids=repr)
+
+
+@ANY_REFUSAL
+def test_prices_and_places_that_cannot_be_read_are_those_known_before(error: CloudError) -> None:
+    played = PlayedRun(steps=6000)
+    bad = Refusals("offerings", error)
+    runner = played.runner(before=bad)
+    for _ in range(12):
+        played.turn()
+        runner.tick()
+    bad.on, lost = True, played.training_on()
+    assert lost is not None
+    tick = runner.tick()
+    assert (tick.blind, tick.remark) == (None, "prices and places are those known before: no")
+    played.cloud.end(lost.instance_id, EndedBy.CLOUD)
+    for _ in range(12):
+        played.turn()
+        runner.tick()
+    assert played.training_on() not in (None, lost)
+    assert bad.asked <= 1 + 120 / AGAIN_AFTER_S
+    bad.on = False
+    played.clock.advance(AGAIN_AFTER_S)
+    assert runner.tick().remark is None
+
+
+@ANY_REFUSAL
+def test_who_never_knew_what_is_offered_asks_for_nothing_says_so_and_ends_what_should_end(
+    played: PlayedRun, error: CloudError
+) -> None:
+    played.settle(played.runner())
+    known = played.cloud.launches[0]
+    played.cloud.launch(replace(known, token="orphan", launch=77))
+    bad = Refusals("offerings", error)
+    bad.on, runner = True, played.runner(before=bad)
+    runner.tick()
+    assert [found.token for found in played.cloud.alive] == [known.token]
+    played.cloud.end(played.cloud.alive[0].instance_id, EndedBy.CLOUD)
+    last = played.settle(runner)
+    assert last.waiting_for == "no instance is asked for, as nobody knows what is offered: no"
+    assert (played.cloud.alive, played.state().terminal) == ([], None)
+    bad.on = False
+    played.settle(runner)
+    assert len(played.cloud.alive) == 1
+
+
+@ANY_REFUSAL
+def test_an_instance_that_cannot_be_ended_is_told_and_asked_for_again_later(
+    played: PlayedRun, error: CloudError
+) -> None:
+    bad = Refusals("terminate", error)
+    runner = played.runner(before=bad)
+    for _ in range(12):
+        played.turn()
+        runner.tick()
+    trains = played.training_on()
+    orphan = played.cloud.launch(replace(played.cloud.launches[0], token="orphan", launch=77))
+    bad.on = True
+    for _ in range(30):
+        played.clock.advance(2)
+        tick = runner.tick()
+    assert tick.blind is None
+    assert tick.remark == f"{orphan.instance_id} cannot be ended: no"
+    assert played.training_on() == trains
+    if not isinstance(error, CloudUnavailable):
+        assert bad.asked <= 1 + 60 / AGAIN_AFTER_S
+    bad.on = False
+    played.clock.advance(AGAIN_AFTER_S)
+    runner.tick()
+    assert runner.tick().remark is None
+    assert [found.token for found in played.cloud.alive] == [played.cloud.launches[0].token]
 
 
 # -- two runners -----------------------------------------------------------------------------------------------------

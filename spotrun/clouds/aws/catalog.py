@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
+from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from spotrun.clouds.aws.launch_template import find_launch_template
 from spotrun.clouds.aws.network import Network, find_image, find_network
 from spotrun.clouds.aws.price_list import ListPrice, PriceList, read_price_list
 from spotrun.clouds.aws.prices import SpotPool, SpotPrices, spot_prices
+from spotrun.errors import CloudError
 from spotrun.instance import PriceSegment
 from spotrun.offering import CapacityType, Offering, Pool
 
@@ -28,6 +30,8 @@ SHIPPED_FOR_S = 3600.0
 """How long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
 SURROUNDINGS_FOR_S = 600.0
+ASKED_AGAIN_S = 30.0
+"""How long what could not be read is left alone, where something older is known."""
 MIB_PER_GIB = 1024
 
 
@@ -39,22 +43,46 @@ class InstanceType(NamedTuple):
 
 
 class Kept(Generic[T]):
-    """A fact that is read again once it is older than `for_s`, which may depend on what was read."""
+    """
+    A fact that is read again once it is older than `for_s`, which may depend on what was read.
+
+    If it cannot be read again, the last one is kept, and `trouble` says why.
+    """
 
     def __init__(self, clock: Clock, for_s: float | Callable[[T], float], read: Callable[[], T]) -> None:
         self._clock = clock
         self._for_s = for_s
         self._read = read
         self._known: tuple[float, T] | None = None
+        self._failed_s = -inf
+        self.trouble = ""
 
     def get(self) -> T:
-        now_s = self._clock.monotonic()
-        if self._known is None or now_s - self._known[0] >= self._lasts_s(self._known[1]):
-            self._known = (now_s, self._read())
+        """
+        Raises:
+            CloudError: it cannot be read, and was never read before.
+        """
+        if self._known is None or self._due(self._known):
+            self._known = self._read_or(self._known)
         return self._known[1]
 
     def forget(self) -> None:
         self._known = None
+
+    def _due(self, known: tuple[float, T]) -> bool:
+        now_s = self._clock.monotonic()
+        return now_s - known[0] >= self._lasts_s(known[1]) and now_s - self._failed_s >= ASKED_AGAIN_S
+
+    def _read_or(self, known: tuple[float, T] | None) -> tuple[float, T]:
+        try:
+            read = (self._clock.monotonic(), self._read())
+        except CloudError as error:
+            if known is None:
+                raise
+            self._failed_s, self.trouble = self._clock.monotonic(), error.message
+            return known
+        self.trouble = ""
+        return read
 
     def _lasts_s(self, fact: T) -> float:
         return self._for_s(fact) if callable(self._for_s) else self._for_s
@@ -72,10 +100,25 @@ class Catalog:
         self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
         self._spot: Kept[SpotPrices] = Kept(clock, SPOT_PRICES_FOR_S, self._read_spot)
-        self._history: tuple[float, datetime, Mapping[SpotPool, list[PriceSegment]]] | None = None
+        self._history: tuple[float, datetime, Mapping[SpotPool, list[PriceSegment]]] = (-inf, clock.now(), {})
+        self._failed_s, self._history_trouble = -inf, ""
         self._image: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_image(region, config))
         self._network: Kept[Network] = Kept(clock, SURROUNDINGS_FOR_S, lambda: find_network(region, config))
         self._launch_template: Kept[str] = Kept(clock, SURROUNDINGS_FOR_S, self._read_launch_template)
+
+    @property
+    def remarks(self) -> Iterator[str]:
+        """What is as it was read last, because it cannot be read now."""
+        kept = {
+            "the list of types": self._types.trouble,
+            "where each type is": self._zones.trouble,
+            "the spot prices": self._spot.trouble,
+            "what spot has cost": self._history_trouble,
+            "the image": self._image.trouble,
+            "the network": self._network.trouble,
+            "the launch template": self._launch_template.trouble,
+        }
+        yield from (f"{what} of {self._region.name}: as known before, since {why}" for what, why in kept.items() if why)
 
     @property
     def types(self) -> dict[str, InstanceType]:
@@ -150,14 +193,20 @@ class Catalog:
                         yield self._offered(kind, zone, capacity_type, price, source)
 
     def spot_history(self, since: datetime) -> Mapping[SpotPool, list[PriceSegment]]:
-        """What spot cost from `since` on, for the bills of instances that have run since."""
+        """
+        What spot cost from `since` on, for the bills of instances that have run since. While it cannot be read, what
+        is known of it.
+        """
         now_s = self._clock.monotonic()
-        if self._history is not None:
-            read_s, from_then_on, history = self._history
-            if now_s - read_s < SPOT_PRICES_FOR_S and from_then_on <= since:
-                return history
-        history = spot_prices(self._region, self._config.instance_types, since).segments
-        self._history = (now_s, since, history)
+        read_s, from_then_on, history = self._history
+        if (now_s - read_s < SPOT_PRICES_FOR_S and from_then_on <= since) or now_s - self._failed_s < ASKED_AGAIN_S:
+            return history
+        try:
+            history = spot_prices(self._region, self._config.instance_types, since).segments
+        except CloudError as error:
+            self._failed_s, self._history_trouble = now_s, error.message
+            return history
+        self._history, self._history_trouble = (now_s, since, history), ""
         return history
 
     def _offered(

@@ -8,7 +8,6 @@ role of a run and the guard of an instance that do not exist, and remove both. E
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -26,7 +25,7 @@ from spotrun.clouds.aws.request import run_instances
 from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_findings
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
-from spotrun.clouds.identities import SETTLES_WITHIN
+from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
 from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
@@ -203,7 +202,7 @@ class AwsDoctor:
 @contextlib.contextmanager
 def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
     """The uid of a run that does not exist. Inside the block it has a role."""
-    roles, uid = RunRoles(region, clock), f"doctor{secrets.token_hex(5)}"
+    roles, uid = RunRoles(region, clock), trial_uid(clock.now())
     try:
         roles.make(uid, _NOWHERE)
         _make_again(roles, uid, clock)

@@ -57,8 +57,8 @@ class AwsDriver:
         self._config = config
         self._clock = clock
         self._regions = {name: Region(name, clock) for name in config.regions}
-        self._catalogs = {name: Catalog(region, config, clock) for name, region in self._regions.items()}
-        self._termination_times = {name: TerminationTimes(region) for name, region in self._regions.items()}
+        self._catalogs = {name: Catalog(region.aside, config, clock) for name, region in self._regions.items()}
+        self._termination_times = {name: TerminationTimes(region.aside) for name, region in self._regions.items()}
         self._offered = Regions(config.regions, clock)
         self._listed = Regions(config.regions, clock)
         self._snapshots: dict[tuple[str, str | None], tuple[float, list[Instance]]] = {}
@@ -211,6 +211,8 @@ class AwsDriver:
         yield from (f"{instance_id} has {odd}" for instance_id, odd in sorted(self._odd_tags.items()))
         if abs(self._clock.ahead) > SKEW_WARNED:
             yield f"{in_words(self._clock.ahead)}, and the run goes by AWS's"
+        for catalog in self._catalogs.values():
+            yield from catalog.remarks
 
     def _snapshot(self, region: Region, run_uid: str | None) -> list[Instance]:
         now_s, asked = self._clock.monotonic(), (region.name, run_uid)

@@ -21,6 +21,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.aws.request import RUN
+from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 
 POLICY = "spotrun-node"
@@ -52,8 +53,9 @@ class RunRoles:
         tags = {RUN: run_uid, FOLDER: _folder(run_uri)}
         with self._with_advice(name):
             made_at = self._have_role(name, tags)
-            self._ask("give a role its policy", "attach_role_policy", RoleName=name, PolicyArn=self._policy_arn)
-            news = [self._have_profile(name, tags), self._have_role_in_profile(name)]
+            with self._settling(made_at or self._clock.now()):
+                self._ask("give a role its policy", "attach_role_policy", RoleName=name, PolicyArn=self._policy_arn)
+                news = [self._have_profile(name, tags), self._have_role_in_profile(name)]
         return self._clock.now() if made_at is None or any(news) else made_at
 
     def remove(self, run_uid: str) -> None:
@@ -142,6 +144,16 @@ class RunRoles:
             account = account_checks.account_number([self._region, *self._others])
             self._policy = f"arn:{self._region.partition}:iam::{account}:policy/{POLICY}"
         return self._policy
+
+    @contextlib.contextmanager
+    def _settling(self, since: datetime) -> Iterator[None]:
+        """What a caller may do with a new role depends on its tags, which IAM does not know everywhere at once."""
+        try:
+            yield
+        except AccessDenied as error:
+            if self._clock.now() - since >= SETTLES_WITHIN:
+                raise
+            raise CloudUnavailable(error.message, hint=_ATTACH) from error
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:

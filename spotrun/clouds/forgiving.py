@@ -1,0 +1,81 @@
+"""A driver to which a refusal beside a run does no harm: it is told, and the cloud is asked again later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+from typing import NamedTuple
+
+from spotrun.clock import Clock
+from spotrun.clouds.driver import CloudDriver, WrappedDriver
+from spotrun.errors import CloudError, CloudUnavailable
+from spotrun.instance import Instance
+from spotrun.offering import Offering
+
+AGAIN_AFTER_S = 30.0
+"""How long the cloud is left alone with what it has just refused to tell or to do."""
+
+
+class _Refusal(NamedTuple):
+    words: str
+    until_s: float
+
+
+_NONE = _Refusal("", -inf)
+
+
+class ForgivingDriver(WrappedDriver):
+    """
+    Neither `offerings` nor `terminate` raises an error of the cloud. What trains needs no offerings, and an instance
+    that may not be ended now (termination protection, a policy of the organisation) keeps no runner from the others.
+    """
+
+    def __init__(self, driver: CloudDriver, clock: Clock) -> None:
+        super().__init__(driver)
+        self._clock = clock
+        self._offered: list[Offering] = []
+        self._unread = _NONE
+        self._unended: dict[str, _Refusal] = {}
+
+    @property
+    def unread(self) -> str:
+        """Why nothing is known of what is offered; "" if something is, or if nothing is offered."""
+        return "" if self._offered else self._unread.words
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        refused = (self._unread, *self._unended.values())
+        return (*super().remarks, *(each.words for each in refused if each.words))
+
+    def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
+        """What is offered now. While that cannot be read, what was offered last; [] if that was never read."""
+        if self._offered and self._clock.monotonic() < self._unread.until_s:
+            return self._offered
+        try:
+            self._offered, self._unread = super().offerings(must_see), _NONE
+        except CloudError as error:
+            words = f"prices and places are those known before: {error.one_line}" if self._offered else error.one_line
+            self._unread = self._refusal(words)
+        return self._offered
+
+    def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
+        found = super().instances(run_uid, must_see)
+        alive = {each.instance_id for each in found if each.alive}
+        self._unended = {name: refusal for name, refusal in self._unended.items() if name in alive}
+        return found
+
+    def terminate(self, instance_id: str) -> None:
+        """End an instance, or find out that it cannot be ended now."""
+        if self._clock.monotonic() < self._unended.get(instance_id, _NONE).until_s:
+            return
+        try:
+            super().terminate(instance_id)
+        except CloudError as error:
+            refusal = self._refusal(f"{instance_id} cannot be ended: {error.one_line}")
+            passing = isinstance(error, CloudUnavailable)
+            self._unended[instance_id] = refusal._replace(until_s=-inf) if passing else refusal
+        else:
+            self._unended.pop(instance_id, None)
+
+    def _refusal(self, words: str) -> _Refusal:
+        return _Refusal(words, self._clock.monotonic() + AGAIN_AFTER_S)
