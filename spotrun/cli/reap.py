@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spotrun.cli.options import StoreOption, YesOption
-from spotrun.errors import AccessDenied, CloudError, LedgerDamaged, SpecInvalid
+from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid, StoreUnavailable
 from spotrun.units import count_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    On AWS this also removes the roles of ended runs.
+    On AWS this also removes roles of ended runs, and what a doctor left behind.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.runs import runs_in
@@ -67,17 +67,21 @@ def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -
         print("no instance is unwanted")
         return
     confirm(yes, f"End {count_of(len(unwanted), 'instance')}?", default=True, declined="nothing was ended")
-    for instance in unwanted:
+    print(f"ended {sum(_is_ended(driver, guards, instance) for instance in unwanted)}")
+
+
+def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
+    """End an instance and remove its guard. A failure is printed, so that the others are still ended."""
+    try:
         driver.terminate(instance.instance_id)
-        _disarm(guards, instance)
-    print(f"ended {len(unwanted)}")
-
-
-def _disarm(guards: Guards, instance: Instance) -> None:
+    except CloudError as error:
+        print(f"{instance.instance_id} goes on: {error.one_line}")
+        return False
     try:
         guards.disarm(instance.token, instance.offering.region)
     except CloudError as error:
         print(f"the guard of {instance.instance_id} stays until its time-to-live ends: {error.message}")
+    return True
 
 
 def _wanted(instance: Instance, run: OpenRun | None) -> bool:
@@ -99,35 +103,42 @@ def _wanted(instance: Instance, run: OpenRun | None) -> bool:
 
 
 def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
+    """Those of runs that are over, and those that a check of the account has left behind."""
     from spotrun.cli.asking import confirm
+    from spotrun.clock import system_clock
+    from spotrun.clouds.identities import is_left_trial
 
-    over = [run for run in _identified(identities, runs) if _is_over(run)]
-    for run in over:
-        print(f"the role of {run.id}, which has ended")
-    if not over:
+    now, unused = system_clock().now(), {}
+    for uid in _identified(identities):
+        if is_left_trial(uid, now):
+            unused[uid] = f"the role of the trial {uid}"
+        elif uid in runs() and _is_over(runs()[uid]):
+            unused[uid] = f"the role of {runs()[uid].id}"
+    for what in unused.values():
+        print(f"{what}, which has ended")
+    if not unused:
         return
-    confirm(yes, f"Remove {count_of(len(over), 'role')}?", default=True, declined="nothing was removed")
-    print(f"removed {sum(_is_removed(identities, run) for run in over)}")
+    confirm(yes, f"Remove {count_of(len(unused), 'role')}?", default=True, declined="nothing was removed")
+    print(f"removed {sum(_is_removed(identities, uid, what) for uid, what in unused.items())}")
 
 
-def _is_removed(identities: Identities, run: OpenRun) -> bool:
-    """Remove a run's role. A failure is printed, so that the others are still removed."""
+def _is_removed(identities: Identities, uid: str, what: str) -> bool:
+    """Remove a role. A failure is printed, so that the others are still removed."""
     try:
-        identities.remove(run.created.uid)
+        identities.remove(uid)
     except CloudError as error:
-        print(f"the role of {run.id} stays: {error.message}")
+        print(f"{what} stays: {error.one_line}")
         return False
     return True
 
 
-def _identified(identities: Identities, runs: Runs) -> list[OpenRun]:
-    """The runs of this store that have a role. An account with one role for all runs may not allow the question."""
+def _identified(identities: Identities) -> list[str]:
+    """The uids that have a role. An account with one role for all runs may not allow the question."""
     try:
-        uids = identities.runs()
-    except AccessDenied as error:
+        return identities.runs()
+    except CloudError as error:
         print(f"cannot look for roles of runs: {error.message}")
         return []
-    return [runs()[uid] for uid in uids if uid in runs()]
 
 
 def _is_over(run: OpenRun) -> bool:
@@ -140,4 +151,7 @@ def _is_over(run: OpenRun) -> bool:
         state = run.ledger.refresh()
         return state.terminal is not None and not any(each.alive for each in run.driver.instances(run.created.uid))
     except (LedgerDamaged, SpecInvalid):
+        return False
+    except (CloudError, StoreUnavailable) as error:
+        print(f"the role of {run.id} stays, as nobody can tell whether it is used: {error.message}")
         return False

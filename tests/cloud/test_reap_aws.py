@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.request import RUN as RUN_TAG
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.guards import Guard
+from spotrun.clouds.identities import TRIAL_LASTS, trial_uid
 from spotrun.creation import create_run
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
@@ -140,3 +142,40 @@ def test_who_may_not_list_roles_ends_instances_all_the_same(account: GuardedAcco
     said = reap(str(tmp_path))
     assert "no instance is unwanted" in said
     assert "cannot look for roles of runs" in said
+
+
+def test_an_instance_that_cannot_be_ended_is_named_and_keeps_no_other(
+    account: GuardedAccount, cloud: AwsDriver, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {tmp_path}/runs}}\n")
+    run = open_run(create_run(load_spec(job), "a test"), None)
+    account.identify(run.created.uid)
+    asked = request(cloud)
+    tokens = [f"{run.created.uid}-{number}" for number in (7, 8)]
+    orphans = [cloud.launch(replace(asked, run_uid=run.created.uid, token=token)) for token in tokens]
+    account.refuse("TerminateInstances", "OperationNotPermitted", 400)
+    said = reap(f"{tmp_path}/runs")
+    (left,) = [each for each in AwsDriver(CONFIG, ManualClock()).instances() if each.alive]
+    assert left.instance_id in [each.instance_id for each in orphans]
+    assert f"{left.instance_id} goes on: " in said
+    assert "--no-disable-api-termination" in said
+    assert "ended 1\n" in said
+
+
+def test_the_roles_that_a_doctor_has_left_behind_are_removed_but_not_from_one_at_work(
+    account: GuardedAccount, tmp_path: Path
+) -> None:
+    now = datetime.now(UTC)
+    left, at_work = trial_uid(now - TRIAL_LASTS), trial_uid(now - TRIAL_LASTS / 2)
+    for uid in (left, at_work):
+        account.identify(uid)
+    said = reap(str(tmp_path))
+    assert left in said
+    clock = ManualClock()
+    assert {*RunRoles(Region(REGION, clock), clock).runs()} == {RUN, at_work}
+
+
+def test_roles_that_cannot_be_listed_are_said_and_stop_nothing(account: GuardedAccount, tmp_path: Path) -> None:
+    account.refuse("ListRoles", "InternalFailure", 500, times=10)
+    assert "cannot look for roles of runs" in reap(str(tmp_path))
