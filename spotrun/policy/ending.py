@@ -52,7 +52,7 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
     state = facts.state
     launches = since_opened(state)
     newest = launches[-1].closed if launches else None
-    if newest is not None and newest.cause is Cause.ACCESS:
+    if newest is not None and newest.cause is Cause.ACCESS and not _has_trained(state):
         return ev.RunFailed(cause=Cause.ACCESS, detail=newest.detail)
     last = next(reversed(list(state.attempts.values())), None)
     if last is not None and last.end is not None and last.end.gave_up and last.started_at >= state.opened_at:
@@ -73,13 +73,16 @@ def hopeless(facts: Facts) -> ev.RunFailed | None:
 
 def _never_accepted(facts: Facts, newest: Launch) -> bool:
     """
-    Whether no pool of its kind accepts the request, and none has since the run was opened. What has trained once may be
-    accepted again, when somebody has mended what is wrong.
+    Whether no pool of its kind accepts the request, and none has since the run was opened.
     """
-    state = facts.state
-    if not rejected(newest) or any(attempt.started_at >= state.opened_at for attempt in state.attempts.values()):
+    if not rejected(newest) or _has_trained(facts.state):
         return False
     return enough_rejections(facts) and all_reject(facts, newest.intent.offering.capacity_type)
+
+
+def _has_trained(state: RunState) -> bool:
+    """Since it was opened: the cloud may accept or allow again what it did, when somebody has mended what is wrong."""
+    return any(attempt.started_at >= state.opened_at for attempt in state.attempts.values())
 
 
 def _detail(launch: Launch) -> str:

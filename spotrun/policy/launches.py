@@ -29,7 +29,8 @@ def why_refused(launch: Launch) -> str:
         return "the request is rejected"
     if launch.closed is None:
         return NO_CAPACITY if launch.taken_before_it_ran else ""
-    return {Cause.CAPACITY: NO_CAPACITY, Cause.QUOTA: "a quota is full"}.get(launch.closed.cause, "")
+    kinds = {Cause.CAPACITY: NO_CAPACITY, Cause.QUOTA: "a quota is full", Cause.ACCESS: "it is denied"}
+    return kinds.get(launch.closed.cause, "")
 
 
 def stillborn(launch: Launch) -> bool:

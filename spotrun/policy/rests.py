@@ -1,9 +1,10 @@
 """
 Which pools rest after a refusal, until when, and why.
 
-A pool without capacity may have some in minutes. A quota, and a fault that the cloud finds with a request, last until
-somebody does something. So such a pool is asked again after ever longer rests, but it is never given up. A rejected
-request that would be another one now (there is a new subnet, image or template) is asked for at once.
+A pool without capacity may have some in minutes, and a right that was taken away may be back. A quota, and a fault that
+the cloud finds with a request, last until somebody does something. So such a pool is asked again after ever longer
+rests, but it is never given up. A rejected request that would be another one now (there is a new subnet, image or
+template) is asked for at once.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
-from spotrun.policy.launches import STILLBORN_MAX, rejected, rejected_in_a_row, why_refused
+from spotrun.policy.launches import NO_CAPACITY, STILLBORN_MAX, rejected, rejected_in_a_row, why_refused
 from spotrun.policy.patience import since_opened
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_one_line
 from spotrun.run.state import Launch
 
 POOL_REST = timedelta(minutes=2)
-"""A pool that had no capacity is not asked again for this long."""
+"""A pool that had no capacity, or was denied, is not asked again for this long."""
 LASTING_REST, LASTING_REST_MAX = timedelta(minutes=10), timedelta(hours=1)
 """A quota, or a rejected request: the first rest of a pool, and the longest, as each is twice the one before."""
 
@@ -83,7 +84,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
     kind, scale = capacity_type.replace("_", "-"), facts.state.created.time_scale
     wanted = (found for found in within_price(facts) if found.capacity_type is capacity_type)
     found = [rest for rest in (rest_of(facts, each) for each in wanted) if rest is not None]
-    lasting = [rest for rest in found if _lasts(rest.launch)]
+    lasting = [rest for rest in found if why_refused(rest.launch) != NO_CAPACITY]
     lacking = f"no {kind} capacity in any zone just now"
     if not lasting:
         return lacking
@@ -110,7 +111,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
             found.pop(pool, None)
         elif _lasts(launch):
             found[pool] = _lasting_rest(launch, found.get(pool))
-        elif launch.closed.cause is Cause.CAPACITY:
+        elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS):
             found[pool] = _rest(launch, POOL_REST)
     return {pool: rest for pool, rest in found.items() if facts.now < rest.until}
 

@@ -67,6 +67,15 @@ def test_what_has_trained_is_asked_for_again_and_again_if_its_only_pool_rejects_
     assert (at_once, later) == (0, [1, 2, 12, 32, 72, 132, 192])
 
 
+def test_what_has_trained_is_asked_for_every_two_minutes_while_it_is_denied_and_says_so() -> None:
+    history = has_trained(History())
+    assert minutes_asked(history, Cause.ACCESS, 1, market=ONE_POOL)[:4] == [0, 2, 4, 6]
+    answered(history, Cause.ACCESS, "UnauthorizedOperation", market=ONE_POOL)
+    (wait,) = decided(history, wanted=SPOT_ONLY, market=ONE_POOL)
+    assert isinstance(wait, Wait)
+    assert "it is denied (UnauthorizedOperation): asked again at" in wait.reason
+
+
 def test_a_quota_that_has_passed_is_forgotten_once_the_pool_answers_otherwise() -> None:
     history = History()
     for cause in (Cause.QUOTA, Cause.QUOTA, Cause.CAPACITY):
