@@ -13,19 +13,18 @@ from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreError
 from spotrun.folder.ledger import Ledger, key_of
-from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner import Runner
 from spotrun.store.port import Store
 from tests.support.aws_launches import CONFIG
-from tests.support.checkpoint_entries import committed
 from tests.support.decisions import spec
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import GuardedAccount
 from tests.support.histories import AWS_RULE, History
 from tests.support.manual_clock import AheadClock, ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.played_agent import Agent
 from tests.support.world.faults import Watched
 
 UID = "fedcba9876"
@@ -92,41 +91,3 @@ class Ec2Run:
         with self._account.as_administrator():
             found = boto3.client("scheduler", region_name=REGION).list_schedules(GroupName="spotrun")
         return [each["Name"] for each in found["Schedules"]]
-
-
-class Agent:
-    """Plays an agent: it writes to the ledger and the store what an agent on an instance would."""
-
-    def __init__(self, ledger: Ledger, store: Store, clock: ManualClock) -> None:
-        self._ledger, self._store, self._clock = ledger, store, clock
-        self._step = 0
-        state = ledger.refresh()
-        self._launch = next(launch for launch in reversed(state.launches.values()) if launch.recorded is not None)
-        assert self._launch.recorded is not None
-        instance_id = self._launch.recorded.instance_id
-        self.attempt = self._write(
-            ev.AttemptStarted(launch=self._launch.number, instance_id=instance_id, booted_at=clock.now())
-        )
-        self._write(ev.ResumedFrom(attempt=self.attempt, incarnation=0, commit=None, epoch=0, step=0))
-        self._write(ev.TrainingStarted(attempt=self.attempt, incarnation=0, step=1))
-
-    def is_told_to_go(self) -> None:
-        """The cloud gives its notice of two minutes."""
-        self.is_told(self._clock.now() + timedelta(minutes=2))
-
-    def is_told(self, deadline_at: datetime) -> None:
-        """EC2 will take its instance."""
-        self._write(ev.NoticeSeen(attempt=self.attempt, kind="termination", deadline_at=deadline_at))
-
-    def trains_on(self) -> None:
-        """One step, one commit, one heartbeat."""
-        self._step += 1
-        now = self._clock.now()
-        self._write(committed(self.attempt, f"checkpoints/{self.attempt}-{self._step}", self._step, now))
-        status = AgentStatus(launch=self._launch.number, phase="train", at=now, sequence=self._step, step=self._step)
-        write_status(self._store, agent_key(self._launch.number), status)
-
-    def _write(self, event: ev.AnyEvent) -> int:
-        entry = self._ledger.append(lambda _: event)
-        assert entry is not None
-        return entry.number

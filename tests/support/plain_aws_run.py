@@ -1,0 +1,115 @@
+"""A run on an AWS account that is plain objects, with an agent that is played for it on each instance that it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.driver import AwsDriver
+from spotrun.clouds.aws.guard import AwsGuards
+from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.state import RunState
+from spotrun.runner import Runner, Tick
+from tests.support.decisions import spec
+from tests.support.histories import AWS_RULE, History
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+from tests.support.plain_aws import CONFIG, INTERRUPTED, REGION, PlainAws
+from tests.support.played_agent import Agent
+
+UID = "fedcba9876"
+URI = f"s3://bucket/runs/r-{UID}"
+PASS_S, SAVES_EVERY_S = 5.0, 60.0
+
+
+class PlainAwsRun:
+    """`ticks` are those of all its runners."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = ManualClock(datetime(2026, 6, 1, tzinfo=UTC))
+        self.aws = PlainAws(self.clock)
+        self.aws.reach(monkeypatch)
+        self._store = MemoryStore(self.clock)
+        created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
+        self._store.put(key_of(0), ev.encode_entry(created))
+        self._watching = self._ledger()
+        self._agent: Agent | None = None
+        self._saved_s = 0.0
+        self.ticks: list[Tick] = []
+        self.runner = self.new_runner()
+
+    def new_runner(self) -> Runner:
+        policy = {"on_demand_after": "10m", "return_to_spot": False}
+        wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}, policy=policy)
+        return Runner(
+            self._ledger(),
+            self._store,
+            AwsDriver(CONFIG, self.clock),
+            self.clock,
+            wanted,
+            URI,
+            guards=AwsGuards([REGION], self.clock),
+            identities=RunRoles(Region(REGION, self.clock), self.clock),
+        )
+
+    def goes_on(self, seconds: float) -> None:
+        for _ in self._passes(seconds):
+            if self.ticks[-1].done:
+                return
+
+    def trains_within(self, seconds: float) -> bool:
+        """Let it go on until something trains."""
+        return any(self.training is not None for _ in self._passes(seconds))
+
+    def ends_within(self, seconds: float) -> bool:
+        """Let it go on until it is done, and nothing of it is left running."""
+        return any(self.ticks[-1].done for _ in self._passes(seconds))
+
+    def _passes(self, seconds: float) -> Iterator[None]:
+        ends_s = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < ends_s:
+            self.ticks += self.runner.ticks()
+            self._act()
+            yield
+            self.clock.advance(PASS_S)
+
+    def _act(self) -> None:
+        """The agents do what they would."""
+        state = self.state
+        if self.training is None:
+            recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
+            boots = any(each.recorded.instance_id in self.aws.alive for each in recorded)
+            if boots and state.current is None and state.terminal is None:
+                self._agent = Agent(self._ledger(), self._store, self.clock)
+        if self.training is not None and self.clock.monotonic() - self._saved_s >= SAVES_EVERY_S:
+            self._saved_s = self.clock.monotonic()
+            self.training.trains_on()
+
+    @property
+    def training(self) -> Agent | None:
+        """What trains, if its instance is there."""
+        agent = self._agent
+        over = agent is None or self.state.terminal is not None
+        return None if over or agent.instance_id not in self.aws.alive else agent
+
+    def is_interrupted(self) -> None:
+        assert self.training is not None
+        self.aws.end(self.training.instance_id, INTERRUPTED)
+
+    def completes(self) -> None:
+        assert self.training is not None
+        agent = self.training
+        agent.completes()
+        self.aws.end(agent.instance_id, "Client.InstanceInitiatedShutdown")
+
+    def _ledger(self) -> Ledger:
+        return Ledger(self._store, UID, "test", self.clock, retry_for_s=0)
+
+    @property
+    def state(self) -> RunState:
+        return self._watching.refresh()
