@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, names
+from spotrun.lightning.connectors import averaging, names, pruning
 from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
@@ -124,6 +124,7 @@ class LightningFramework(Position, Loaders):
             "lengths": self._loops.lengths(),
             "schedules": trainer_state.kinds_of_schedulers(self._trainer),
             "averaging": averaging.dump(self._trainer),
+            "pruning": pruning.dump(self._trainer),
         }
 
     def dump_metrics(self) -> State:
@@ -173,6 +174,8 @@ class LightningFramework(Position, Loaders):
     def enter(self) -> None:
         """In on_train_start."""
         averaging.load(self._trainer, self._rest["averaging"])
+        if "pruning" in self._rest:  # not in an older snapshot
+            pruning.load(self._trainer, self._rest["pruning"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
         if "lengths" in self._rest:  # not in an older snapshot
             self._loops.have_lengths(self._rest["lengths"])

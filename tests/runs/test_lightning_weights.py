@@ -23,6 +23,7 @@ TRAININGS = {
     "a hook throws away what a finished model does not need": {"variant": "nearly nothing"},
     "hooks of the start write to the weights": {"variant": "weights of the start"},
     "the checkpoint is pruned for good": {"variant": "pruned"},
+    "a pruned model goes back to its first weights": {"variant": "lottery tickets"},
     "buffers grow, and a parameter comes": {"variant": "memory that grows"},
 }
 

@@ -129,6 +129,11 @@ def pruned(pl, kind):
     return kind, [pl.callbacks.ModelPruning("l1_unstructured", **options)]
 
 
+def lottery_tickets(pl, kind):
+    """After each epoch the weights that are left go back to those of the beginning."""
+    return kind, [pl.callbacks.ModelPruning("l1_unstructured", amount=0.2, parameter_names=["weight"])]
+
+
 def memory_that_grows(pl, kind):
     """Buffers that come, grow and change their type as training goes on, and a parameter that comes."""
 
@@ -160,6 +165,7 @@ VARIANTS = {
     "adapters only": adapters_only,
     "average as weights": average_as_weights,
     "average in the module": average_in_the_module,
+    "lottery tickets": lottery_tickets,
     "memory that grows": memory_that_grows,
     "nearly nothing": nearly_nothing,
     "own names": own_names,

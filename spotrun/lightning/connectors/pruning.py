@@ -1,0 +1,56 @@
+"""
+What ModelPruning forgets: the weights of the beginning, to which lottery tickets go back.
+
+Each process copies them when it sets up, so after a resume they would be those of the script's new model. And where
+model and copies are on one device, Lightning lets a parameter that goes back and its copy share their memory from then
+on: further steps write to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+State = dict[str, Any]
+
+PRIVATE_NAMES = ("_original_layers", "_parameters_to_prune")
+
+
+def dump(trainer: Any) -> list[list[Tensor | None]]:
+    """For each callback the copies; None in place of one that shares the memory of the weight."""
+    return [
+        [None if copy.data_ptr() == weight.data_ptr() else copy.detach() for weight, copy in _pairs(callback)]
+        for callback in callbacks(trainer)
+    ]
+
+
+@torch.no_grad()
+def load(trainer: Any, saved: list[list[Tensor | None]]) -> None:
+    """Before the weights themselves are put back, each in its own memory."""
+    for callback, copies in zip(callbacks(trainer), saved, strict=True):
+        for (weight, copy), before in zip(_pairs(callback), copies, strict=True):
+            if before is None:
+                copy.data = weight.data
+            else:
+                copy.copy_(before)
+
+
+def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """A weight and its copy. A weight that is pruned has its values in `…_orig`."""
+    originals = callback._original_layers or {}
+    for module, name in callback._parameters_to_prune if originals else ():
+        weight = getattr(module, f"{name}_orig", None)
+        copy = getattr(originals[id(module)]["data"], name)
+        yield getattr(module, name) if weight is None else weight, copy
+
+
+def callbacks(trainer: Any) -> list[Any]:
+    """By class name, so that it finds those of both Lightning packages."""
+    return [
+        callback
+        for callback in trainer.callbacks
+        if any(cls.__name__ == "ModelPruning" for cls in type(callback).__mro__)
+    ]
