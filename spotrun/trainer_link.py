@@ -12,7 +12,7 @@ counted in the line, so that each reaches the message it was sent with, however 
                                 <-            Arenas (+ their memory)
     FilesWanted                 ->
                                 <-            FilesReady
-    Progress, FilesFrozen, MoreFiles, SnapshotTaken, RoomWanted, EpochEnded ->
+    Progress, FilesFrozen, MoreFiles, NotCarried, SnapshotTaken, RoomWanted, EpochEnded ->
                                 <-            ArenaFree, SnapshotWanted, DrainWanted, Committed, FilesTorn, Figures
     Refused | Finished          ->
     FitBegins                   ->
@@ -145,6 +145,16 @@ class SnapshotTaken(_Message, frozen=True):
     fit: int = 1
 
 
+class NotCarried(_Message, frozen=True):
+    """
+    The snapshot of `step` lacks these, as no image holds them: for each its name in the script, and what it is. Each is
+    said once by a fit().
+    """
+
+    step: int
+    places: tuple[tuple[str, str], ...]
+
+
 class RoomWanted(_Message, frozen=True):
     """Training stands still for its last snapshot, and no arena is free."""
 
@@ -194,7 +204,7 @@ class Resume(_Message, frozen=True):
     `seed` must be the same in every attempt of a run; `every_steps` asks for a snapshot after each
     stretch of that many optimizer steps. Without `files` no files belong to checkpoints. `epoch` and `step` count on
     over fits; of one that begins afresh, they are what the fit() before it has ended with. The image of a second or
-    later `fit` is all there.
+    later `fit` is all there. With `exact` training ends where something has changed that no image holds.
     """
 
     size_bytes: int
@@ -207,6 +217,7 @@ class Resume(_Message, frozen=True):
     here_bytes: int | None = None
     files: FilesRule | None = None
     fit: int = 1
+    exact: bool = False
 
 
 class FilesReady(_Message, frozen=True):
@@ -296,6 +307,7 @@ Message: TypeAlias = (
     | FilesFrozen
     | MoreFiles
     | SnapshotTaken
+    | NotCarried
     | RoomWanted
     | EpochEnded
     | Refused

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+from spotrun.account.gaps import Gap, gaps
 from spotrun.account.interruptions import Interruption, interruptions
 from spotrun.account.outcome import completed_epochs, is_plain, outcome
 from spotrun.account.timeline import DOWNTIME, Activity, Span, account_end, spent, timeline
@@ -74,7 +75,8 @@ class RunSummary:
 
     `setups` has, by attempt, how the user's `setup` made its instance ready. `ordinals` are the numbers of the attempts
     for people (`RunState.ordinals`). `plain`: a command without checkpoints. `time_scale` is how many times as fast as
-    the wall clock run time passed. `work` is what was trained. `assumptions` says in a line what the figures rest on.
+    the wall clock run time passed. `work` is what was trained. `gaps` are in no
+    checkpoint. `assumptions` says in a line what the figures rest on.
     """
 
     run: str
@@ -92,6 +94,7 @@ class RunSummary:
     plain: bool
     time_scale: float
     work: Work
+    gaps: tuple[Gap, ...]
     assumptions: str
 
     @property
@@ -138,6 +141,7 @@ def summarise(state: RunState, now: datetime) -> RunSummary:
         plain=is_plain(state),
         time_scale=created.time_scale,
         work=work_of(state, len(epochs)),
+        gaps=gaps(state),
         assumptions=assumptions(state),
     )
 

@@ -4,6 +4,7 @@ What one attempt writes to the ledger. Each event stands there once, however oft
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Protocol
@@ -27,15 +28,22 @@ from spotrun.run.events import (
     ResumedFrom,
     RunCompleted,
     SetUp,
+    StateNotCarried,
     TrainerExited,
     TrainingStarted,
+    Uncarried,
 )
 from spotrun.run.state import Attempt, RunState
 from spotrun.run.state import Trainer as TrainerRecord
 from spotrun.trainer_link import EpochEnded
+from spotrun.units import shown
 
 APPEND_WITHIN_S = 3700.0
 """System time; longer than the recorder's own patience."""
+NAMED_MAX = 40
+"""More places that no checkpoint holds are not named in the ledger: nobody reads them all."""
+PLACE_MAX, WHAT_MAX = 120, 160
+"""Characters, so that all of them fit into one entry."""
 
 
 class EventRecorder(Protocol):
@@ -107,6 +115,18 @@ class AttemptJournal:
     def notices_lost(self, lost: NoticesLost) -> None:
         event = NoticesUnseen(attempt=self.attempt, detail=lost.reason[:DETAIL_MAX])
         self._append_later(unless(lambda state: self._mine(state).unseen is not None, event))
+
+    def not_carried(self, step: int, places: Iterable[tuple[str, str]]) -> None:
+        """Those that the run has not named yet; `NAMED_MAX` of them in all."""
+        told = {shown(place, PLACE_MAX)[:PLACE_MAX]: shown(what, WHAT_MAX)[:WHAT_MAX] for place, what in places}
+
+        def decide(state: RunState) -> AnyEvent | None:
+            known = {one.place for one in state.not_carried}
+            new = [Uncarried(place=place, what=what) for place, what in told.items() if place not in known]
+            new = new[: max(0, NAMED_MAX - len(known))]
+            return StateNotCarried(attempt=self.attempt, step=step, places=tuple(new)) if new else None
+
+        self._append_later(decide)
 
     def save_refused(self, refused: SaveRefused) -> Future[Entry | None]:
         """Does not wait: the ledger lies in the same store."""

@@ -23,6 +23,7 @@ from spotrun.trainer_link import (
     FitBegins,
     Hello,
     MoreFiles,
+    NotCarried,
     Progress,
     Refused,
     RoomWanted,
@@ -59,6 +60,9 @@ class Conversation:
                 self._trainer.freezes_more(said.descriptors)
             case SnapshotTaken() as taken:
                 self._snapshot(taken, said)
+            case NotCarried(step=step, places=places):
+                clean = self._node.console.clean
+                self._journal.not_carried(step, [(clean(place), clean(what)) for place, what in places])
             case RoomWanted():
                 self._make_room()
             case EpochEnded() as ended:

@@ -171,6 +171,8 @@ def _facts_so_far(run: OpenRun, state: RunState) -> dict[str, Any]:
 
 
 def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
+    from spotrun.report.gaps import for_programs
+
     return {
         "state": status.state,
         "step": status.step,
@@ -184,6 +186,7 @@ def _status_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:
         "voids": status.voids,
         "deadline_at": None if run.created.deadline_at is None else run.created.deadline_at.isoformat(),
         "deadline_lost": status.deadline_lost,
+        "not_carried": for_programs(status.gaps),
     }
 
 

@@ -16,6 +16,7 @@ from decimal import Decimal
 
 import msgspec
 
+from spotrun.account.gaps import Gap
 from spotrun.account.outcome import status_word
 from spotrun.account.prices import hourly_prices
 from spotrun.account.summary import RunSummary, summarise
@@ -36,6 +37,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
     How a run is, in a line. `prices_usd_per_hour` are those of evenly spaced moments, None where no instance was
     rented. `detail` says how it ended. `files` of the script are stored.
+    `gaps` are in no checkpoint.
     """
 
     state: str
@@ -48,6 +50,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     deadline_lost: bool
     detail: str
     files: int = 0
+    gaps: tuple[Gap, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(each.is_finite() for each in (self.cost_usd, *self.prices_usd_per_hour) if each is not None):
@@ -76,6 +79,7 @@ def run_status(state: RunState, summary: RunSummary, now: datetime) -> RunStatus
         deadline_lost=state.deadline_lost is not None,
         detail="" if state.terminal is None else state.terminal.detail,
         files=state.stored_files,
+        gaps=summary.gaps,
     )
 
 

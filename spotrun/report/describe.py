@@ -125,6 +125,11 @@ def _committed(event: ev.CheckpointCommitted) -> str:
     return f"checkpoint durable: step {event.step:,}, {size}{files}, {span(event.durable_s)} after the snapshot{marks}"
 
 
+def _not_carried(event: ev.StateNotCarried) -> str:
+    named = ", ".join(f"{one.place} ({one.what})" for one in event.places)
+    return f"changed by step {event.step:,} and in no checkpoint: {named}"
+
+
 def _outputs(event: ev.OutputsStored) -> str:
     left = f"; {event.left_out:,} left out" if event.left_out else ""
     sent = f"{size(event.size_bytes)} ({size(event.sent_bytes)} sent)"
@@ -172,6 +177,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: lambda event: f"checkpoint of step {event.step:,} failed{_detail(event.detail)}",
     ev.CheckpointRetired: lambda event: f"checkpoint {event.commit} retired",
+    ev.StateNotCarried: _not_carried,
     ev.OutputsStored: _outputs,
     ev.EpochCompleted: _epoch,
     ev.TrainerExited: _exited,

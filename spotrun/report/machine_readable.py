@@ -17,6 +17,7 @@ from typing import Any
 from spotrun.account.interruptions import Interruption
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
+from spotrun.report.gaps import for_programs
 from spotrun.report.tables import plain
 from spotrun.run.events import SetUp
 
@@ -35,6 +36,7 @@ def report(summary: RunSummary) -> dict[str, Any]:
         "total": {**figures(summary.total), "savings": rounded(summary.total.savings)},
         "interruptions": [_interruption(each) for each in summary.interruptions],
         "setups": [setup_figures(attempt, setup) for attempt, setup in summary.setups.items()],
+        "not_carried": for_programs(summary.gaps),
         "assumptions": plain(summary.assumptions),
     }
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+from spotrun.report import gaps
 from spotrun.report.sparkline import sparkline
 from spotrun.report.tables import FiguresTable, dollars, plain, scale_mark
 
@@ -34,6 +35,7 @@ def notes(rows: Rows) -> list[str]:
     simulated = any(row.get("simulated") for row in rows)
     said = ["Costs of runs on the local cloud are simulated. `lost`: interruptions."] if simulated else []
     said += [f"{row['run']}: {plain(row['detail'])}" for row in rows if row.get("detail")]
+    said += [f"{row['run']}: {line}" for row in rows for line in gaps.briefly(row.get("not_carried", ()))]
     return said + [f"{row['run']} {plain(row['next'])}" for row in rows if row.get("next")]
 
 

@@ -13,6 +13,7 @@ from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import DOWNTIME
 from spotrun.report.amounts import Money, money
 from spotrun.report.describe import dated, gigabytes, timestamp
+from spotrun.report.gaps import for_programs, in_words
 from spotrun.report.tables import (
     NOTHING,
     FiguresTable,
@@ -51,6 +52,7 @@ def report(summary: RunSummary) -> RenderableType:
         *([Text(setups(summary))] if summary.setups else []),
         Text(verdict(summary)),
         *([Text(goodput(summary))] if summary.total.goodput is not None else []),
+        *(Text(f"Not exact: {in_words(gap)}.") for gap in for_programs(summary.gaps)),
         Text(f"Assumptions: {plain(summary.assumptions)}", style="dim"),
     )
 

@@ -284,6 +284,7 @@ _WORDS: dict[type, str] = {
     ev.InstanceCondemned: "condemn",
     ev.NoticesUnseen: "blind",
     ev.DeadlineOutOfReach: "deadline",
+    ev.StateNotCarried: "not carried",
     ev.BudgetNearlySpent: "budget",
     ev.TrainerExited: "crash",
     ev.AttemptEnded: "end of attempt",

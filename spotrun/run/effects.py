@@ -18,6 +18,7 @@ from spotrun.run.state import (
     Commit,
     Epoch,
     Launch,
+    NotCarried,
     Outputs,
     Pause,
     Prune,
@@ -274,6 +275,11 @@ def _retired(state: RunState, entry: Entry, event: ev.CheckpointRetired) -> RunS
     return replace(state, borrowers=borrowers)
 
 
+def _not_carried(state: RunState, entry: Entry, event: ev.StateNotCarried) -> RunState:
+    named = (NotCarried(entry.number, one.place, one.what, event.step) for one in event.places)
+    return replace(state, not_carried=(*state.not_carried, *named))
+
+
 def _outputs_stored(state: RunState, entry: Entry, event: ev.OutputsStored) -> RunState:
     return replace(state, outputs=state.outputs.appended(Outputs(number=entry.number, at=entry.at, event=event)))
 
@@ -344,6 +350,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.CheckpointCommitted: _committed,
     ev.CheckpointFailed: _save_failed,
     ev.CheckpointRetired: _retired,
+    ev.StateNotCarried: _not_carried,
     ev.OutputsStored: _outputs_stored,
     ev.EpochCompleted: _epoch_completed,
     ev.TrainerExited: _trainer_exited,

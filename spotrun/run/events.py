@@ -475,6 +475,25 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
     commit: int
 
 
+class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that no checkpoint holds: its name in the script, and what it is."""
+
+    place: str
+    what: str
+
+
+class StateNotCarried(Event, frozen=True, kw_only=True):
+    """
+    These have changed since fit() began, and no checkpoint holds them: a training that resumes may go on otherwise.
+
+    `step` is that of the snapshot that has shown it. Each place is named once in a run.
+    """
+
+    attempt: int
+    step: Count
+    places: tuple[Uncarried, ...]
+
+
 class OutputsStored(Event, frozen=True, kw_only=True):
     """
     Files that the script has written are stored, and the list at `key` names each by its content. Its bytes were
@@ -575,6 +594,7 @@ AnyEvent = (
     | CheckpointCommitted
     | CheckpointFailed
     | CheckpointRetired
+    | StateNotCarried
     | OutputsStored
     | EpochCompleted
     | TrainerExited

@@ -215,6 +215,13 @@ def _check_epoch_completed(state: RunState, event: ev.EpochCompleted) -> None:
     _require(event.epoch > last, "that epoch is completed already")
 
 
+def _check_not_carried(state: RunState, event: ev.StateNotCarried) -> None:
+    _check_current(state, event.attempt)
+    known = {one.place for one in state.not_carried}
+    _require(bool(event.places), "it names nothing")
+    _require(known.isdisjoint(one.place for one in event.places), "it is named already")
+
+
 CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.StopRequested: _check_open,
     ev.ResumeRequested: _check_resume_requested,
@@ -238,6 +245,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.CheckpointCommitted: _check_committed,
     ev.CheckpointFailed: _check_of_current,
     ev.CheckpointRetired: _check_retired,
+    ev.StateNotCarried: _check_not_carried,
     ev.OutputsStored: _check_outputs_stored,
     ev.EpochCompleted: _check_epoch_completed,
     ev.TrainerExited: _check_of_trainer,

@@ -241,6 +241,15 @@ class Prune(msgspec.Struct, frozen=True, kw_only=True):
     keep: int
 
 
+class NotCarried(msgspec.Struct, frozen=True):
+    """Something that no checkpoint holds, and that has changed by `step`. Entry `number` says so."""
+
+    number: int
+    place: str
+    what: str
+    step: int
+
+
 class Void(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     kind: str
@@ -277,6 +286,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     terminal: Terminal | None = None
     prune: Prune | None = None
     pauses: Log[Pause] = Log()
+    not_carried: tuple[NotCarried, ...] = ()
     steps_redone: Log[tuple[datetime, int]] = Log()
     restores: Log[tuple[datetime, int]] = Log()
     entry_times: Log[datetime] = Log()
@@ -377,6 +387,11 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """All files that were ever stored, in the order of their entries."""
         found = [*self.outputs, *(commit.outputs for commit in self.commits if commit.event.files is not None)]
         return sorted((each for each in found if each is not None), key=lambda each: each.number)
+
+    def resumes_without(self, one: NotCarried) -> int:
+        """How many trainings have begun with a checkpoint that lacks it."""
+        begun = (trainer.commit for attempt in self.attempts.values() for trainer in attempt.trainers)
+        return sum(commit is not None and commit > one.number for commit in begun)
 
     def reserved_usd(self) -> Decimal:
         """Spent on what is gone, plus the whole reservation of what is not (protocol 11)."""

@@ -189,6 +189,7 @@ SpotPolicy = Annotated[
 Extremum = Annotated[Literal["min", "max"], PlainValidator(one_of("min", "max")), _choice("min", "max")]
 StrategyName = Annotated[str, PlainValidator(values.read_strategy), _choice(*values.STRATEGY_NAMES)]
 NewsKind = Annotated[str, PlainValidator(one_of(*values.NEWS_KINDS)), _choice(*values.NEWS_KINDS)]
+Exactness = Annotated[Literal["tell", "require"], PlainValidator(one_of("tell", "require")), _choice("tell", "require")]
 RetryEvent = Annotated[Literal["error"], PlainValidator(one_of("error")), _choice("error")]
 MarketKind = Annotated[
     Literal["calm", "generated"], PlainValidator(one_of("calm", "generated")), _choice("calm", "generated")

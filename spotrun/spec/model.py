@@ -148,6 +148,12 @@ class CheckpointSpec(Model):
         default=CheckpointFilesSpec(),
         description="Which files that the script has written belong to each checkpoint.",
     )
+    exact: fields.Exactness = Field(
+        default="tell",
+        description="What to do when something changes in training that no checkpoint can hold, such as a socket or an "
+        "environment of a library: `tell` names it in the log, in `status`, in `why` and in the report; `require` ends "
+        "the run there.",
+    )
 
 
 class OutputsSpec(Model):

@@ -55,6 +55,7 @@ from spotrun.training.ranks import Ranks
 from spotrun.training.revival import revived
 from spotrun.training.snapshots import KEY, LAST_ARENA_WAIT_S, Snapshots
 from spotrun.training.structure import HINT, Structure
+from spotrun.training.uncarried import Uncarried
 from spotrun.training.unsupported import TrainingUnsupported
 from spotrun.training.weights import Misfit
 from spotrun.training.work_folder.work_files import WorkFiles
@@ -85,7 +86,8 @@ class Fit:
         self._counting = Counting(framework, resume, there)
         self._reporter = ProgressReporter(framework, agent, self._counting)
         self._data = TrainingData(framework, agent, self._seed, self._own.get("data"))
-        self._python = PythonState(framework)
+        self._python = PythonState(framework, work=self._files.folder)
+        self._uncarried = Uncarried(agent, ranks, required=resume.exact)
         self._loaders_made = 0
         self._started = False
         self._snapshots = Snapshots(
@@ -94,6 +96,7 @@ class Fit:
             ranks,
             self._data,
             self._python,
+            self._uncarried,
             self._files,
             self._counting,
             seed=self._seed,
@@ -208,6 +211,7 @@ class Fit:
             module_state.load(average, state)
         if "python" in own:
             self._python.load(own["python"], last=True)
+            self._uncarried.say(self._python.news(), self._counting.step(self._framework.step))
         else:  # of spotrun 0.1
             attributes.load(module, own["attributes"])
 

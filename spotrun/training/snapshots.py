@@ -33,6 +33,7 @@ from spotrun.training.progress import finite_metrics
 from spotrun.training.python_state.state import PythonState
 from spotrun.training.ranks import Ranks
 from spotrun.training.session import Agent
+from spotrun.training.uncarried import Uncarried
 from spotrun.training.work_folder.freezing import Frozen
 from spotrun.training.work_folder.work_files import WorkFiles
 
@@ -99,6 +100,7 @@ class Snapshots:
         ranks: Ranks,
         data: TrainingData,
         python: PythonState,
+        uncarried: Uncarried,
         files: WorkFiles,
         counting: Counting,
         *,
@@ -110,6 +112,7 @@ class Snapshots:
         self._ranks = ranks
         self._data = data
         self._python = python
+        self._uncarried = uncarried
         self._files = files
         self._counting = counting
         self._seed = seed
@@ -257,7 +260,12 @@ class Snapshots:
         return Dump(self.state(place), self._files.freeze(final=final))
 
     def state(self, place: Place) -> State:
-        """Everything that the rest of the training depends on. Tensors are the living ones."""
+        """
+        Everything that the rest of the training depends on. Tensors are the living ones. What is in no image is said.
+
+        Raises:
+            TrainingUnsupported: something is in no image, and the job requires that each resume is exact.
+        """
         framework = self._framework
         state = framework.dump()
         state[weights.BESIDE] = weights.beside(framework.module, state.get(WEIGHTS))
@@ -269,6 +277,7 @@ class Snapshots:
             **every_kind.dump(framework.loggers),
             "ranks": self._ranks.gather(self._own(place)),
         }
+        self._uncarried.say([*self._python.news(), *self._data.news()], self._counting.step(framework.step))
         if odd := optimizer_parts.by_name(framework.optimizers, framework.module):
             state[optimizer_parts.BY_NAME] = odd
         state[OPTIMIZERS] = state.pop(OPTIMIZERS)  # last, as a resume needs it last

@@ -40,6 +40,7 @@ from spotrun.trainer_link import (
     FitBegins,
     Hello,
     LinkClosed,
+    NotCarried,
     Progress,
     Refused,
     Resume,
@@ -66,6 +67,7 @@ class Trainer:
         self.fit = 1
         self.resumes: queue.SimpleQueue[tuple[Resume, list[int]]] = queue.SimpleQueue()
         self.every: int | None = None
+        self.exact = False
         self.freezer: Freezer | None = None
 
     def run(self) -> None:
@@ -112,7 +114,7 @@ class Trainer:
 
     def begin(self, resume: Resume, fds: list[int]) -> None:
         assert resume.fit == self.fit
-        self.every, self.at_end = resume.every_steps, False
+        self.every, self.exact, self.at_end = resume.every_steps, resume.exact, False
         here_bytes = resume.size_bytes if resume.here_bytes is None else resume.here_bytes
         while here_bytes < resume.size_bytes:
             here_bytes = self.arrived()
@@ -210,6 +212,8 @@ class Trainer:
                 metrics={"loss": 1 / self.step},
             )
         )
+        if self.step % self.job.get("loses_every", 1 << 60) == 0:
+            self.lose()
         if self.step % per_epoch == 0:
             self.link.send(EpochEnded(epoch=epoch, step=self.step, batches=per_epoch, samples=per_epoch))
         if self.draining:
@@ -220,6 +224,12 @@ class Trainer:
             self.snapshot(final=False)
             if self.happens("kill_self_after_snapshot"):
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def lose(self) -> None:
+        self.link.send(NotCarried(step=self.step, places=(("module.link", "socket.socket"),)))
+        if self.exact:
+            self.link.send(Refused(reason="module.link has changed", hint="do otherwise"))
+            sys.exit(3)
 
     def go_wrong(self, step: int) -> None:
         if step == self.job.get("raise_at") and self.happens("raise_at"):

@@ -257,6 +257,10 @@ class History:
             )
         )
 
+    def not_carried(self, *places: str, what: str = "socket.socket") -> int:
+        named = tuple(ev.Uncarried(place=place, what=what) for place in places)
+        return self.write(ev.StateNotCarried(attempt=self.attempt, step=self.step, places=named))
+
     def epoch(self, epoch: int) -> None:
         self.write(ev.EpochCompleted(attempt=self.attempt, epoch=epoch, step=self.step, ended_at=self.now))
 
@@ -349,7 +353,16 @@ def _moves(history: History) -> list[Move]:
         moves += [_stop_the_run] if state.stop_requested else [_fail_the_run, _request_stop]
         return moves
     moves += [lambda h, d: h.stored(d(st.integers(0, 10**9)))]
-    moves += [_interrupt, _notice, _drain, _end_the_attempt, _request_stop, _request_prune, _write_a_void_entry]
+    moves += [
+        _name_what_is_not_carried,
+        _interrupt,
+        _notice,
+        _drain,
+        _end_the_attempt,
+        _request_stop,
+        _request_prune,
+        _write_a_void_entry,
+    ]
     newest = state.current.trainers[-1] if state.current.trainers else None
     if newest is None or newest.exited is not None:
         return moves + [_resume] * 8
@@ -462,6 +475,10 @@ def _request_stop(history: History, draw: Draw) -> None:
 
 def _request_prune(history: History, draw: Draw) -> None:
     history.write(ev.PruneRequested(by="a test", keep=draw(st.integers(1, 3))))
+
+
+def _name_what_is_not_carried(history: History, draw: Draw) -> None:
+    history.not_carried(f"module.part_{len(history.state.not_carried)}")
 
 
 def _stop_the_run(history: History, draw: Draw) -> None:

@@ -10,6 +10,9 @@ from spotrun.checkpoint.snapshot import read_image
 from spotrun.training.framework import Framework
 from spotrun.training.python_state.script import Script
 from spotrun.training.python_state.state import PythonState
+from spotrun.training.ranks import Ranks
+from spotrun.training.session import Follower
+from spotrun.training.uncarried import Uncarried
 from tests.support.checkpoint_images import image_bytes
 
 SCRIPT = """
@@ -72,6 +75,7 @@ class Process:
         self.callbacks: dict[str, object] = {}
         modules = {"a_script": self.script}
         self.state = PythonState(cast("Framework", self), Script(["/work"], modules))
+        self.uncarried = Uncarried(Follower(), Ranks(0, 1), required=False)
 
     def roots(self) -> dict[str, object]:
         return self.callbacks
@@ -85,10 +89,13 @@ class Process:
 
     def image(self) -> Any:
         """As a checkpoint gives it back."""
-        return read_image(bytearray(image_bytes({"python": self.state.dump()}, {})))[0]["python"]
+        state = self.state.dump()
+        self.uncarried.say(self.state.news(), step=1)
+        return read_image(bytearray(image_bytes({"python": state}, {})))[0]["python"]
 
     def resumed(self, image: Any) -> Process:
         self.state.load(image, last=True)
+        self.uncarried.say(self.state.news(), step=1)
         return self
 
 

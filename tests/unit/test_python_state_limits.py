@@ -204,7 +204,7 @@ def test_what_changes_out_of_sight_is_named_once(number: int, capsys: pytest.Cap
     assert not capsys.readouterr().err
     change(process.net.held)
     for _ in range(2 * PROBE_EVERY):
-        process.state.dump()
+        process.image()
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("spotrun: module.held")
     assert "has changed and is in no checkpoint" in line

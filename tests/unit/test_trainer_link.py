@@ -23,6 +23,7 @@ from spotrun.trainer_link import (
     Hello,
     LinkClosed,
     LinkLost,
+    NotCarried,
     Progress,
     Resume,
     SnapshotTaken,
@@ -57,6 +58,7 @@ names = st.text(max_size=30)
 metrics = st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=5)
 counts = st.integers(0, 2**53)
 messages = st.one_of(
+    st.builds(NotCarried, step=counts, places=st.lists(st.tuples(names, names), max_size=5).map(tuple)),
     st.builds(Hello, pid=counts, lightning=names, torch=names, python=names),
     st.builds(
         Progress,

@@ -74,6 +74,12 @@ def interruptions(summary: RunSummary) -> Markup:
     return table(f"What each cost{_cut(found)}", [head(name) for name in names], rows, class_="words")
 
 
+def gaps(summary: RunSummary) -> Markup:
+    rows = [row(gap.place, [gap.what, f"{gap.step:,}", count(gap.resumes)]) for gap in summary.gaps]
+    heads = [head(name) for name in ("where", "what", "changed by step", "resumes without it")]
+    return table("What no checkpoint holds", heads, rows, class_="words")
+
+
 def attempts(state: RunState) -> Markup:
     rows, ordinals = [], state.ordinals()
     for attempt in list(state.attempts.values())[-ROWS_MAX:]:

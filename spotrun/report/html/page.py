@@ -45,6 +45,7 @@ def page(state: RunState, entries: Sequence[Entry], now: datetime, metric: str |
         *([] if metric is None else [_metric(state, now, metric, prices)]),
         *_over_time(state, now, metric or drawing.training_loss(state)),
         section("Downtime by cause", downtime(summary)),
+        *([section("In no checkpoint", listings.gaps(summary))] if summary.gaps else []),
         section("Made with", made_with(state)),
         section("Events", listings.events(entries, summary.ordinals, summary.time_scale)),
         element("p", f"Assumptions: {summary.assumptions}", class_="soft"),

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from spotrun.training import seeds
 from spotrun.training.data import generators
 from spotrun.training.data.generators import OwnGenerators
+from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.data.samplers import Drawn, Samplers
 
@@ -58,7 +59,19 @@ class Read:
 
 
 class ExactDataset(Proxy):
-    """A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch."""
+    """
+    A map-style dataset whose samples are read under generators seeded by the place of the sample in its epoch. Workers
+    write down in `notes` what changes of it there.
+    """
+
+    _watch: Watch | None
+
+    def __init__(self, inner: Any, notes: Notes | None = None) -> None:
+        super().__init__(inner)
+        object.__setattr__(self, "_watch", None if notes is None else Watch(inner, notes))
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._inner, None if self._watch is None else self._watch.notes)
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -68,7 +81,9 @@ class ExactDataset(Proxy):
             return self._inner[index]
         with _untouched():
             _seed(self._own(), index.seed, 0)
-            return Read(self._inner[index.indices], index.seed)
+            read = Read(self._inner[index.indices], index.seed)
+            self._is_read()
+            return read
 
     def __getitems__(self, indices: Any) -> Any:
         if type(indices) is not KeyedBatch:
@@ -76,7 +91,14 @@ class ExactDataset(Proxy):
         with _untouched():
             own = self._own()
             _seed(own, indices.seed, 0)
-            return Read(self._read_batch(indices, own, indices.seed), indices.seed)
+            read = Read(self._read_batch(indices, own, indices.seed), indices.seed)
+            self._is_read()
+            return read
+
+    def _is_read(self) -> None:
+        worker = get_worker_info()
+        if worker is not None and self._watch is not None:
+            self._watch.batch_is_read(worker.id)
 
     def _read_batch(self, indices: Sequence[Any], own: OwnGenerators | None = None, seed: int = 0) -> Any:
         if getattr(self._inner, "__getitems__", None):
@@ -168,6 +190,11 @@ class ExactOrder:
             yield kind(indices, seeds.derive(self._seed, *key, self._rank, "batch", number))
 
 
+def notes_for(loader: DataLoader[Any]) -> Notes | None:
+    """None if its data is read in this process, where all is seen."""
+    return Notes(loader.num_workers) if loader.num_workers else None
+
+
 def order_generators(loader: object) -> OwnGenerators:
     """The generators that decide on the order of the data and on the seeds of workers."""
     if not isinstance(loader, DataLoader):
@@ -188,7 +215,7 @@ def exact_copy(loader: DataLoader[Any], seed: int, rank: int, position: Position
     order = ExactOrder(loader, seed, rank, position)
     changes: dict[str, Any] = {"batch_sampler" if loader.batch_sampler is not None else "sampler": order}
     changes |= {
-        "dataset": ExactDataset(loader.dataset),
+        "dataset": ExactDataset(loader.dataset, notes_for(loader)),
         "collate_fn": ExactCollate(loader.collate_fn),
         "_iterator": None,
     }

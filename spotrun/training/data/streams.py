@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from spotrun.training import seeds
 from spotrun.training.data import generators
-from spotrun.training.data.data_order import changed
+from spotrun.training.data.data_order import changed, notes_for
+from spotrun.training.data.in_workers import Notes, Watch
 from spotrun.training.data.proxy import Proxy
 
 
@@ -36,24 +37,27 @@ class SeededStream(Proxy):
     """
     An IterableDataset each of whose samples is read under generators seeded by the pass, the worker and its number.
 
-    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one.
+    `place` names the pass. It lies in shared memory, so that workers that outlive a pass see the next one. They write
+    down in `notes` what is another at its beginning than it was in their first pass.
     """
 
-    def __init__(self, inner: Any, seed: int, rank: int, place: Tensor) -> None:
+    def __init__(self, inner: Any, seed: int, rank: int, place: Tensor, notes: Notes | None = None) -> None:
         super().__init__(inner)
         object.__setattr__(self, "_rank", rank)
         object.__setattr__(self, "_root", seed)
         object.__setattr__(self, "_place", place)
         object.__setattr__(self, "_given", 0)
+        object.__setattr__(self, "_watch", None if notes is None else Watch(inner, notes))
 
     def __reduce__(self) -> Any:
-        return type(self), (self._inner, self._root, self._rank, self._place)
+        notes = None if self._watch is None else self._watch.notes
+        return type(self), (self._inner, self._root, self._rank, self._place, notes)
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         place = self._place.tolist()
         root = seeds.derive(self._root, *place, worker.id if worker else 0)
-        given = self._first(place)
+        begun = given = self._first(place)
         own = generators.kept_by(dataset=self._inner)
         samples = iter(self._inner)
         while True:
@@ -65,6 +69,8 @@ class SeededStream(Proxy):
                 sample = next(samples)
             except StopIteration:
                 return
+            if worker is not None and self._watch is not None and given == begun:
+                self._watch.look(worker.id)
             given += 1
             object.__setattr__(self, "_given", given)
             yield sample
@@ -115,7 +121,7 @@ def stream(loader: Any, seed: int, rank: int) -> Stream:
         state = loader if has_state(loader) else None
         return Stream(loader, place, inside=state, between=state)
     kind = SeededStatefulStream if has_state(loader.dataset) else SeededStream
-    dataset = kind(loader.dataset, seed, rank, place)
+    dataset = kind(loader.dataset, seed, rank, place, notes_for(loader))
     exact = changed(loader, {"dataset": dataset, "_iterator": None})
     here = dataset if isinstance(dataset, SeededStatefulStream) and not loader.num_workers else None
     return Stream(exact, place, inside=exact if has_state(exact) else here, between=here)

@@ -7,9 +7,11 @@ from typing import Any
 
 from spotrun.training import seeds, unsupported
 from spotrun.training.data import data_order
+from spotrun.training.data.in_workers import notes_of
 from spotrun.training.data.loader import ExactLoader, exact_loaders, is_indexed
 from spotrun.training.framework import Framework, Stage
 from spotrun.training.place import PassStart
+from spotrun.training.python_state.encoding import Lost
 from spotrun.training.session import Agent
 
 
@@ -109,6 +111,11 @@ class TrainingData:
             "train": [one.state(epoch, batch, epoch_ended=epoch_ended) for one in self._train_loaders()],
             "validate": [one.state_between() for one in self._validation_streams()] or self._resumed_validation,
         }
+
+    def news(self) -> list[Lost]:
+        """What data sets keep in the workers of their loaders, and no image holds; each time."""
+        loaders = [*self._framework.loaders("train"), *self._framework.loaders("validate")]
+        return [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""

@@ -35,16 +35,25 @@ _EXACT = {**SEQUENCES, **MAPPINGS}
 
 HARMLESS = (
     "_thread", "threading", "logging", "tqdm", "rich", "lightning", "pytorch_lightning", "tensorboard",
-    "torch.utils.tensorboard", "wandb", "mlflow", "matplotlib", "spotrun",
+    "torch.utils.tensorboard", "torch.profiler", "wandb", "mlflow", "matplotlib", "spotrun",
 )  # fmt: skip
 """Packages of locks, logs, bars and pictures, which no step of a training depends on."""
 
 
 class Lost(NamedTuple):
-    """Something that has changed and is in no image: where it is, and what."""
+    """
+    Something that has changed and is in no image: where it is, and what. `saved`: an image has it, and the process that
+    resumes has no place for it.
+    """
 
     path: str
     what: str
+    saved: bool = False
+
+    def __str__(self) -> str:
+        if self.saved:
+            return f"{self.path} cannot be as it was before, as {self.what}"
+        return f"{self.path} has changed and is in no checkpoint: {self.what}"
 
 
 class Encoder:

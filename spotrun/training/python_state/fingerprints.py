@@ -56,14 +56,15 @@ def unchanged(value: Any, budget: Budget) -> Unchanged:
 
 
 def _generator(generator: Any) -> Unchanged:
-    before = _comparable(state_of(generator))
-    return lambda probe: _comparable(state_of(generator)) == before
+    before = comparable(state_of(generator))
+    return lambda probe: comparable(state_of(generator)) == before
 
 
-def _comparable(encoded: Any) -> Any:
+def comparable(encoded: Any) -> Any:
+    """A state of `asked.py` as values that `==` compares by their bits."""
     if isinstance(encoded, Tensor):
         return _bits(encoded)
-    return list(map(_comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
+    return list(map(comparable, encoded)) if isinstance(encoded, list | tuple) else encoded
 
 
 def _array(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
@@ -81,6 +82,12 @@ def _bytes_alike(array: np.ndarray[Any, Any], budget: Budget) -> Unchanged:
     whole = budget.take(array.nbytes)
     checksum = _checksum_of_array(array, whole)
     return lambda probe: not probe or _checksum_of_array(array, whole) == checksum
+
+
+def sampled(array: np.ndarray[Any, Any]) -> int:
+    """A checksum of it, whatever its class; of a large one of its samples."""
+    array = np.ndarray.view(array, np.ndarray)
+    return _checksum_of_array(array, array.size <= SMALL_ELEMENTS)
 
 
 def _checksum_of_array(array: np.ndarray[Any, Any], whole: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -12,17 +11,19 @@ import torch
 from spotrun.training.data.loader import is_indexed
 from spotrun.training.framework import Framework, Stage, State
 from spotrun.training.python_state.baseline import LATE, Baseline
-from spotrun.training.python_state.encoding import HARMLESS, Encoder
+from spotrun.training.python_state.encoding import Encoder, Lost
 from spotrun.training.python_state.fingerprints import PROBE_EVERY
 from spotrun.training.python_state.graph import Before, Walk
 from spotrun.training.python_state.restoring import Restorer
 from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.surroundings import Surroundings
 from spotrun.training.python_state.unseen import Unseen
 
 DEPTH = 4
 """Of libraries' objects, such as a Subset or a Compose, around data sets and transforms of the script."""
 LONG = 64
 """A longer list of a library's is data, not a chain of transforms."""
+NOTHING_LIKE_IT = "this process has nothing like it there"
 
 
 class PythonState:
@@ -32,16 +33,19 @@ class PythonState:
     training's start make objects anew.
     """
 
-    def __init__(self, framework: Framework, script: Script | None = None) -> None:
+    def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
+        """Files that are written below the folder `work` belong to checkpoints."""
         self._framework = framework
         self._script = script or Script.of_this_process()
+        self._work = work
         self._baseline = Baseline()
         self._data: dict[str, object] = {}
         self._stops: dict[int, object] = {}
         self._dumps = 0
         self._started = False
-        self._unseen = Unseen((), HARMLESS)
-        self._said: set[str] = set()
+        self._unseen = Unseen(())
+        self._surroundings = Surroundings()
+        self._news: list[Lost] = []
 
     def begins(self) -> None:
         """Everything is as the script has made it."""
@@ -70,26 +74,26 @@ class PythonState:
         """The hooks of the training's start have run; its first epoch begins."""
         walk = self._walk(self._baseline.before(probe=False))
         self._baseline.add_started(walk)
-        self._unseen = Unseen((one for key, one in walk.others.items() if key not in walk.stops), HARMLESS)
+        others = (one for key, one in walk.others.items() if key not in walk.stops)
+        self._unseen = Unseen(others, walk.nodes.keys() | walk.stops.keys(), self._work)
+        self._surroundings = Surroundings()
         self._started = True
         self._dumps = 0
 
     def dump(self) -> State:
-        """What has changed since `begins`, with the living tensors. What cannot be carried is said, once."""
+        """What has changed since `begins`, with the living tensors. `news` names what cannot be carried."""
         probe = self._dumps % PROBE_EVERY == 0
         self._dumps += 1
         walk = self._walk(self._baseline.before(probe=probe))
         encoder = Encoder(self._script, self._baseline, walk, probe=probe)
         image = encoder.image()
-        for lost in encoder.lost if self._started else ():
-            self._say_lost(*lost)
-        for path, what in self._unseen.changed() if probe else ():
-            self._say_lost(path, what)
+        if self._started:
+            self._news += [*encoder.lost, *self._surroundings.changed(), *self._unseen.changed(probe=probe)]
         return image
 
     def load(self, image: State, *, last: bool) -> None:
         """
-        Put a `dump` of an earlier process back. What this process lacks is said by the `last` load.
+        Put a `dump` of an earlier process back. What this process lacks is in the `news` of the `last` load.
 
         Raises:
             CheckpointDamaged
@@ -98,10 +102,8 @@ class PythonState:
         restorer = Restorer(self._script, self._baseline, image, {f"{LATE}{path}": part for path, part in parts})
         restorer.load()
         self._baseline.ignore(restorer.new)
-        for path in restorer.lost if last else ():
-            self._say(
-                path, f"{path.removeprefix(LATE)} cannot be as it was before, as this process has nothing like it there"
-            )
+        if last:
+            self._news += (Lost(path.removeprefix(LATE), NOTHING_LIKE_IT, saved=True) for path in restorer.lost)
 
     def _walk(self, before: Before | None) -> Walk:
         framework = self._framework
@@ -113,13 +115,10 @@ class PythonState:
         walk.modules()
         return walk
 
-    def _say_lost(self, path: str, what: str) -> None:
-        self._say(path, f"{path} has changed and is in no checkpoint: {what}")
-
-    def _say(self, what: str, text: str) -> None:
-        if what not in self._said and self._framework.rank == 0:
-            print(f"spotrun: {text}", file=sys.stderr, flush=True)
-        self._said.add(what)
+    def news(self) -> list[Lost]:
+        """What was found since the last call and is in no image."""
+        found, self._news = self._news, []
+        return found
 
 
 def _own_within(script: Script, value: Any, path: str, depth: int = DEPTH) -> Iterator[tuple[str, object]]:

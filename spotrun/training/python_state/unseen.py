@@ -1,91 +1,54 @@
 """
 Objects that are in no checkpoint and change without a sign in the script's own objects: an iterator that goes on, an
-open file, an environment of a library.
+open file, a connection, an environment of a library.
 
-Each is compared by the little that can be read of it without a call of its code, so one that changes in silence stays
-unnamed.
+Each is compared by what can be read of it without a call of its code (glance.py), so one that changes in silence stays
+unnamed. A connection whose traffic cannot be seen is taken for one that is used.
 """
 
 from __future__ import annotations
 
-import io
-import itertools
-import operator
-import os
-from collections.abc import Callable, Iterable, Iterator
-from types import FunctionType, GeneratorType, ModuleType
-from typing import Any
+from collections.abc import Container, Iterable, Iterator
 
-import torch
+from spotrun.training.python_state.encoding import HARMLESS, Lost
+from spotrun.training.python_state.glance import DEPTH, Facts, Glance
+from spotrun.training.python_state.outside import UNKNOWN
+from spotrun.training.python_state.values import name_of, same
 
-from spotrun.training.python_state.values import SCALARS, name_of, same
-
-_SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
-_ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
-_NEVER = (type, ModuleType, FunctionType, torch.Tensor, torch.nn.Module, torch.utils.data.DataLoader)
-
-Look = Callable[[], Any]
-"""Gives something that is another once the object has changed."""
+FACTS_MAX = 20_000
+"""Of all objects together. What comes later in the walk is looked at without its parts."""
+FEW = 1000
+"""So many facts are compared at each snapshot, more of them at each `PROBE_EVERY`-th."""
+OF_DATA = "data["
+"""How paths of data sets begin. The generators in there are seeded by place, and transforms note what they did last."""
 
 
 class Unseen:
-    """Those that were there when training began."""
+    """
+    Those that were there when training began. `carried` are the objects that images hold, by `id`; files that are
+    written below the folder `work` are in checkpoints too.
+    """
 
-    def __init__(self, others: Iterable[tuple[str, str, object]], harmless: tuple[str, ...]) -> None:
-        self._looks: list[tuple[str, object, Look, Any]] = []
+    def __init__(self, others: Iterable[tuple[str, str, object]], carried: Container[int] = (), work: str = "") -> None:
+        self._glance = Glance(carried, HARMLESS, work)
+        self._left: list[tuple[str, object, int, Facts]] = []
+        self._many = 0
         for path, rest, value in others:
-            if not type(value).__module__.startswith(harmless) and (look := _look(value)) is not None:
-                self._looks.append((path + rest, value, look, look()))
+            if self._glance.is_of_use(value):
+                depth = DEPTH if self._many < FACTS_MAX and not path.startswith(OF_DATA) else 0
+                facts = self._glance.facts(value, depth)
+                self._left += [(path + rest, value, depth, facts)] if facts else []
+                self._many += len(facts)
 
-    def changed(self) -> Iterator[tuple[str, str]]:
-        """Where, and what it is; each once."""
+    def changed(self, *, probe: bool = True) -> Iterator[Lost]:
+        """Where, and what it is; each once. Without `probe` nothing if a look would take long."""
+        if not probe and self._many > FEW:
+            return
         left = []
-        for path, value, look, before in self._looks:
-            if same(before, look()):
-                left.append((path, value, look, before))
+        for path, value, depth, before in self._left:
+            now = self._glance.facts(value, depth)
+            if same(before, now) and not any(fact is UNKNOWN for fact in now):
+                left.append((path, value, depth, before))
             else:
-                yield path, name_of(value)
-        self._looks = left
-
-
-def _look(value: Any) -> Look | None:
-    cls = type(value)
-    if issubclass(cls, _NEVER):
-        return None
-    if cls is GeneratorType:
-        return lambda: _frame(value)
-    if cls in _ITERATORS:
-        return lambda: operator.length_hint(value)
-    if cls is itertools.count:
-        return lambda: repr(value)
-    if issubclass(cls, io.IOBase):
-        return lambda: _position(value)
-    return (lambda: _plain(value)) if cls.__dictoffset__ and "__dict__" not in _shadowed(cls) else None
-
-
-def _shadowed(cls: type) -> set[str]:
-    """Names that a proxy answers for another object, which may not be there yet."""
-    return {name for base in cls.__mro__ for name, member in vars(base).items() if isinstance(member, property)}
-
-
-def _frame(generator: GeneratorType[Any, Any, Any]) -> tuple[Any, ...]:
-    """Where it stands, and its plain variables."""
-    frame = generator.gi_frame
-    if frame is None:
-        return ()
-    own = [(name, part) for name, part in frame.f_locals.items() if type(part) in SCALARS]
-    return (frame.f_lasti, *itertools.chain.from_iterable(own))
-
-
-def _position(file: io.IOBase) -> int | None:
-    """None if it is closed, or no file of a disk."""
-    try:
-        return os.lseek(file.fileno(), 0, os.SEEK_CUR)
-    except (OSError, ValueError):
-        return None
-
-
-def _plain(value: Any) -> tuple[Any, ...]:
-    """Of a library's object: its public plain attributes."""
-    own = [(name, part) for name, part in list(vars(value).items()) if type(part) in SCALARS and name[:1] != "_"]
-    return tuple(itertools.chain.from_iterable(own))
+                yield Lost(path, name_of(value))
+        self._left = left

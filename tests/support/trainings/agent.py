@@ -46,10 +46,19 @@ class Agent:
     """
 
     def __init__(
-        self, zygote: Zygote | Spawner, job: dict, folder: Path, *, every_steps=None, on_message=None, arenas=2
+        self,
+        zygote: Zygote | Spawner,
+        job: dict,
+        folder: Path,
+        *,
+        every_steps=None,
+        on_message=None,
+        arenas=2,
+        exact=False,
     ):
         self.zygote, self.job, self.folder = zygote, job, folder
         self.every_steps, self.on_message, self.arenas = every_steps, on_message, arenas
+        self.exact = exact
         self.image = b""
         self.snapshot: SnapshotTaken | None = None
         self.ends: dict[int, tuple[bytes, SnapshotTaken]] = {}
@@ -138,6 +147,7 @@ class Agent:
             fresh=not image,
             here_bytes=0 if image and fit == 1 else None,
             fit=fit,
+            exact=self.exact,
         )
         if not image:
             return self.link.send(message)

@@ -1,0 +1,33 @@
+"""What no checkpoint of a run holds: for programs, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from spotrun.account.gaps import Gap
+from spotrun.report.tables import plain
+from spotrun.units import count_of
+
+SHOWN = 3
+"""Of each run in a list of runs."""
+
+Told: TypeAlias = Mapping[str, Any]
+"""A gap as `--json` prints it."""
+
+
+def for_programs(gaps: Iterable[Gap]) -> list[dict[str, Any]]:
+    return [
+        {"place": plain(gap.place), "what": plain(gap.what), "step": gap.step, "resumes": gap.resumes} for gap in gaps
+    ]
+
+
+def in_words(gap: Told) -> str:
+    since = f"; {count_of(gap['resumes'], 'resume')} since then went on without it" if gap["resumes"] else ""
+    return f"{gap['place']} ({gap['what']}) has changed by step {gap['step']:,} and is in no checkpoint{since}"
+
+
+def briefly(gaps: Sequence[Told]) -> list[str]:
+    """A line for each of the first, and one for the others."""
+    more = len(gaps) - SHOWN
+    return [*map(in_words, gaps[:SHOWN]), *([f"{more} more in `spotrun why`"] if more > 0 else [])]

@@ -1,0 +1,167 @@
+"""
+What a data set of the script keeps in the worker processes of its loader.
+
+It changes there alone, so no checkpoint holds it: a worker that is started anew has what the training process holds.
+The worker compares it with what it was after the first batch, and writes down what is another now, in memory that the
+training process reads at its snapshots.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spotrun.checkpoint.slots import attributes_of, has_attributes
+from spotrun.training.data.proxy import Proxy
+from spotrun.training.python_state.asked import GENERATORS
+from spotrun.training.python_state.encoding import Lost
+from spotrun.training.python_state.fingerprints import sampled
+from spotrun.training.python_state.script import Script
+from spotrun.training.python_state.values import SCALARS, name_of, same
+
+ROW_BYTES = 4096
+PLACES_MAX, PLACE_MAX = 10, 200
+"""So many are named of one worker, with so many characters each: one has room in a row."""
+LOOK_EVERY = 1024
+"""Batches between two looks. The first are nearer to each other: 1, 2, 4, 8, …"""
+OBJECTS_MAX = 1000
+DEPTH = 5
+LONG = 64
+"""Of a longer container only the length is compared: to touch all its items costs memory in each worker."""
+KEPT_THERE = "kept in a worker of its loader"
+OTHER = "an object of a library"
+_CONTAINERS = (list, tuple, deque, set, frozenset, dict)
+_NEVER = (type, ModuleType, FunctionType, Tensor, torch.nn.Module, np.ndarray)
+
+
+class Notes:
+    """Shared memory with a row for each worker of one loader."""
+
+    def __init__(self, workers: int) -> None:
+        self._rows = torch.zeros(workers, ROW_BYTES, dtype=torch.uint8)
+        self._rows.share_memory_()  # type: ignore[no-untyped-call]
+
+    def write(self, worker: int, places: list[str]) -> None:
+        """Its length comes last, so that a reader never sees half of a row."""
+        row, text = self._rows[worker], _text(places)
+        while len(text) > ROW_BYTES - 2:
+            places = places[: len(places) // 2]
+            text = _text(places)
+        row[:2] = 0
+        row[2 : 2 + len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        row[:2] = torch.tensor(divmod(len(text), 256), dtype=torch.uint8)
+
+    def read(self) -> Iterator[Lost]:
+        for row in self._rows:
+            high, low = row[:2].tolist()
+            if size := high * 256 + low:
+                try:
+                    places = json.loads(bytes(row[2 : 2 + size].tolist()))
+                except ValueError:
+                    continue  # it is being written: there is a next time
+                yield from (Lost(place, KEPT_THERE) for place in places)
+
+
+def _text(places: list[str]) -> bytes:
+    return json.dumps([place[:PLACE_MAX] for place in places]).encode()
+
+
+class Watch:
+    """One data set in one worker. Made in the training process, and used in the worker alone."""
+
+    def __init__(self, dataset: Any, notes: Notes) -> None:
+        self.notes = notes
+        self._dataset = dataset
+        self._batches = 0
+        self._before: dict[str, Any] | None = None
+        self._named: dict[str, None] = {}
+        self._script: Script | None = None
+
+    def batch_is_read(self, worker: int) -> None:
+        self._batches += 1
+        if self._batches & (self._batches - 1) == 0 or self._batches % LOOK_EVERY == 0:
+            self.look(worker)
+
+    def look(self, worker: int) -> None:
+        """The first look is what later ones compare with."""
+        self._script = self._script or Script.of_this_process()
+        now = dict(_facts(self._script, type(self._dataset).__name__, self._dataset))
+        if self._before is not None:
+            self._note(worker, self._before, now)
+        self._before = now
+
+    def _note(self, worker: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+        known = len(self._named)
+        for place in sorted(before.keys() | now.keys(), key=len):
+            if _has_changed(before.get(place), now.get(place)) and not self._is_named(place):
+                self._named[place] = None
+        if len(self._named) > known:
+            self.notes.write(worker, list(self._named)[:PLACES_MAX])
+
+    def _is_named(self, place: str) -> bool:
+        return any(place == named or place.startswith((f"{named}.", f"{named}[")) for named in self._named)
+
+
+def _has_changed(before: Any, now: Any) -> bool:
+    """What was opened when it was first needed is opened again by another worker."""
+    opened = before is None and type(now) is tuple and now[0] is OTHER
+    return not opened and not same(before, now)
+
+
+def _facts(script: Script, path: str, dataset: Any) -> Iterator[tuple[str, Any]]:
+    """
+    Of the objects of the script's classes in a data set: their attributes, by where they are. Generators are seeded by
+    the place in the data.
+    """
+    waiting = deque([(path, dataset, DEPTH, script.owns(type(dataset)))])
+    seen: set[int] = set()
+    while waiting:
+        where, value, left, own = waiting.popleft()
+        if id(value) in seen or len(seen) >= OBJECTS_MAX:
+            continue
+        seen.add(id(value))
+        for name, part in _parts(value):
+            cls = type(part)
+            if own and cls not in GENERATORS:
+                yield f"{where}{name}", _fact(part)
+            if left and (issubclass(cls, _CONTAINERS) or (has_attributes(cls) and not issubclass(cls, _NEVER))):
+                owned = script.owns(cls)
+                inner = cls.__name__ if owned and not own else f"{where}{name}"
+                waiting.append((inner, part, left - 1, owned or (own and issubclass(cls, _CONTAINERS))))
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    cls = type(value)
+    if issubclass(cls, dict):
+        return [(f"[{key!r}]", part) for key, part in dict.items(value)] if len(value) <= LONG else []
+    if issubclass(cls, list | tuple | deque):
+        return [(f"[{number}]", part) for number, part in enumerate(value)] if len(value) <= LONG else []
+    return [(f".{name}", part) for name, part in attributes_of(value).items()]
+
+
+def _fact(value: Any) -> Any:
+    """Comparable by `same` of values.py."""
+    cls = type(value)
+    if cls in SCALARS:
+        return value
+    if issubclass(cls, _CONTAINERS):
+        return (cls.__name__, len(value))
+    if issubclass(cls, Tensor):
+        return 0 if value.is_inference() else value._version
+    if issubclass(cls, np.ndarray) and not value.dtype.hasobject:
+        return (*value.shape, sampled(value))
+    return (OTHER, name_of(value))
+
+
+def notes_of(loader: Any) -> Notes | None:
+    """Those of a loader whose data set was given some."""
+    dataset = getattr(loader, "dataset", None)
+    watch = vars(dataset).get("_watch") if issubclass(type(dataset), Proxy) else None
+    return None if watch is None else watch.notes

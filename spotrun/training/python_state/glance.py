@@ -1,0 +1,149 @@
+"""
+What can be seen of an object that no image holds, without a call of its code.
+
+An iterator has a place; what is outside of the process has counts (outside.py). An object of a library is looked into,
+attribute by attribute: numbers, arrays, and further objects. What a library keeps in private attributes, in dicts and
+as text is mostly a cache, and does not count there; a generator, a connection or a process does.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import itertools
+import operator
+import zlib
+from collections import deque
+from collections.abc import Container, Iterator
+from types import FunctionType, GeneratorType, ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from spotrun.checkpoint.slots import attributes_of
+from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
+from spotrun.training.python_state.fingerprints import comparable, sampled
+from spotrun.training.python_state.outside import is_outside, seen_of
+from spotrun.training.python_state.values import SCALARS
+
+OBJECTS_MAX = 300
+"""So many parts of one object are looked at."""
+DEPTH = 6
+LONG = 64
+"""A longer list of a library's is data."""
+BUFFER_MAX_BYTES = 1 << 20
+_SOURCES: tuple[Any, ...] = ([], (), {}, set(), "", range(0), {}.items(), reversed([]))
+_ITERATORS = tuple({type(iter(source)) for source in _SOURCES})
+_NEVER = (type, ModuleType, FunctionType, torch.Tensor, torch.nn.Module, torch.utils.data.DataLoader)
+_BUFFERS = (array.array, ctypes.Array, ctypes.Structure, *ctypes.c_int.__bases__)
+_NUMBERS = frozenset({int, float, complex}) | {cls for cls in SCALARS if issubclass(cls, np.number)}
+_LISTS = (list, tuple, deque)
+
+Facts: TypeAlias = tuple[Any, ...]
+"""Comparable by `same` of values.py."""
+
+
+class Glance:
+    """
+    `carried` are the objects that images hold, by `id`. Objects of the packages `harmless` are passed by. Files that
+    are written below the folder `work` belong to checkpoints.
+    """
+
+    def __init__(self, carried: Container[int], harmless: tuple[str, ...], work: str) -> None:
+        self._carried = carried
+        self._harmless = harmless
+        self._work = work
+
+    def is_of_use(self, value: object) -> bool:
+        """Whether anything of it may be seen that a step may depend on."""
+        cls = type(value)
+        return not (issubclass(cls, _NEVER) or cls.__module__.startswith(self._harmless))
+
+    def facts(self, value: object, depth: int = DEPTH) -> Facts:
+        """Others once the object was seen to change. None at all if nothing of it can be seen."""
+        found: list[Any] = _public(value)
+        seen = {id(value)}
+        waiting = deque([(value, depth)])
+        while waiting:
+            one, left = waiting.popleft()
+            found += self._facts_of(one)
+            if not left or is_outside(type(one)):
+                continue
+            for name, part in _parts(one):
+                if type(part) in _NUMBERS:
+                    found.append((name, part))
+                elif id(part) not in seen and len(seen) < OBJECTS_MAX and self._goes_into(part):
+                    seen.add(id(part))
+                    waiting.append((part, left - 1))
+        return tuple(found)
+
+    def _goes_into(self, part: object) -> bool:
+        cls = type(part)
+        kept = cls in SCALARS or id(part) in self._carried or (is_asked(cls) and cls not in GENERATORS)
+        return not kept and self.is_of_use(part)
+
+    def _facts_of(self, value: Any) -> list[Any]:
+        """Of itself, without its parts."""
+        cls = type(value)
+        if is_outside(cls):
+            seen = seen_of(value, self._work)
+            return [] if seen is None else [seen]
+        if cls is GeneratorType:
+            return [_frame(value)]
+        if cls in _ITERATORS:
+            return [operator.length_hint(value)]
+        if cls is itertools.count:
+            return [repr(value)]
+        if cls in GENERATORS:
+            return [repr(comparable(state_of(value)))]
+        if issubclass(cls, np.ndarray):
+            return [(*value.shape, sampled(value))] if value.flags.writeable and not value.dtype.hasobject else []
+        return [_checksum(value)] if issubclass(cls, _BUFFERS) else []
+
+
+def _public(value: Any) -> list[Any]:
+    """The public plain attributes of the object itself, texts and flags too."""
+    cls = type(value)
+    if not cls.__dictoffset__ or _is_shadowed(cls):
+        return []
+    return [(name, part) for name, part in list(vars(value).items()) if type(part) in SCALARS and name[:1] != "_"]
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What is looked at of an object that is no number."""
+    cls = type(value)
+    goes_on = hasattr(cls, "__next__")
+    if goes_on and not cls.__dictoffset__:
+        referred = gc.get_referents(value)
+        yield from (("", part) for part in referred if hasattr(type(part), "__next__") or type(part) in _LISTS)
+    elif cls in _LISTS:
+        yield from (("", part) for part in (value if len(value) <= LONG else ()))
+    elif not _is_shadowed(cls):
+        for name, part in attributes_of(value).items():
+            if name[:1] != "_" or (goes_on and type(part) in _NUMBERS) or _counts_anyway(type(part)):
+                yield name, part
+
+
+def _counts_anyway(cls: type) -> bool:
+    return cls in GENERATORS or is_outside(cls) or hasattr(cls, "__next__")
+
+
+def _is_shadowed(cls: type) -> bool:
+    """A proxy answers for another object, which may not be there yet."""
+    return any(isinstance(vars(base).get("__dict__"), property) for base in cls.__mro__)
+
+
+def _frame(generator: GeneratorType[Any, Any, Any]) -> tuple[Any, ...]:
+    """Where it stands, and its plain variables."""
+    frame = generator.gi_frame
+    if frame is None:
+        return ()
+    own = [(name, part) for name, part in frame.f_locals.items() if type(part) in SCALARS]
+    return (frame.f_lasti, *itertools.chain.from_iterable(own))
+
+
+def _checksum(buffer: Any) -> int:
+    view = memoryview(buffer)
+    return zlib.crc32(view.tobytes()) if view.nbytes <= BUFFER_MAX_BYTES else view.nbytes

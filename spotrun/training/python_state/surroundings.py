@@ -1,0 +1,66 @@
+"""
+What belongs to the process and not to an object, and a script may set: the environment, the working folder, settings
+of libraries. A process that resumes has it as the script sets it at its start.
+"""
+
+from __future__ import annotations
+
+import decimal
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotrun.training.python_state.encoding import Lost
+
+SET_BY_LIBRARIES = (
+    "SPOTRUN_", "PL_", "WANDB_", "MLFLOW_", "COMET_", "NEPTUNE_", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "TRITON_",
+    "KMP_", "OMP_", "MKL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_", "HF_", "TF_", "XLA_", "MASTER_", "PYTHON",
+    "LD_",
+)  # fmt: skip
+"""Variables that begin so are settings of libraries, which make them themselves, and of no step's result."""
+VARIABLE = "an environment variable"
+_SETTINGS: dict[str, Callable[[], Any]] = {
+    "torch.get_default_dtype()": torch.get_default_dtype,
+    "torch.get_num_threads()": torch.get_num_threads,
+    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
+    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
+    "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "torch.backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "numpy.geterr()": np.geterr,
+    "decimal.getcontext().prec": lambda: decimal.getcontext().prec,
+}
+
+
+class Surroundings:
+    """As they are now. The values of variables may be secrets: nothing says them."""
+
+    def __init__(self) -> None:
+        self._variables, self._settings = _variables(), _settings()
+
+    def changed(self) -> Iterator[Lost]:
+        """What is not as it was; each time."""
+        variables, settings = _variables(), _settings()
+        for name in sorted(self._variables.keys() | variables.keys()):
+            if self._variables.get(name) != variables.get(name):
+                yield Lost(f"os.environ[{name!r}]", VARIABLE)
+        for name, before in self._settings.items():
+            if settings[name] != before:
+                yield Lost(name, f"it was {before}, and is {settings[name]}")
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(SET_BY_LIBRARIES)}
+
+
+def _settings() -> dict[str, Any]:
+    return {"os.getcwd()": _folder(), **{name: get() for name, get in _SETTINGS.items()}}
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,52 @@
+"""What changes in a training and no checkpoint holds is said by name, once. A job may want to end there instead."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import chain
+
+from spotrun.trainer_link import NotCarried
+from spotrun.training import unsupported
+from spotrun.training.python_state.encoding import Lost
+from spotrun.training.ranks import Ranks
+from spotrun.training.session import Agent
+
+TOLD_MAX = 100
+"""At a time, and of this many characters each: a message has an end."""
+TEXT_MAX = 300
+HINT = (
+    "keep it in plain values and make the object from them at each start (docs/checkpoints.md), or say"
+    " checkpoint: {exact: tell}"
+)
+
+
+class Uncarried:
+    """Says it in the script's output, and to the agent, which writes it down. `required`: the training ends there."""
+
+    def __init__(self, agent: Agent, ranks: Ranks, *, required: bool) -> None:
+        self._agent = agent
+        self._ranks = ranks
+        self._required = required
+        self._said: set[str] = set()
+
+    def say(self, found: Iterable[Lost], step: int) -> None:
+        """
+        What this process has found, in front of the snapshot of `step`. Each rank calls it at the same place.
+
+        Raises:
+            TrainingUnsupported: the job requires that each resume is exact.
+        """
+        everywhere = chain.from_iterable(self._ranks.gather(list(found)))
+        new = {lost.path: lost for lost in everywhere if lost.path not in self._said}
+        if not new:
+            return
+        self._said |= new.keys()
+        for lost in new.values():
+            print(f"spotrun: {lost}", file=sys.stderr, flush=True)
+        told = tuple((lost.path[:TEXT_MAX], lost.what[:TEXT_MAX]) for lost in new.values())
+        self._agent.tell(NotCarried(step=step, places=told[:TOLD_MAX]))
+        if self._required:
+            first = next(iter(new.values()))
+            more = f", and so have {len(new) - 1} more" if len(new) > 1 else ""
+            unsupported.reject(self._agent, f"by step {step} {first}{more}; checkpoint.exact is require", HINT)

@@ -1,0 +1,266 @@
+"""Objects that no image holds, and settings of the process: a change that can be seen is named, once."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import itertools
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spotrun.training.python_state import glance, unseen
+from spotrun.training.python_state.fingerprints import PROBE_EVERY
+from spotrun.training.python_state.outside import UNKNOWN, seen_of
+from spotrun.training.python_state.unseen import Unseen
+from tests.support.script_process import Process
+
+
+class Library:
+    """An object of a library, with these attributes."""
+
+    def __init__(self, **made: Any) -> None:
+        vars(self).update(made)
+
+
+class Slotted:
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+class Position:
+    """An iterator of a library."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def __iter__(self) -> Position:
+        return self
+
+    def __next__(self) -> int:
+        self._at += 1
+        return self._at
+
+
+def wrapped(**made: Any) -> Library:
+    return Library(env=Library(inner=[Library(**made)]))
+
+
+def inner(wrapper: Library) -> Any:
+    return vars(wrapper)["env"].inner[0]
+
+
+def pairs(numbers: Iterator[int]) -> Iterator[tuple[int, object]]:
+    for number in numbers:
+        yield (number, object())
+
+
+def pipe() -> Any:
+    reading, writing = os.pipe()
+    return Library(reading=os.fdopen(reading, "rb", buffering=0), writing=os.fdopen(writing, "wb", buffering=0))
+
+
+def connections() -> Any:
+    return Library(ends=multiprocessing.Pipe(duplex=False))
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "an environment in wrappers": (lambda: wrapped(steps=0), lambda env: setattr(inner(env), "steps", 1)),
+    "its state is a tuple": (lambda: wrapped(state=(0.0, 1.0)), lambda env: setattr(inner(env), "state", (0.5, 1.0))),
+    "its state is an array": (lambda: wrapped(state=np.zeros(4)), lambda env: inner(env).state.fill(1)),
+    "its state is an array of its own class": (
+        lambda: wrapped(state=np.ma.masked_array([1.0], [True])),
+        lambda env: inner(env).state.data.fill(2),
+    ),
+    "its numbers are numpy's": (lambda: wrapped(t=np.int64(1)), lambda env: setattr(inner(env), "t", np.int64(2))),
+    "slots": (lambda: wrapped(held=Slotted()), lambda env: setattr(inner(env).held, "steps", 1)),
+    "its private generator": (lambda: wrapped(_rng=np.random.default_rng(1)), lambda env: inner(env)._rng.random()),
+    "its private Python generator": (lambda: wrapped(_rng=random.Random(1)), lambda env: inner(env)._rng.random()),
+    "a buffer": (lambda: array.array("d", [1.0]), lambda held: held.__setitem__(0, 2.0)),
+    "an array of C": (lambda: (ctypes.c_int * 3)(), lambda held: held.__setitem__(0, 2)),
+    "a cycle": (lambda: itertools.cycle(iter([1, 2, 3])), next),
+    "an enumeration": (lambda: enumerate(iter([1, 2])), next),
+    "a zip": (lambda: zip(iter([1, 2]), range(9), strict=False), next),
+    "a map": (lambda: map(str, iter([1, 2])), next),
+    "a slice": (lambda: itertools.islice(iter([1, 2]), 2), next),
+    "a generator over an iterator": (lambda: pairs(iter([1, 2, 3])), next),
+    "a generator expression": (lambda: (object() for _ in iter([1, 2])), next),
+    "an iterator of a library": (lambda: Library(source=Position()), lambda held: next(held.source)),
+    "a pipe": (pipe, lambda held: held.writing.write(b"a")),
+    "a connection": (connections, lambda held: held.ends[1].send(1)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changes_out_of_sight_is_named_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make, change = CHANGES[name]
+    held = make()
+    if name == "a generator over an iterator":
+        next(held)  # from then on it stands at the same place
+    process = Process(held=held).begun()
+    process.image()
+    assert not capsys.readouterr().err
+    change(held)
+    for _ in range(2 * PROBE_EVERY):
+        process.image()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spotrun: module.held")
+    assert "has changed and is in no checkpoint" in line
+
+
+HARMLESS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    "a private counter": (lambda: wrapped(_calls=0), lambda held: setattr(inner(held), "_calls", 1)),
+    "a cache": (lambda: wrapped(cache={}), lambda held: inner(held).cache.update(a=1)),
+    "a warning that was given": (lambda: wrapped(warned=False), lambda held: setattr(inner(held), "warned", True)),
+    "a name": (lambda: wrapped(mode="a"), lambda held: setattr(inner(held), "mode", "b")),
+    "a view of the weights": (
+        lambda: wrapped(weights=[torch.nn.Parameter(torch.zeros(2))]),
+        lambda held: inner(held).weights[0].data.add_(1),
+    ),
+    "an optimizer": (
+        lambda: wrapped(optimizer=torch.optim.SGD([torch.zeros(1)], 0.1)),
+        lambda held: vars(inner(held).optimizer).update(last_epoch=3),
+    ),
+    "the standard output": (lambda: sys.__stdout__, lambda out: (out.write(""), out.flush())),
+    "many parts": (lambda: wrapped(parts=[0] * (glance.LONG + 1)), lambda held: inner(held).parts.append(1)),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_libraries_note_for_themselves_is_not_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make, change = HARMLESS[name]
+    process = Process(held=make()).begun()
+    process.image()
+    change(process.net.held)
+    for _ in range(PROBE_EVERY + 1):
+        process.image()
+    assert not capsys.readouterr().err
+
+
+def test_an_object_of_the_script_within_one_of_a_library_is_carried_or_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = Process()
+    meter, other = first.script.Meter(), first.script.Meter()
+    vars(first.net).update(meter=meter, held=Library(meter=meter))
+    first.begun().image()
+    meter.total = 1.0
+    first.state._dumps = 0
+    first.image()
+    assert not capsys.readouterr().err
+    vars(first.net).update(alone=Library(meter=other))
+    first.begun()
+    other.total = 1.0
+    first.image()
+    assert "module.alone has changed" in capsys.readouterr().err
+
+
+def test_a_connection_whose_traffic_nobody_counts_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ours, theirs = socket.socketpair()
+    process = Process(held=Library(link=ours), other=socket.socket()).begun()
+    process.image()
+    assert capsys.readouterr().err == (
+        f"spotrun: module.held has changed and is in no checkpoint: {Library.__module__}.Library\n"
+    )
+    assert seen_of(ours, "") is UNKNOWN
+    theirs.close()
+    ours.close()
+    assert seen_of(ours, "") is None
+
+
+def test_the_bytes_of_a_connection_are_counted() -> None:
+    with socket.socket() as listening, socket.socket() as ours:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+        ours.connect(listening.getsockname())
+        theirs, _ = listening.accept()
+        with theirs:
+            seen = [seen_of(ours, "")]
+            theirs.sendall(b"abc")
+            ours.recv(3)
+            seen.append(seen_of(ours, ""))
+            assert seen[1] == seen_of(ours, "")
+    assert seen[1][1] == seen[0][1] + 3
+
+
+def test_a_file_of_the_work_folder_is_in_checkpoints(tmp_path: Any) -> None:
+    with open(tmp_path / "log", "w") as log, open(tmp_path / "log") as reading, tempfile.TemporaryFile() as other:
+        assert seen_of(log, str(tmp_path)) is None
+        assert seen_of(reading, str(tmp_path)) == seen_of(other, str(tmp_path)) == 0
+
+
+def test_a_transform_of_a_data_set_may_note_what_it_did_last(capsys: pytest.CaptureFixture[str]) -> None:
+    held = wrapped(state=np.zeros(2))
+    looked = Unseen([("data[0].transform", "", held)])
+    inner(held).state.fill(1)
+    assert list(looked.changed()) == []
+
+
+def test_one_look_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unseen, "FACTS_MAX", 50)
+    held = [wrapped(**{f"n{number}": 0 for number in range(60)}) for _ in range(3)]
+    looked = Unseen((f"held[{number}]", "", one) for number, one in enumerate(held))
+    for one in held:
+        inner(one).n1 = 1
+    assert [lost.path for lost in looked.changed()] == ["held[0]"]
+
+
+# --- the process
+
+
+SETTINGS: dict[str, tuple[Callable[[], object], str]] = {
+    "a variable that is new": (lambda: os.environ.update(STAGE="2"), "os.environ['STAGE']"),
+    "a variable that is gone": (lambda: os.environ.pop("THERE_BEFORE"), "os.environ['THERE_BEFORE']"),
+    "the type of numbers": (lambda: torch.set_default_dtype(torch.float64), "torch.get_default_dtype()"),
+    "what numpy does with errors": (lambda: np.seterr(all="raise"), "numpy.geterr()"),
+    "the folder": (lambda: os.chdir("/"), "os.getcwd()"),
+}
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("THERE_BEFORE", "a secret")
+    monkeypatch.delenv("STAGE", raising=False)
+    monkeypatch.chdir(os.getcwd())
+    before, errors = torch.get_default_dtype(), np.geterr()
+    yield
+    torch.set_default_dtype(before)
+    np.seterr(**errors)
+    with suppress(KeyError):
+        del os.environ["STAGE"]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_the_process_that_changes_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    change, place = SETTINGS[name]
+    process = Process().begun()
+    process.image()
+    change()
+    process.image()
+    process.image()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"spotrun: {place} has changed and is in no checkpoint: ")
+    assert "a secret" not in line
+
+
+@pytest.mark.usefixtures("restored")
+def test_variables_that_start_hooks_or_libraries_set_are_not_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = Process().begun(lambda _: os.environ.update(STAGE="2"))
+    monkeypatch.setenv("WANDB_SERVICE", "1")
+    process.image()
+    assert not capsys.readouterr().err
