@@ -421,7 +421,7 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     A checkpoint exists: its bytes were read back and matched before this was written.
 
     `taken_at` is when training stood still for it, `stall_s` for how long since the commit before. `durable_s` passed
-    from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never resumed from. `final` says that no
+    from the snapshot to this entry. A `suspect` one holds NaN or Inf and is never trained on from. `final` says that no
     step follows it in this attempt. `borrows` are the prefixes of commits whose objects it needs too; `sent_bytes` of
     its `size_bytes` are its own; if that is None, all are. `files` is None where no files belong to it, as in a run of
     an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.

@@ -74,6 +74,7 @@ class Session:
         self._arrival: Arrival | None = None
         self._fits = 0
         self.unfinished = False
+        self.arenas_asked = False
         self.snapshot_wanted = threading.Event()
         self.drain_wanted = threading.Event()
         self.closed = threading.Event()
@@ -93,6 +94,7 @@ class Session:
         """
         self._fits += 1
         self.unfinished = True
+        self.arenas_asked = False  # each fit() asks, on all ranks
         resume, fds = self._first_resume(framework) if self._fits == 1 else self._next_resume()
         memory = None
         if resume.size_bytes:
@@ -191,11 +193,8 @@ class Session:
         """An arena is free; it may be too small."""
         return self._stager.ready()
 
-    @property
-    def arenas_asked(self) -> bool:
-        return self._asked_bytes > 0
-
     def want_arenas(self, size_bytes: int) -> None:
+        self.arenas_asked = True
         if size_bytes > self._asked_bytes:
             self._used_bytes = size_bytes
             self._asked_bytes = size_bytes + size_bytes // 16 + ARENA_SLACK_BYTES

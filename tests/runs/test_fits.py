@@ -60,6 +60,26 @@ def test_each_fit_finds_and_leaves_what_it_would_have_without_a_kill(
     assert "spotrun: " not in agent.log.read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "loggers", "kills"),
+    [
+        ("one_trainer", ["CSVLogger"], ["1:batch:0:3", "after:1", "2:start:2:0", "2:batch:3:1", "tested:2"]),
+        (
+            "two_trainers",
+            ["CSVLogger", "TensorBoardLogger"],
+            ["1:train_end", "2:start:0:0", "2:start:0:0", "2:batch:0:3", "after:2"],
+        ),
+    ],
+)
+def test_each_fit_logs_where_it_would_have_without_a_kill(
+    zygote: Zygote, tmp_path: Path, name: str, loggers: list[str], kills: list[str]
+) -> None:
+    logging = job(name, loggers=loggers)
+    wanted = Agent(zygote, logging, tmp_path / "straight").run()["logs"]
+    assert wanted
+    assert Agent(zygote, logging, tmp_path / "killed", every_steps=1).run(kills)["logs"] == wanted
+
+
 def test_epochs_and_steps_count_on_over_fits(zygote: Zygote, tmp_path: Path) -> None:
     agent = Agent(zygote, job("folds"), tmp_path, every_steps=1)
     agent.run(["2:batch:0:3", "3:batch:1:2"])
@@ -73,6 +93,14 @@ def test_epochs_and_steps_count_on_over_fits(zygote: Zygote, tmp_path: Path) -> 
     assert ends == [(8, 1, False), (8, 1, True), (16, 3, False), (8, 1, True), (16, 3, True), (24, 5, False)]
     assert [each.fit for each in agent.told(FitBegins)] == [2, 2, 3, 2, 3]
     assert max(each.epochs for each in agent.told(Progress)) == 6
+
+
+def test_several_fits_of_two_processes(zygote: Zygote, tmp_path: Path) -> None:
+    two = job("two_trainers", ranks=2, trainer={"devices": 2, "strategy": "ddp"})
+    straight, agent = Agent(zygote, two, tmp_path / "straight"), Agent(zygote, two, tmp_path / "killed", every_steps=1)
+    straight.run()
+    agent.run(["1:batch:0:2", "after:1", "2:batch:0:1", "2:fit_end"])
+    assert results(agent) == results(straight)
 
 
 def test_a_finished_fit_does_no_step(zygote: Zygote, tmp_path: Path) -> None:

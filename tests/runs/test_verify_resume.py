@@ -94,6 +94,15 @@ def test_an_exact_script_is_bit_identical_whatever_is_killed(tmp_path: Path) -> 
     assert left_over(tmp_path) == []
 
 
+def test_a_script_with_several_fits_is_killed_in_each_of_them() -> None:
+    seen = verify_json(JOBS / "folds.py", "--at", "10,20", "--", "--folds", 2)
+    assert seen["first_difference"] is None
+    assert seen["steps"] == 24, "12 in each"
+    assert [kill["step"] for kill in seen["kills"]] == [10, 20]
+    assert seen["kills"][1]["resumed_from"] >= 12
+    assert seen["batches_redone"] == sum(kill["step"] - kill["resumed_from"] for kill in seen["kills"])
+
+
 def test_a_job_in_yaml_is_verified_with_its_own_arguments_and_left_to_look_at(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -151,6 +151,18 @@ def test_an_end_that_differs_names_the_part(changes: dict[str, object], kind: Di
     assert (found.kind, found.name, found.step) == (kind, name, None)
 
 
+def test_each_fit_is_compared_with_itself() -> None:
+    first, second = ENDED, replace(ENDED, fit=2, step=16, weights={"a": "5", "b": "6"})
+    straight = Trace([*steps(0, 8), first, *steps(8, 16), second])
+    assert (
+        first_difference(straight, Trace([*steps(0, 8), first, *steps(8, 12), first, *steps(12, 16), second])) is None
+    )
+    other = Trace([*steps(0, 8), first, *steps(8, 12), replace(first, rng={"torch": "9"}), *steps(12, 16), second])
+    found = first_difference(straight, other)
+    assert found is not None
+    assert found.kind is DifferenceKind.END_RNG
+
+
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 7)), max_size=6), st.data())
 def test_any_history_of_kills_is_the_same_and_any_change_in_it_is_found(
     kills: list[tuple[int, int]], data: st.DataObject

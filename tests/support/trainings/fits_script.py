@@ -17,12 +17,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from tests.support.trainings.comparison import sha256
+from tests.support.trainings.loggers import logged, logger
 from tests.support.trainings.trace import Trace, generators
 
 WIDTH = 6
 SAMPLES = 30
 BATCH = 5
-QUIET = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 
 results = []
 fits = 0
@@ -82,7 +83,7 @@ class Net(pl.LightningModule):
         return loss
 
     def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss(batch))
+        self.log("val_loss", self.loss(batch), sync_dist=True)  # early stopping asks each process
 
     def test_step(self, batch, batch_idx):
         self.log("test_loss", self.loss(batch))
@@ -99,8 +100,11 @@ def metrics(trainer):
 
 def make_trainer(**options):
     callbacks = [Recorder(), pl.callbacks.EarlyStopping("val_loss", patience=2, min_delta=0.001)]
-    options = {"max_epochs": 2, "enable_checkpointing": False, "callbacks": callbacks} | QUIET | options
-    return pl.Trainer(**options)
+    loggers = [logger(pl, trace.path.parent / "logs", name) for name in job.get("loggers", ())]
+    options = (
+        {"max_epochs": 2, "enable_checkpointing": False, "callbacks": callbacks, "logger": loggers} | QUIET | options
+    )
+    return pl.Trainer(log_every_n_steps=1, **options, **job.get("trainer", {}))
 
 
 def loader(first, last, **options):
@@ -213,4 +217,5 @@ if __name__ == "__main__":
     pl.seed_everything(3, verbose=False)
     data = TensorDataset(torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(1)))
     globals()[job["fits"]]()
-    Path(job["result"]).write_text(json.dumps({"fits": results}))
+    result = {"fits": results, "logs": logged(trace.path.parent / "logs")}
+    Path(job["result"]).write_text(json.dumps(result))
