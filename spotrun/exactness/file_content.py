@@ -13,6 +13,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
@@ -155,9 +156,9 @@ def _of_archive(file: BinaryIO, clean: Clean) -> Parts:
 def _of_torch(archive: zipfile.ZipFile, objects: str, clean: Clean) -> Parts:
     folder = objects.removesuffix("data.pkl")
 
-    def storage(name: str, _kind: str) -> str:
-        with archive.open(f"{folder}data/{name}") as member:
-            return _digest(member)  # type: ignore[arg-type]
+    @lru_cache(maxsize=1)
+    def storage(name: str) -> bytes:
+        return archive.read(f"{folder}data/{name}")
 
     return parts_of_pickle(archive.read(objects), clean, storage)
 

@@ -20,6 +20,8 @@ OF_TRACKERS = {"mlruns": "MLflow's", "wandb": "W&B's"}
 OF_DATABASES = ("-wal", "-shm", "-journal")
 NOTED_MAX = 2_000
 """Files."""
+MARK = ".spotrun"
+"""Of a run's own, in a folder of logs."""
 ABSENT, THERE = "absent", "there"
 
 
@@ -108,4 +110,5 @@ def _paths(root: Path) -> Iterator[str]:
     """Without those of hidden folders and caches."""
     for folder, inner, files in os.walk(root):
         inner[:] = sorted(name for name in inner if not name.startswith((".", "__")))
-        yield from (os.path.relpath(os.path.join(folder, name), root) for name in sorted(files))
+        own = sorted(name for name in files if name != MARK)
+        yield from (os.path.relpath(os.path.join(folder, name), root) for name in own)

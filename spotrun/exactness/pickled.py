@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -17,8 +17,9 @@ from spotrun.exactness.same_everywhere import Clean
 
 Parts: TypeAlias = Iterator[tuple[str, str]]
 """Where in a file, and what is there."""
-Storage = Callable[[str, str], str]
-"""What is in a piece of memory, by its name and its kind."""
+Storage = Callable[[str], bytes]
+"""What is in a piece of memory, by its name."""
+TENSOR, IN_BYTES = "torch._utils._rebuild_tensor_v2", "torch.storage._load_from_bytes"
 MAGIC = 0x1950A86A20F9469CFC6C
 ITEM_BYTES = {
     "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
@@ -62,8 +63,23 @@ class Made:
         return Made(self, *args)
 
 
-class Memory(str):
-    """A piece of memory that a pickle of torch refers to."""
+class Memory:
+    """A piece of memory that a pickle of torch refers to; a tensor is all or a part of it."""
+
+    def __init__(self, kind: str, where: str, count: int, load: Callable[[], bytes]) -> None:
+        self.kind, self.where, self.count, self.load = kind, where, count, load
+        self.item_bytes = ITEM_BYTES.get(kind.rpartition(".")[2].removesuffix("Storage"))
+
+    def text(self) -> str:
+        return f"{self.kind} {self.where} {self.count} {sha256(self.load()).hexdigest()}"
+
+    def tensor(self, offset: int, size: Sequence[int], stride: Sequence[int]) -> str:
+        """Without what else is in the memory: a restored optimizer's is that of its whole checkpoint."""
+        if self.item_bytes is None:
+            return f"{self.text()} {offset} {tuple(size)} {tuple(stride)}"
+        span = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        content = self.load()[offset * self.item_bytes : (offset + span) * self.item_bytes]
+        return f"{self.kind} {self.where} {tuple(size)} {tuple(stride)} {sha256(content).hexdigest()}"
 
 
 class _Reader(pickle.Unpickler):
@@ -75,8 +91,8 @@ class _Reader(pickle.Unpickler):
         return type(f"{module}.{name}", (Made,), {})
 
     def persistent_load(self, named: Any) -> Any:
-        what, kind, key, where, count = named[:5]
-        return Memory(f"{what} {_name(kind)} {where} {count} {self._storage(key, _name(kind))}")
+        _, kind, key, where, count = named[:5]
+        return Memory(_name(kind), where, count, lambda: self._storage(key))
 
 
 def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
@@ -89,41 +105,32 @@ def parts_of_pickle(content: bytes, clean: Clean, storage: Storage) -> Parts:
         while stream.tell() < len(content):
             value = _Reader(stream, storage).load()
             if value == MAGIC and not number:
-                yield from _parts_of_older(stream, clean)
-                return
+                value = _older(stream)
             yield from _parts(value, f"object {number}" if number else "", clean, frozenset())
             number += 1
     except _NO_PICKLE as error:
         raise ValueError(f"no pickle that can be read: {error}") from error
 
 
-def _parts_of_older(stream: io.BytesIO, clean: Clean) -> Parts:
+def _older(stream: io.BytesIO) -> Any:
     """
-    What torch.save wrote before it wrote archives, as a pickle of a tensor still does: four pickles, then each piece of
-    memory. Pieces are named by their addresses.
+    What torch.save wrote before it wrote archives, as a pickle of a tensor still does: four pickles, the last of which
+    names pieces of memory, and then these.
     """
-    numbers: dict[str, int] = {}
-    kinds: list[str] = []
+    pieces: dict[str, bytes] = {}
+    sizes: dict[str, int] = {}
 
-    def number_of(key: str, kind: str) -> str:
-        if key not in numbers:
-            numbers[key] = len(kinds)
-            kinds.append(kind)
-        return f"piece {numbers[key]}"
+    class Reader(_Reader):
+        def persistent_load(self, named: Any) -> Any:
+            memory = super().persistent_load(named)
+            sizes[named[2]] = memory.item_bytes
+            return memory
 
-    def reader() -> _Reader:
-        return _Reader(stream, number_of)
-
-    _, _, value = reader().load(), reader().load(), reader().load()
-    yield from _parts(value, "", clean, frozenset())
-    pieces = {}
-    for key in reader().load():
+    _, _, value = (Reader(stream, pieces.__getitem__).load() for _ in range(3))
+    for key in Reader(stream, pieces.__getitem__).load():
         (count,) = struct.unpack("<q", stream.read(8))
-        kind = kinds[numbers[key]].rpartition(".")[2].removesuffix("Storage")
-        pieces[numbers[key]] = sha256(stream.read(count * ITEM_BYTES[kind])).hexdigest()
-    yield from ((f"piece {number}", pieces[number]) for number in sorted(pieces))
-    if rest := stream.read():
-        yield "rest", sha256(rest).hexdigest()
+        pieces[key] = stream.read(count * sizes[key])
+    return value
 
 
 def _parts(value: Any, path: str, clean: Clean, above: frozenset[int]) -> Parts:
@@ -139,6 +146,8 @@ def _parts(value: Any, path: str, clean: Clean, above: frozenset[int]) -> Parts:
             yield from _parts(part, f"{path}[{number}]", clean, above | {id(value)})
     elif isinstance(value, set | frozenset):
         yield path, f"set {digest_of_items(_joined(part, clean, above | {id(value)}) for part in value)}"
+    elif isinstance(value, Memory):
+        yield path, value.text()
     elif isinstance(value, Made):
         yield from _parts_of_made(value, path, clean, above | {id(value)})
     else:
@@ -152,16 +161,29 @@ def _parts_of_made(made: Made, path: str, clean: Clean, above: frozenset[int]) -
         yield path, f"set {digest_of_items(_joined(part, clean, above) for part in items)}"
         return
     yield path, name
-    if name == "torch.storage._load_from_bytes":
-        ((content,), _) = made.parts[:2]
-        yield from ((f"{path} {place}", text) for place, text in parts_of_pickle(content, clean, no_memory))
+    if name == IN_BYTES and (memory := _memory_of(made)) is not None:
+        yield f"{path}.0", memory.text()
+        return
+    if name == TENSOR and (memory := _memory_of(made.parts[0][0])) is not None:
+        _, offset, size, stride, *rest = made.parts[0]
+        yield f"{path}.0", memory.tensor(offset, size, stride)
+        yield from _parts(rest, f"{path}.1", clean, above)
         return
     for number, part in enumerate(made.parts):
         if part not in ((), {}):
             yield from _parts(part, f"{path}.{number}", clean, above)
 
 
-def no_memory(_name: str, _kind: str) -> str:
+def _memory_of(value: Any) -> Memory | None:
+    """A tensor that is pickled by itself has its memory in bytes."""
+    if isinstance(value, Made) and _name(type(value)) == IN_BYTES:
+        stream = io.BytesIO(value.parts[0][0])
+        magic = _Reader(stream, no_memory).load()
+        value = _older(stream) if magic == MAGIC else None
+    return value if isinstance(value, Memory) else None
+
+
+def no_memory(_name: str) -> bytes:
     """
     Raises:
         UnpicklingError: what a pickle refers to is not there.

@@ -10,6 +10,7 @@ import sqlite3
 import struct
 import zipfile
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,23 @@ def test_what_torch_saved_in_older_files_is_read_piece_by_piece(tmp_path: Path) 
     copies[2][1] = 2
     found = first(tmp_path, older(*values), older(*copies))
     assert found is not None
-    assert found.where == "piece 2"
+    assert found.where.startswith("[2]")
+
+
+@pytest.mark.parametrize("written", [saved, pickle.dumps])
+def test_a_tensor_is_the_same_whatever_else_is_in_its_memory(
+    tmp_path: Path, written: Callable[[object], bytes]
+) -> None:
+    memory = torch.arange(100.0)
+    parts = {"a": memory[10:14], "b": memory[20:32].view(3, 4), "c": memory[5], "d": memory[:0], "e": memory[40:52:3]}
+    own = {name: part.clone() for name, part in parts.items() if name != "e"} | {"e": torch.arange(40.0, 52.0)[::3]}
+    assert first(tmp_path, written(parts), written(own)) is None
+    own["b"][2, 3] += 1
+    found = first(tmp_path, written(parts), written(own))
+    assert found is not None
+    assert found.where.startswith("['b']")
+    turned = own | {"b": parts["b"].t().contiguous().t()}
+    assert first(tmp_path, written(parts), written(turned)) is not None, "another layout"
 
 
 def test_a_pickle_that_names_a_program_is_read_and_not_obeyed(tmp_path: Path) -> None:
@@ -265,7 +282,7 @@ def test_a_file_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> Non
 def test_what_is_noted_of_a_file_differs_if_a_small_text_differs(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("1")
     (tmp_path / "large").write_bytes(b"\0")
-    for name in ("own.db-wal", ".git/index", "below/__pycache__/a.pyc", "below/own", f"{EVENTS}1"):
+    for name in ("own.db-wal", ".git/index", ".spotrun", "below/__pycache__/a.pyc", "below/own", f"{EVENTS}1"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     before = note(tmp_path, CLEAN)
