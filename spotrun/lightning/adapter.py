@@ -166,6 +166,7 @@ class LightningFramework(Position, Loaders):
     def load_metrics(self, metrics: State) -> None:
         """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
+        trainer_state.load_scores(self._trainer, self._state)
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)

@@ -125,3 +125,12 @@ def test_each_of_two_processes_is_compared_with_itself() -> None:
     assert differing(records) == []
     assert [kill["victim"] for kill in said["kills"]] == ["instance", "trainer"]
     assert {each["what"]: each["count"] for each in said["compared"]}["ranks"] == 2
+
+
+def test_each_of_several_fits_and_the_files_of_a_resumed_optimizer_are_the_same() -> None:
+    """The optimizer's memory after a resume is that of its whole checkpoint, and torch.save writes all of it."""
+    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "folds.py"), "--json", "--at", "8,22,30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == IDENTICAL, done.stdout + done.stderr
+    counts = {each["what"]: each["count"] for each in json.loads(done.stdout)["compared"]}
+    assert (counts["steps"], counts["validations"], counts["results"]) == (48, 6, 3)

@@ -17,6 +17,7 @@ from spotrun.training.weights import Weights
 
 TYPES = ("hparams_type", "datamodule_hparams_type")
 """Of what class hyper-parameters are; these keys hold the class itself. Without them they are read as plain values."""
+SCORE = "current_score"
 RESTORED_LAST = ("loops", SCHEDULERS, OPTIMIZERS)
 """What Lightning restores after on_fit_start."""
 
@@ -84,6 +85,15 @@ def load_again(trainer: Any, state: State) -> None:
     """In on_fit_start, after the script's `on_load_checkpoint`: what that took away is there for Lightning again."""
     connector = trainer._checkpoint_connector
     connector._loaded_checkpoint = connector._loaded_checkpoint | {name: state[name] for name in RESTORED_LAST}
+
+
+def load_scores(trainer: Any, state: State) -> None:
+    """In on_fit_start: the score that a ModelCheckpoint saw last, which Lightning saves and does not load."""
+    saved = state.get("callbacks", {})
+    for callback in trainer.callbacks:
+        own = saved.get(callback.state_key)
+        if isinstance(own, dict) and SCORE in own and hasattr(callback, SCORE):
+            setattr(callback, SCORE, own[SCORE])
 
 
 def load_weights(trainer: Any, saved: Weights) -> None:
