@@ -224,7 +224,7 @@ def test_what_differs_is_seen_or_named_and_what_is_the_same_is_the_same(kind: st
 UNREAD = {"weak", "context", "cache"}
 
 
-@pytest.mark.parametrize("kind", UNREAD)
+@pytest.mark.parametrize("kind", sorted(UNREAD))
 def test_what_cannot_be_looked_into_is_named(kind: str) -> None:
     assert [*look([KINDS[kind](1)]).unread] == ["there[0]"]
 
