@@ -59,7 +59,7 @@ class Console:
         data = self._unsealed(self._raw(start - before, before + size_bytes), start - before)
         hidden = self.redaction.hide(data)
         more = not last or start + size_bytes < self.size_bytes()
-        kept = len(hidden) - self.redaction.unfinished(hidden) if more else len(hidden)
+        kept = len(hidden) - self.redaction.unfinished(data) if more else len(hidden)
         return hidden[before:kept]
 
     def _unsealed(self, data: bytes, start: int) -> bytes:

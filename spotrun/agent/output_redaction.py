@@ -51,17 +51,21 @@ class OutputRedaction:
 
     def hide(self, data: bytes) -> bytes:
         """`data`, as long as it was, without any whole secret."""
-        if self._pattern is not None:
-            data = self._pattern.sub(lambda found: b"*" * len(found[0]), data)
-        return named_values.hide(data.decode(ONE_BYTE_EACH)).encode(ONE_BYTE_EACH)
+        return named_values.hide(self._without_exact(data).decode(ONE_BYTE_EACH)).encode(ONE_BYTE_EACH)
+
+    def _without_exact(self, data: bytes) -> bytes:
+        return data if self._pattern is None else self._pattern.sub(lambda found: b"*" * len(found[0]), data)
 
     def finds(self, data: bytes) -> bool:
         """Whether an exact value is in it: what a file says behind a name may be its purpose."""
         return any(secret in data for secret in self._secrets)
 
     def unfinished(self, data: bytes) -> int:
-        """How many bytes at the end may be the beginning of a secret of which the rest is still to come."""
-        named = named_values.unfinished(data[-named_values.REACH :].decode(ONE_BYTE_EACH))
+        """
+        How many bytes at the end may be the beginning of a secret of which the rest is still to come. `data` as it was
+        written: what is hidden may be a name before another value.
+        """
+        named = named_values.unfinished(self._without_exact(data)[-named_values.REACH :].decode(ONE_BYTE_EACH))
         return max([named, *(self._begun(data, secret) for secret in self._secrets)])
 
     @staticmethod

@@ -50,7 +50,7 @@ class TraceCallback:
     ended_at = 0, 0
     """Of all Trainers of this process: how many fits there were, and at which epoch and step the last one has ended."""
     _file: TraceFile
-    _left = False
+    leaves = False
     """The end of this process will be recorded."""
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class TraceCallback:
             self._ahead = epoch - trainer.current_epoch, step - trainer.global_step
             self._framework, self._loaders = None, ()
         self._file = TraceFile(path_of_rank(Path(os.environ[FILE_VARIABLE]), trainer.global_rank))
-        if not TraceCallback._left:
-            TraceCallback._left = True
+        if not TraceCallback.leaves:
+            TraceCallback.leaves = True
             atexit.register(self._leave)
 
     def _step(self, trainer: Any) -> int:

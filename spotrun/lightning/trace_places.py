@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import io
 import itertools
 import operator
 import pickle
-import sys
 import threading
 import warnings
 from collections import deque
@@ -110,7 +110,7 @@ class Places:
 
     def frames(self) -> None:
         """Local variables of the script's functions that run, the innermost last."""
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = inspect.currentframe()
         running = []
         while frame is not None:
             if frame.f_globals.get("__name__") in self._script.modules and frame.f_code.co_name != "<module>":
@@ -206,10 +206,10 @@ class Places:
             kept = {name: part for name, part in kept.items() if name[:1] != "_"}
             kept |= {name: part for name, part in parts.items() if is_scalar(part) and name[:1] != "_"}
             kept |= {name: parts[name] for name in parts.get("_defaults", ()) if name in parts}  # of torchmetrics
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                kept |= {name: parameter, f"{name}.requires_grad": parameter.requires_grad}
-        return kept | dict(module._buffers) | dict(module._modules)
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            kept |= {name: parameter, f"{name}.requires_grad": parameter.requires_grad}
+        buffers = module.named_buffers(recurse=False, remove_duplicate=False)
+        return kept | dict(buffers) | dict(module.named_children())
 
     # -- containers --------------------------------------------------------------------------------------------------
 

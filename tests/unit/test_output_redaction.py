@@ -156,6 +156,15 @@ def test_variables_about_the_tokens_of_a_text_are_no_secrets(name: str) -> None:
     assert secret_values({name: "bert-base-uncased", "HF_TOKENS": "one-two-three"}) == {"one-two-three"}
 
 
+def test_a_name_within_a_starred_value_still_says_what_begins_behind_it(tmp_path: Path) -> None:
+    console = Console(tmp_path)
+    written = b"password=hunter22api_key: 'password=hunter22"
+    console.path.write_bytes(written[:28])
+    shipped = console.read(0, 200, last=False)
+    console.path.write_bytes(written)
+    assert shipped + console.read(len(shipped), 200) == console.redaction.hide(written)
+
+
 @given(
     st.lists(
         st.sampled_from(

@@ -329,7 +329,7 @@ def test_after_three_standbys_that_fail_each_pause_is_twice_as_long_and_training
         if not events_of(actions):
             (wait,) = actions
             assert isinstance(wait, Wait)
-            rests = "the request is rejected (no such image)" in wait.reason
+            rests = any(why in wait.reason for why in ("it is denied", "the request is rejected (no such image)"))
             assert rests or f"{len(asked_at)} standbys in a row failed" in wait.reason
             history.after(300)
             continue
