@@ -16,6 +16,7 @@ from spotrun.cli.background import say_that_it_attends
 from spotrun.cli.before_launch import earlier_run, first_look, no_choice, without_checkpoints
 from spotrun.cli.interrupts import Interrupts
 from spotrun.cli.notifying import notifying
+from spotrun.cli.program import program
 from spotrun.cli.runs import OpenRun
 from spotrun.cli.signals import Signalled
 from spotrun.clock import system_clock
@@ -182,7 +183,7 @@ def _show_results(run: OpenRun, state: RunState) -> None:
     files = state.stored_files
     weights, found_by = state.latest_commit() is not None, run.typed
     print()
-    for line in how_to_get(run.created.name, found_by, weights=weights, files=files):
+    for line in how_to_get(program(), run.created.name, found_by, weights=weights, files=files):
         print(line)
 
 

@@ -103,6 +103,7 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
     Raises:
         RunNotFound: a pattern fits no file.
     """
+    from spotrun.report.fetching import NONE_STORED
     from spotrun.report.tables import plain
     from spotrun.spec.patterns import chooser
 
@@ -115,6 +116,8 @@ def _chosen(run_id: str, listing: Listing, patterns: Sequence[str]) -> list[Outp
                         f"{run_id} has not stored {plain(left.path)}: {plain(left.reason)}",
                         hint="`outputs` of the job says which files are stored",
                     )
+            if not listing.files:
+                raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}: {NONE_STORED}")
             names = ", ".join(plain(file.path) for file in listing.files[:NAMED_MAX])
             more = f", and {len(listing.files) - NAMED_MAX:,} more (--list)" if len(listing.files) > NAMED_MAX else ""
             raise RunNotFound(f"{run_id} has no file {plain(pattern)!r}", hint=f"it has {names}{more}")

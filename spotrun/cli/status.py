@@ -258,8 +258,10 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_results(row: dict[str, Any]) -> None:
+    from spotrun.cli.program import program
     from spotrun.cli.runs import reference
     from spotrun.report.results import how_to_get
 
-    for line in how_to_get(row["name"], reference(row["run"], row["uri"]), weights=row["step"] > 0, files=row["files"]):
+    found_by = reference(row["run"], row["uri"])
+    for line in how_to_get(program(), row["name"], found_by, weights=row["step"] > 0, files=row["files"]):
         print(line)

@@ -16,6 +16,8 @@ from spotrun.run.state import Outputs, RunState
 from spotrun.units import count_of
 
 SHOWN_MAX = 50
+NONE_STORED = "no files are stored"
+"""Of a script that has written none, say, or none that `outputs` of its job name."""
 
 
 class Bytes:
@@ -36,6 +38,8 @@ class Bytes:
 def show(outputs: Outputs, listing: Listing, chosen: Sequence[OutputFile]) -> None:
     for file in chosen:
         print(f"{size(file.size_bytes):>10}  {_modified(file):%m-%d %H:%M:%S}  {plain(file.path)}")
+    if not chosen:
+        print(NONE_STORED)
     for line in _left_out(outputs, listing):
         print(line)
 
@@ -69,7 +73,9 @@ def text(outputs: Outputs, listing: Listing, folder: Path, found: Sequence[Fetch
     where = plain(str(folder))
     here = f"; {count_of(len(same), 'file')} already there" if same else ""
     told = f"fetched {_amount(fetched)} into {where}{here}"
-    if not fetched:
+    if not found:
+        told = NONE_STORED
+    elif not fetched:
         told = f"nothing new: {_amount(same)} in {where} already"
     step = f"step {outputs.event.step:,}, " if outputs.event.step else ""
     as_of = f"as of {step}{timestamp(clock.on_the_wall(outputs.event.looked_at))} UTC"

@@ -1,0 +1,25 @@
+"""cli/program.py: a command that is printed can be typed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotrun.cli.program import program
+
+
+def test_a_shell_that_does_not_find_spotrun_is_told_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts = tmp_path / "a house" / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(scripts / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(scripts.parents[1])
+    assert program() == "spotrun", "as it was started in another way"
+    (scripts / "spotrun").touch(mode=0o755)
+    assert program() == ".venv/bin/spotrun"
+    monkeypatch.chdir("/")
+    assert program() == f"'{str(scripts / 'spotrun').removeprefix('/')}'"
+    monkeypatch.setenv("PATH", str(scripts))
+    assert program() == "spotrun"
