@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, names, pruning
+from spotrun.lightning.connectors import averaging, names, pruning, saving
 from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
@@ -125,6 +125,7 @@ class LightningFramework(Position, Loaders):
             "schedules": trainer_state.kinds_of_schedulers(self._trainer),
             "averaging": averaging.dump(self._trainer),
             "pruning": pruning.dump(self._trainer),
+            "saving": saving.dump(self._trainer),
         }
 
     def dump_metrics(self) -> State:
@@ -167,6 +168,8 @@ class LightningFramework(Position, Loaders):
         """In on_fit_start, when Lightning has put weights and callbacks back, and reset its metrics."""
         trainer_state.load_again(self._trainer, self._state)
         trainer_state.load_scores(self._trainer, self._state)
+        if "saving" in self._rest:  # not in an older snapshot
+            saving.load(self._trainer, self._rest["saving"])
         self._schedulers = self._state[SCHEDULERS]
         self._state = {}
         trainer_state.load_metrics(self._trainer, metrics)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import spotrun
-from spotrun.lightning.connectors import averaging, names, pruning
+from spotrun.lightning.connectors import averaging, names, pruning, saving
 from spotrun.training.log_files import mlflow_files, text_logs
 from tests.support.repository import ROOT as REPOSITORY
 
@@ -54,7 +54,7 @@ def test_private_names_of_lightning_are_used_in_one_place() -> None:
 
 def test_every_private_name_is_asked_for_before_a_training_starts() -> None:
     asked = {part for name in names.PRIVATE_NAMES for part in name.split(".")}
-    asked |= {*averaging.PRIVATE_NAMES, *pruning.PRIVATE_NAMES}
+    asked |= {*averaging.PRIVATE_NAMES, *pruning.PRIVATE_NAMES, *saving.PRIVATE_NAMES}
     asked |= {*names.RESULT_CLASSES, *names.OF_THE_MODULE, names.MODE} | THERE_LATER | OF_TORCHMETRICS
     used = private_names((LIGHTNING / "connectors").glob("*.py"))
     assert {name: place for name, place in used.items() if name not in asked} == {}

@@ -7,7 +7,7 @@ import inspect
 import operator
 from typing import Any
 
-from spotrun.lightning.connectors import averaging, pruning
+from spotrun.lightning.connectors import averaging, pruning, saving
 from spotrun.training.log_files import mlflow_files, text_logs
 
 PRIVATE_NAMES = (
@@ -89,6 +89,7 @@ def moved(trainer: Any) -> list[str]:
         ([trainer.lightning_module] if trainer.lightning_module is not None else [], OF_THE_MODULE),
         (averaging.callbacks(trainer), averaging.PRIVATE_NAMES),
         (pruning.callbacks(trainer), pruning.PRIVATE_NAMES),
+        (saving.callbacks(trainer), saving.PRIVATE_NAMES),
         (text_logs.writing_files(trainer.loggers), text_logs.PRIVATE_NAMES),
         (mlflow_files.of_mlflow(trainer.loggers), mlflow_files.PRIVATE_NAMES),
     ):

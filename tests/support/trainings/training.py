@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
 from torch.utils.data import DataLoader
 
 from tests.support.trainings.comparison import sha256
@@ -49,7 +50,8 @@ def _callbacks(pl, job, trace):
 
         found.append(SpotrunCallback())
     if job.get("checkpoints"):
-        found.append(pl.callbacks.ModelCheckpoint(trace.path.parent / "checkpoints", monitor="val_loss", save_top_k=2))
+        options = {"monitor": "val_loss", "save_top_k": 2, "save_last": True, **job.get("saving", {})}
+        found.append(pl.callbacks.ModelCheckpoint(trace.path.parent / "checkpoints", **options))
     if job.get("accumulation"):
         scheduling = {int(epoch): batches for epoch, batches in job["accumulation"].items()}
         found.append(pl.callbacks.GradientAccumulationScheduler(scheduling))
@@ -91,9 +93,9 @@ def _data_module(pl, loaders, validation):
 
 
 def _result(job, folder, module, trainer):
-    scores = [
-        float(callback.best_model_score).hex() for callback in trainer.checkpoint_callbacks if job.get("checkpoints")
-    ]
+    savers = trainer.checkpoint_callbacks if job.get("checkpoints") else []
+    scores = [float(callback.best_model_score).hex() for callback in savers]
+    scores += [int(torch.load(callback.last_model_path, weights_only=True)["global_step"]) for callback in savers]
     states = [values for optimizer in trainer.optimizers for values in optimizer.state_dict()["state"].values()]
     return {
         "weights": sha256(dict(module.named_parameters()), dict(module.named_buffers())),

@@ -1,0 +1,35 @@
+"""
+What a ModelCheckpoint forgets: what it has saved last. It decides by that whether it saves once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+PRIVATE_NAMES = ("_last_global_step_saved", "_last_checkpoint_saved")
+LATER_NAMES = ("_defer_save_until_validation",)
+"""Not of every Lightning that spotrun works with."""
+
+
+def dump(trainer: Any) -> list[dict[str, Any]]:
+    return [
+        {name: getattr(callback, name) for name in (*PRIVATE_NAMES, *LATER_NAMES) if hasattr(callback, name)}
+        for callback in callbacks(trainer)
+    ]
+
+
+def load(trainer: Any, saved: Sequence[dict[str, Any]]) -> None:
+    """In on_fit_start."""
+    for callback, values in zip(callbacks(trainer), saved, strict=True):
+        for name, value in values.items():
+            setattr(callback, name, value)
+
+
+def callbacks(trainer: Any) -> list[Any]:
+    """Each ModelCheckpoint, and each of a class made of it."""
+    return [
+        callback
+        for callback in trainer.checkpoint_callbacks
+        if any(base.__name__ == "ModelCheckpoint" for base in type(callback).__mro__)
+    ]
