@@ -123,7 +123,7 @@ class Restoring(Agent):
         self._store, self._commit = store, commit
         self.image_sent: Image | None = None
 
-    def _send_resume(self) -> None:
+    def _send_resume(self, fit: int) -> None:  # the only fit
         self.image_sent = fetch(self._store, self._commit, self)  # closed once it trains, as by an agent
 
     def begins(self, image: Image, begin_bytes: int) -> None:

@@ -24,26 +24,11 @@ from spotrun.run import events as ev
 from spotrun.run.billing import EC2_RULE
 from spotrun.run.events import Cause
 from tests.support import fault_proxy as faults
-from tests.support.agent_bench import AgentRun, Node
+from tests.support.agent_bench import AgentRun, Node, Start
 from tests.support.eventually import eventually
 from tests.support.fault_proxy import Fault, FaultProxy, Request
 from tests.support.object_stores import RunningServer
 from tests.support.repository import JOBS
-
-Start = Callable[..., AgentRun]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    runs: list[AgentRun] = []
-
-    def make(job: dict[str, Any] | None = None, **spec: Any) -> AgentRun:
-        runs.append(AgentRun(tmp_path, job, **spec))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.close()
 
 
 def steps_of(run: AgentRun) -> list[int]:

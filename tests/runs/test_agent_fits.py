@@ -5,36 +5,26 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spotrun.errors import RunNotFound
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
-from tests.support.agent_bench import AgentRun
+from tests.support.agent_bench import AgentRun, Start
 from tests.support.eventually import eventually
 from tests.support.process_signals import send_signal
 from tests.support.sandbox import Sandbox, final_tensors
 
-Start = Callable[..., AgentRun]
 STEPS = 60
 """Of each fit()."""
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    runs: list[AgentRun] = []
-
-    def make(job: dict[str, Any], **spec: Any) -> AgentRun:
-        runs.append(AgentRun(tmp_path, {"steps": STEPS, "epoch_steps": 30, "once": str(tmp_path)} | job, **spec))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.close()
+def start(start: Start, tmp_path: Path) -> Start:
+    usual = {"steps": STEPS, "epoch_steps": 30, "once": str(tmp_path)}
+    return lambda job, **spec: start(usual | job, **spec)
 
 
 def steps_of(run: AgentRun) -> list[int]:

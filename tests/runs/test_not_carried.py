@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.trainer_link import Finished, NotCarried, Refused, SnapshotTaken
-from tests.support.agent_bench import AgentRun
+from tests.support.agent_bench import Start
 from tests.support.trainings import state_script
 from tests.support.trainings.agent import Agent
 from tests.support.trainings.trainers import Zygote
-
-Start = Callable[..., AgentRun]
 
 SCRIPT = """
 import os, queue, socket
@@ -113,19 +109,6 @@ def test_a_training_that_carries_all_may_have_to_be_exact(zygote: Zygote, tmp_pa
 
 
 # --- the agent
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    runs: list[AgentRun] = []
-
-    def make(job: dict[str, Any] | None = None, **spec: Any) -> AgentRun:
-        runs.append(AgentRun(tmp_path, job, **spec))
-        return runs[-1]
-
-    yield make
-    for run in runs:
-        run.close()
 
 
 def test_the_ledger_names_it_once_whatever_dies(start: Start, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -136,6 +137,10 @@ class AgentRun:
     def close(self) -> None:
         for node in self.nodes:
             node.close()
+
+
+Start = Callable[..., AgentRun]
+"""What begins one: with the job of its trainer, and keys of the spec."""
 
 
 class Node:
