@@ -25,6 +25,7 @@ from tests.support.aws_launches import CONFIG, request
 from tests.support.ec2_server import REGION
 from tests.support.guarded_account import RUNNER, TEMPLATE, GuardedAccount
 from tests.support.iam import listed
+from tests.support.manual_clock import ManualClock
 
 NOT_OF_A_RUN = {
     "ec2:GetConsoleOutput": "a person reads it",
@@ -88,7 +89,8 @@ def of_cloud(launch_template: str | None = None) -> list[Finding]:
     config = replace(CONFIG, launch_template=launch_template)
     secrets = {"WORD": Reference(PARAMETER, "/spotrun/WORD")}
     wanted = ResourcesSpec().model_copy(update={"cloud": "aws"})
-    return [*AwsDoctor(calls(), config, wanted, system_clock(), secrets).findings()]
+    clock = ManualClock(system_clock().now())  # where IAM might only be slow, the doctor looks again for minutes
+    return [*AwsDoctor(calls(), config, wanted, clock, secrets).findings()]
 
 
 def of_store() -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Battery T4 in small: 10 real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make chaos` runs 200."""
+"""Battery T4 in small: 6 real trainings on a real S3 server, each through 5 to 20 SIGKILLs. `make chaos` runs 200."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.object_stores import RunningServer
 from tests.support.process_signals import Uploads
 from tests.support.sandbox import Sandbox
 
-RUNS = 10
+RUNS = 6
 SIDE_BY_SIDE = 2
 """A training waits for a third of its time: for boots, and for the moments of its kills."""
 
