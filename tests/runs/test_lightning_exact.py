@@ -546,7 +546,7 @@ def user_checkpoint(zygote, folder):
     job = {"checkpoints": True, "scheduler": "epoch"}
     Agent(zygote, job, folder / "user").run()
     checkpoints = folder / "user" / "checkpoints"
-    return max(checkpoints.glob("*.ckpt"), key=lambda path: int(path.stem.partition("step=")[2]))
+    return max(checkpoints.glob("*step=*.ckpt"), key=lambda path: int(path.stem.partition("step=")[2]))
 
 
 def test_the_users_seed_decides_about_the_data_too(zygote, tmp_path):
