@@ -12,6 +12,7 @@ import importlib
 from typing import Any
 
 from spotrun.training import unsupported
+from spotrun.training.by_name import is_a
 from spotrun.training.fit import claim
 from spotrun.training.session import Follower
 
@@ -41,7 +42,7 @@ def refuse_others(trainer: Any) -> None:
         TrainingUnsupported: other processes than this one would train.
     """
     launcher = trainer.strategy.launcher
-    if launcher is None or any(cls.__name__ == TRAINS_HERE_TOO for cls in type(launcher).__mro__):
+    if launcher is None or is_a(launcher, TRAINS_HERE_TOO):
         return
     unsupported.reject(
         claim() or Follower(),

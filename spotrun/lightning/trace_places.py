@@ -46,6 +46,7 @@ from spotrun.checkpoint.slots import attributes_of
 from spotrun.exactness.file_content import digest_of_parts
 from spotrun.exactness.pickled import no_memory, parts_of_pickle
 from spotrun.lightning.trace_digests import clean, digest, digest_of_leaf, digests, shown
+from spotrun.training.by_name import is_a
 from spotrun.training.python_state.asked import GENERATORS, is_asked, state_of
 from spotrun.training.python_state.encoding import HARMLESS
 from spotrun.training.python_state.graph import OF_TORCH
@@ -351,4 +352,4 @@ def digest_of_tree(value: Any) -> str:
 
 def is_bar(callback: object) -> bool:
     """It shows times."""
-    return any(cls.__name__ in ("ProgressBar", "ModelSummary") for cls in type(callback).__mro__)
+    return is_a(callback, "ProgressBar", "ModelSummary")

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from spotrun.lightning.connectors import names, position
+from spotrun.training.by_name import is_a
 from spotrun.training.framework import Problem
 
 
 def _has_callback(*names: str) -> Callable[[Any], object]:
     """The Trainer has a callback of one of these class names, of either Lightning package."""
-    return lambda trainer: any(cls.__name__ in names for cb in trainer.callbacks for cls in type(cb).__mro__)
+    return lambda trainer: any(is_a(callback, *names) for callback in trainer.callbacks)
 
 
 def _takes_its_batches_itself(trainer: Any) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import SWALR
 
+from spotrun.training.by_name import is_a
+
 State = dict[str, Any]
 
 PRIVATE_NAMES = (
@@ -94,12 +96,7 @@ def _set_up_normalizing(trainer: Any, callback: Any, state: State) -> None:
 
 
 def callbacks(trainer: Any) -> list[Any]:
-    """By class name, so that it finds those of both Lightning packages."""
-    return [
-        callback
-        for callback in trainer.callbacks
-        if any(cls.__name__ == "StochasticWeightAveraging" for cls in type(callback).__mro__)
-    ]
+    return [callback for callback in trainer.callbacks if is_a(callback, "StochasticWeightAveraging")]
 
 
 def _config_class(trainer: Any) -> Any:

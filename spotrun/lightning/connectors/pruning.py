@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spotrun.training.by_name import is_a
+
 State = dict[str, Any]
 
 PRIVATE_NAMES = ("_original_layers", "_parameters_to_prune")
@@ -48,9 +50,4 @@ def _pairs(callback: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def callbacks(trainer: Any) -> list[Any]:
-    """By class name, so that it finds those of both Lightning packages."""
-    return [
-        callback
-        for callback in trainer.callbacks
-        if any(cls.__name__ == "ModelPruning" for cls in type(callback).__mro__)
-    ]
+    return [callback for callback in trainer.callbacks if is_a(callback, "ModelPruning")]

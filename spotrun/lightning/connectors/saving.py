@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from spotrun.training.by_name import is_a
+
 PRIVATE_NAMES = ("_last_global_step_saved", "_last_checkpoint_saved")
 LATER_NAMES = ("_defer_save_until_validation",)
 """Not of every Lightning that spotrun works with."""
@@ -28,8 +30,4 @@ def load(trainer: Any, saved: Sequence[dict[str, Any]]) -> None:
 
 def callbacks(trainer: Any) -> list[Any]:
     """Each ModelCheckpoint, and each of a class made of it."""
-    return [
-        callback
-        for callback in trainer.checkpoint_callbacks
-        if any(base.__name__ == "ModelCheckpoint" for base in type(callback).__mro__)
-    ]
+    return [callback for callback in trainer.checkpoint_callbacks if is_a(callback, "ModelCheckpoint")]

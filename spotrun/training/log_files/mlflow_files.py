@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from spotrun.training.by_name import is_a
 from spotrun.training.log_files import text_logs
 from spotrun.training.log_files.text_logs import Loggers, State
 
@@ -29,7 +30,7 @@ def _ours(loggers: Loggers) -> list[Any]:
 
 def of_mlflow(loggers: Loggers) -> list[Any]:
     """The MLFlowLoggers, wherever they log to."""
-    return [each for each in loggers if any(c.__name__ == "MLFlowLogger" for c in type(each).__mro__)]
+    return [each for each in loggers if is_a(each, "MLFlowLogger")]
 
 
 def dump(loggers: Loggers) -> list[State]:
