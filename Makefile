@@ -3,6 +3,7 @@
 # make test    everything that has to hold, on 2 cores: run it before each push
 # make torture what the tests do to object stores, at full length
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
+# make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
@@ -27,7 +28,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+.PHONY: demo quick test torture chaos attacks planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lint types clean moved
 
 demo: .venv/.installed
@@ -51,6 +52,9 @@ test: .venv/.installed-dev .browser/.installed
 # 2,000 entries and 200 checkpoints through a line of accidents, on a real S3 server.
 torture: .venv/.installed-dev
 	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/batteries/torture.py
+
+attacks: .venv/.installed-dev
+	PYTHONPATH=. .venv/bin/python tests/batteries/attacks.py
 
 planned: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py

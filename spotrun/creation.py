@@ -15,7 +15,7 @@ from spotrun.account.storage_prices import storage_prices
 from spotrun.clock import ScaledClock
 from spotrun.clouds.registry import cloud_of
 from spotrun.errors import StoreError
-from spotrun.folder import start_file, workdir
+from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.revision import revision_of
 from spotrun.run import fold
@@ -63,6 +63,7 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
         event = replace(event, script_sha256=hashlib.sha256(script.read_bytes()).hexdigest())
     if start is not None:
         event = replace(event, start_sha256=start_file.upload(store, start))
+    event = replace(event, public_key=keys.make(open_store(spec.checkpoint.uri), uid))
     Ledger(store, uid, writer, clock).create(event)
     return store.uri
 

@@ -11,6 +11,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   │   └── WritesRefused        full, over quota, read-only: somebody has to make room: say so at once, and wait
     │   ├── ObjectMissing            no object of that name
     │   ├── RunCopied                two folders of a store hold one run
+    │   ├── RunMisnamed              a folder says that it is a run of another name
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
@@ -126,6 +127,10 @@ class ObjectMissing(StoreError):
 
 
 class RunCopied(StoreError):
+    pass
+
+
+class RunMisnamed(StoreError):
     pass
 
 

@@ -159,7 +159,7 @@ class Runner:
             read = self._ledger.state.next_number
             actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
             self._act(actions)
-            self._arm_missing_guards()
+            self._arm_missing_guards(world.instances)
         except (CloudError, StoreUnavailable) as error:
             if isinstance(error, AccessDenied) and not self._has_seen_cloud:
                 raise
@@ -250,9 +250,11 @@ class Runner:
             self._driver.disarm(self._request(event.launch))
         return entry is not None
 
-    def _arm_missing_guards(self) -> None:
+    def _arm_missing_guards(self, instances: Iterable[Instance]) -> None:
+        """A guard ends what it names, so it is made only for what the cloud shows as this run's."""
+        shown = {(each.launch, each.instance_id) for each in instances}
         for found in self._ledger.state.unguarded:
-            if self._driver.arm_at_last(*self._guarded(found)):
+            if (found.launch, found.instance_id) in shown and self._driver.arm_at_last(*self._guarded(found)):
                 self._append(ev.GuardArmed(launch=found.launch))
 
     def _guarded(self, found: ev.LaunchRecorded) -> tuple[LaunchRequest, str, datetime]:

@@ -37,6 +37,12 @@ os.unsetenv("COLUMNS")
 SCHEMES = ("s3", "gs")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _known_runs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests launch is not remembered for the person who runs them."""
+    os.environ["SPOTRUN_KNOWN"] = str(tmp_path_factory.mktemp("known"))
+
+
 @pytest.fixture
 def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
     """A place to launch runs from. Whatever is left of them ends with the test."""

@@ -141,6 +141,7 @@ def import_checkpoint(
     from spotrun import address
     from spotrun.cli import attend
     from spotrun.cli.before_launch import with_baseline_price
+    from spotrun.cli.known import remember
     from spotrun.cli.runs import default_store, open_run, who
     from spotrun.creation import create_run
     from spotrun.spec.file import load_spec, placed
@@ -151,6 +152,7 @@ def import_checkpoint(
         spec = with_baseline_price(load_spec(spec_path, overrides, default_store()))
     attend.show_start(file)
     run = open_run(create_run(spec, f"cli:{who()}", file), None)
+    remember(run)
     print(f"made {run.id}; nothing is rented yet: `spotrun resume {run.typed}` trains it")
 
 

@@ -32,10 +32,11 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
 def _end(opened: OpenRun) -> None:
     from spotrun.cli.interrupts import request_stop
     from spotrun.cli.notifying import notifying
+    from spotrun.folder.keys import KeyMissing
 
     try:
         request_stop(opened)
-    except StoreError:
+    except (StoreError, KeyMissing):
         _end_instances(opened)  # nobody can append, and nobody should pay for that
         for remark in opened.driver.remarks:
             print(remark)

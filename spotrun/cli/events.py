@@ -19,9 +19,9 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
 
     opened = open_run(run, store)
     state = opened.ledger.refresh()
-    voids, ordinals = {void.number: void.reason for void in state.voids}, state.ordinals()
+    voids, ordinals = {void.number: void for void in state.voids}, state.ordinals()
     for entry in opened.ledger.entries:
-        mark = f"   VOID: {plain(voids[entry.number])}" if entry.number in voids else ""
+        mark = f"   VOID: {plain(voids[entry.number].reason)}" if entry.number in voids else ""
         if as_json:
             print(entry_json(entry).decode())
         else:
@@ -29,6 +29,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     readable = {entry.number for entry in opened.ledger.entries}
     for number in sorted(voids.keys() - readable):
         if not as_json:
-            say(f"                {number:4}  VOID: {plain(voids[number])}", EVENT_INDENT)
+            void = voids[number]
+            say(f"                {number:4}  {void.kind}   VOID: {plain(void.reason)}", EVENT_INDENT)
     if not as_json and (faster := about_times(opened.created.time_scale)):
         say(faster)

@@ -57,6 +57,7 @@ def launch(
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
     from spotrun.cli.before_launch import check_script, going_on, require_framework, with_baseline_price
+    from spotrun.cli.known import remember
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.cli.signals import Signalled
     from spotrun.clouds.registry import cloud_of
@@ -90,7 +91,9 @@ def launch(
 
     def create() -> OpenRun:
         try:
-            return open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+            run = open_run(create_run(spec, f"cli:{who()}", start), None, "runner")
+            remember(run)
+            return run
         except (KeyboardInterrupt, Signalled):
             say("nothing was rented; `spotrun status` shows whether there is a run already")
             raise

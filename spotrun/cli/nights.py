@@ -18,6 +18,7 @@ from spotrun import address
 from spotrun.account.summary import summarise
 from spotrun.cli import attend
 from spotrun.cli.interrupts import told
+from spotrun.cli.known import is_known, remember
 from spotrun.cli.notifying import notifying
 from spotrun.cli.runs import OpenRun, attended, newest_of
 from spotrun.errors import NightUnderWay, SpotrunError
@@ -39,11 +40,14 @@ def attend_tonight(spec: RunSpec, check: Callable[[], None], create: Callable[[]
     """
     with one_at_a_time(spec):
         last = newest_of(spec.name, spec.checkpoint.uri, "runner")
+        known = last is not None and may_carry_on(last, spec)
         if last is not None and _unfinished(last):
+            if not known:
+                raise _strange(last)
             print(f"carrying on {last.id}, which was not finished{_if_late(last)}", flush=True)
             attend.attend(last, nightly=True)
             return
-        if last is not None:
+        if last is not None and known:
             clean_up(last)
         check()
         attend.attend(create(), nightly=True)
@@ -90,6 +94,27 @@ def _unfinished(run: OpenRun) -> bool:
     if state.terminal is None and attended(run):
         raise _under_way(run.id)
     return state.terminal is None and not state.stop_requested
+
+
+def may_carry_on(run: OpenRun, spec: RunSpec) -> bool:
+    """
+    Whether nobody has to be asked first: it is known here, or it is of this very job and its code runs elsewhere.
+
+    A scheduler may begin each night on a new machine, which knows no run, in another folder.
+    """
+    if is_known(run):
+        return True
+    if run.cloud.here or run.spec.model_copy(update={"workdir": spec.workdir}) != spec:
+        return False
+    remember(run)
+    return True
+
+
+def _strange(run: OpenRun) -> NightUnderWay:
+    return NightUnderWay(
+        f"{run.id} is not finished, and was created elsewhere or from another job",
+        hint=f"`spotrun resume {run.typed} --yes` carries it on if it is yours, `spotrun down {run.typed}` ends it",
+    )
 
 
 def _under_way(what: str) -> NightUnderWay:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from spotrun.cli.known import is_known
 from spotrun.cli.runs import OpenRun
 from spotrun.notify.notifier import Notifier
 from spotrun.report.tables import plain
@@ -13,8 +14,13 @@ from spotrun.report.tables import plain
 
 @contextlib.contextmanager
 def notifying(run: OpenRun) -> Iterator[Notifier]:
-    """Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told."""
-    notifier = Notifier(run.spec, run.store)
+    """
+    Tells those whom the job names of what happens meanwhile; and this terminal of what they were not told.
+
+    Of a run that is not known here nobody is told: its job may name any command.
+    """
+    told = run.spec if is_known(run) else run.spec.model_copy(update={"notify": ()})
+    notifier = Notifier(told, run.store)
     with notifier:
         yield notifier
     for failure in notifier.failures:

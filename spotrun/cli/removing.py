@@ -7,8 +7,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from spotrun.cli.asking import confirm
+from spotrun.cli.known import forget
 from spotrun.cli.runs import OpenRun, attended
 from spotrun.errors import CloudError, SpecInvalid, SpotrunError, StoreError
+from spotrun.folder import keys
 from spotrun.folder.removal import objects_of, remove
 from spotrun.report.describe import gigabytes
 from spotrun.report.folding import say
@@ -98,7 +100,9 @@ def remove_all(found: Sequence[Removable], *, yes: bool, dry_run: bool) -> None:
     confirm(yes, f"Delete {total}, with checkpoints, logs and bills?", default=False, declined="nothing was deleted")
     for each in found:
         each.run.cloud.forget(each.run.created.uid)  # first: without its folder, the run could not be named again
+        keys.remove(each.store, each.run.created.uid)
         remove(each.store, each.folder)
+        forget(each.run)
     print(f"{total} deleted")
 
 

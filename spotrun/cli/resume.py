@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from spotrun.cli.options import DetachOption, RunArgument, StoreOption
+from spotrun.cli.options import DetachOption, RunArgument, StoreOption, YesOption
 
 
 def resume(
     run: RunArgument,
     store: StoreOption = None,
+    yes: YesOption = False,
     detach: DetachOption = False,
     foreground: Annotated[bool, typer.Option("--foreground", hidden=True)] = False,
 ) -> None:
@@ -19,6 +20,7 @@ def resume(
     Carry on a run that lost its runner, was stopped or failed.
 
     It trains the code that was uploaded at its launch. To train code that has changed, launch again.
+    A run from another machine is asked about once.
 
     For a run that is complete, this makes sure that no instance is left and that the bill is final.
     """
@@ -26,12 +28,15 @@ def resume(
     from spotrun.cli import attend
     from spotrun.cli.asking import say
     from spotrun.cli.background import leave_behind
+    from spotrun.cli.known import require_known
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run, who
     from spotrun.run.events import ResumeRequested
     from spotrun.run.state import RunState
 
     opened = open_run(run, store, "runner")
+    opened.ledger.refresh()
+    require_known(opened, yes)
 
     def reopen(state: RunState) -> ResumeRequested | None:
         ended = state.terminal is not None and state.terminal.outcome != "completed"
@@ -39,8 +44,6 @@ def resume(
 
     if not foreground:
         opened.ledger.append(reopen)
-    else:
-        opened.ledger.refresh()
     state = opened.ledger.state
     completed = state.terminal is not None and state.terminal.outcome == "completed"
     if completed and all(launch.settled for launch in state.launches.values()):

@@ -20,7 +20,9 @@ from spotrun.clock import ScaledClock
 from spotrun.clouds.cloud import Cloud
 from spotrun.clouds.driver import CloudDriver
 from spotrun.clouds.registry import cloud_of
-from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunCopied, RunNotFound, StoreError
+from spotrun.errors import LedgerDamaged, LedgerVersionUnknown, RunCopied, RunMisnamed, RunNotFound, StoreError
+from spotrun.folder.keys import FOLDER as KEYS
+from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.market_record import FOLDER as MARKET
 from spotrun.folder.market_record import MarketRecord
@@ -48,8 +50,10 @@ class OpenRun:
         self.uri = self.store.uri
         first = first_entry(self.store)
         self.created: RunCreated = begin(first).created
+        _require_its_name(self.uri, self.id)
         self.clock = ScaledClock(self.created.clock_epoch, self.created.time_scale)
-        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first)
+        sign = OwnersKey(lambda: self.runs, self.created.uid, self.created.public_key)
+        self.ledger = Ledger(self.store, self.created.uid, writer, self.clock, first=first, sign=sign)
 
     @property
     def id(self) -> str:
@@ -59,6 +63,11 @@ class OpenRun:
     def typed(self) -> str:
         """What other commands find it by, as a shell reads it."""
         return reference(self.id, self.uri)
+
+    @cached_property
+    def runs(self) -> Store:
+        """The store of runs that its folder is in."""
+        return open_store(self.uri.rpartition("/")[0] or "/")
 
     @cached_property
     def spec(self) -> RunSpec:
@@ -74,10 +83,20 @@ class OpenRun:
 
     @cached_property
     def runner(self) -> Runner:
-        market = MarketRecord(open_store(self.uri.rpartition("/")[0] or "/"))
+        market = MarketRecord(self.runs)
         guards = self.cloud.guards(self.spec, self.clock)
         identities = self.cloud.identities(self.spec, self.clock)
         return Runner(self.ledger, self.store, self.driver, self.clock, self.spec, self.uri, market, guards, identities)
+
+
+def _require_its_name(uri: str, run_id: str) -> None:
+    """
+    Raises:
+        RunMisnamed: the folder is another's, or was renamed. Whoever can write beside the runs of a store can make a
+            folder that calls itself by the uid of any of them.
+    """
+    if uri.rpartition("/")[2] != run_id:
+        raise RunMisnamed(f"{uri} says that it is the run {run_id}", hint=f"a run's folder is called {run_id}")
 
 
 def default_store() -> str:
@@ -141,7 +160,7 @@ def newest_of(name: str, store: str, role: str) -> OpenRun | None:
     runs, unreadable = look_in(store)
     named = [run for run in runs if run.created.name == name]
     if not named:
-        _refuse(each for each in unreadable if name in each.words)
+        _refuse(each for each in unreadable if name in each.words and not isinstance(each.error, RunMisnamed))
         return None
     return OpenRun(max(named, key=lambda run: run.created.clock_epoch).uri, writer(role))
 
@@ -205,7 +224,7 @@ class Unreadable(NamedTuple):
 
     name: str
     uri: str
-    error: LedgerDamaged | LedgerVersionUnknown | RunCopied
+    error: LedgerDamaged | LedgerVersionUnknown | RunCopied | RunMisnamed
     words: tuple[str, ...]
     """What a person may call it. A folder is called NAME-UID."""
 
@@ -223,7 +242,7 @@ def look_in(folder: str) -> tuple[list[OpenRun], list[Unreadable]]:
         StoreError: the store, or a folder in it, cannot be read, so that a run may be missed.
     """
     store = open_store(folder)
-    return open_each(store, [name for name in persist(store.folders) if name != MARKET])
+    return open_each(store, [name for name in persist(store.folders) if name not in (MARKET, KEYS)])
 
 
 def open_each(store: Store, names: Iterable[str]) -> tuple[list[OpenRun], list[Unreadable]]:
@@ -258,7 +277,7 @@ def _try_open(name: str, uri: str) -> OpenRun | Unreadable | None:
         return OpenRun(uri, writer("cli"))
     except RunNotFound:
         return None
-    except (LedgerDamaged, LedgerVersionUnknown) as error:
+    except (LedgerDamaged, LedgerVersionUnknown, RunMisnamed) as error:
         return Unreadable(name, uri, error, (name, *name.rsplit("-", 1)))
 
 

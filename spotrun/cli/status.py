@@ -12,6 +12,7 @@ from spotrun.cli.options import JsonOption, StoreOption, print_json
 from spotrun.errors import (
     LedgerDamaged,
     RunCopied,
+    RunMisnamed,
     RunNotFound,
     SpecInvalid,
     SpotrunError,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 ENDED = ("completed", "stopped", "failed")
 LOOK_AGAIN_S = 2.0
 """System time between two refreshes of `-w`."""
-STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "copied"}
+STATES: dict[type[SpotrunError], str] = {LedgerDamaged: "damaged", RunCopied: "copied", RunMisnamed: "misnamed"}
 """The state of a run that cannot be read, by the error."""
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from spotrun.cli.options import RunArgument, StoreOption
+from spotrun.cli.options import RunArgument, StoreOption, YesOption
 
 
-def tick(run: RunArgument, store: StoreOption = None) -> None:
+def tick(run: RunArgument, store: StoreOption = None, yes: YesOption = False) -> None:
     """
     Look after a run once, then return.
 
-    This is for cron. Every two minutes suits most runs.
+    This is for cron. Every two minutes suits most runs. A run from another machine needs --yes once.
     """
     from spotrun.account.outcome import status_word
     from spotrun.cli.interrupts import told
+    from spotrun.cli.known import require_known
     from spotrun.cli.notifying import notifying
     from spotrun.cli.runs import open_run
     from spotrun.runner import TICKS_MAX
 
     opened = open_run(run, store, "tick")
+    opened.ledger.refresh()
+    require_known(opened, yes)
     with told(opened), notifying(opened) as notifier:
         last = opened.runner.tick()
         for _ in range(TICKS_MAX):

@@ -24,19 +24,24 @@ from spotrun.errors import (
     StoreUnavailable,
     WritesRefused,
 )
+from spotrun.folder.keys import is_signed
 from spotrun.run import fold
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
     LEDGER_VERSION,
+    OLD_LEDGER_VERSION,
     RESTORE,
     AnyEvent,
     Entry,
     RunCreated,
+    Sign,
     decode_entry,
     encode_entry,
     is_whole,
     kind,
+    parted,
 )
+from spotrun.run.owners import is_of_owner
 from spotrun.run.preconditions import Refusal
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
@@ -48,6 +53,8 @@ RETRY_FOR_S = 60.0
 READERS = 8
 READS_MAX = 5
 """Reads of one entry whose bytes differ each time."""
+
+FORGED = "the owner of the run has not signed it"
 
 Decide = Callable[[RunState], AnyEvent | None]
 P = ParamSpec("P")
@@ -108,9 +115,10 @@ def _creating(store: Store, data: bytes) -> Entry:
     if entry is None or not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
     version = entry.event.ledger_version
-    if version != LEDGER_VERSION:
+    if version not in (LEDGER_VERSION, OLD_LEDGER_VERSION):
+        read = f"{OLD_LEDGER_VERSION} and {LEDGER_VERSION}"
         raise LedgerVersionUnknown(
-            f"the ledger of {store.uri} is of version {version}, and this spotrun reads version {LEDGER_VERSION}",
+            f"the ledger of {store.uri} is of version {version}, and this spotrun reads versions {read}",
             hint="use the spotrun that the run was launched with, or another --store",
         )
     return entry
@@ -127,7 +135,8 @@ class Ledger:
     One writer's view of a run's ledger: the prefix it has read, and the fold of it.
 
     Safe to share between threads. `writer` is for people ("agent:17", "runner:host:4711"); no rule looks at it. `first`
-    is entry 0, if it was read already. A cold start reads `readers` entries at a time.
+    is entry 0, if it was read already. A cold start reads `readers` entries at a time. `sign` signs what only the owner
+    of the run may write; an agent has none.
     """
 
     def __init__(
@@ -139,8 +148,10 @@ class Ledger:
         retry_for_s: float = RETRY_FOR_S,
         readers: int = READERS,
         first: Entry | None = None,
+        sign: Sign | None = None,
     ) -> None:
         self._store = store
+        self._sign = sign
         self._uid = run_uid
         self._writer = writer
         self._clock = clock
@@ -167,7 +178,7 @@ class Ledger:
 
     @property
     def entries(self) -> list[Entry]:
-        """The well-formed entries read so far, void ones included."""
+        """The well-formed entries read so far, void ones included, forged ones not."""
         return list(self._entries)
 
     def refresh(self) -> RunState:
@@ -243,7 +254,7 @@ class Ledger:
 
     def _propose(self, entry: Entry) -> bool:
         """True if the entry now has its number; False if another one has it, which is then folded."""
-        data = encode_entry(entry)
+        data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
         self._refuse_gap()
@@ -251,6 +262,14 @@ class Ledger:
         self._fold(entry.number, stored)
         settled = decode_entry(stored)
         return settled is not None and settled.nonce == entry.nonce
+
+    def _signer_of(self, entry: Entry) -> Sign | None:
+        """Who signs it; None if nobody has to."""
+        if not is_of_owner(entry.event) or not self.state.created.public_key:
+            return None
+        if self._sign is None:
+            raise EntryRefused(f"{kind(entry.event)} was not written: only the owner of the run may say that")
+        return self._sign
 
     def _settle(self, number: int, data: bytes) -> bytes:
         """The object of `number` after we tried to put `data` there, even if the answer was lost."""
@@ -296,8 +315,16 @@ class Ledger:
             return
         if entry.number != number:
             raise _displaced(entry, number)
+        if self._is_forged(entry, data):
+            self._state = fold.apply_malformed(self._state, number, FORGED, kind(entry.event))
+            return
         self._entries.append(entry)
         self._state = fold.apply(self._state, entry)
+
+    def _is_forged(self, entry: Entry, data: bytes) -> bool:
+        """Whether it says what only the owner may say, and the owner did not sign it (protocol 31)."""
+        public_key = self.state.created.public_key
+        return bool(public_key) and is_of_owner(entry.event) and not is_signed(public_key, *parted(data))
 
     def _read_all(self) -> None:
         """A cold start: one listing, then the entries in parallel."""

@@ -10,6 +10,7 @@ time.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
@@ -20,7 +21,9 @@ from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import AwareDatetime, Offering, require_amount
 
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
+OLD_LEDGER_VERSION = 2
+"""Of runs without a key: anybody who may write in their folder speaks for their runner (protocol 31)."""
 ENTRY_SIZE_MAX = 64 * 1024
 """Bytes. What does not fit belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
@@ -74,7 +77,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     month. `epochs_end` is where the account of an epoch ends. `script_sha256` is that of the script alone, by which
     bills of the same work are known; "" for a command, and in a run of an earlier version. `spotrun` is the version
     that created the run, "" before there was this field. `revision` is the commit of the work folder; None outside of
-    git.
+    git. `public_key` is the Ed25519 key, in hex, that checks the signatures of the run's owner (protocol 31); "" in a
+    run of an earlier version.
     """
 
     uid: str
@@ -97,6 +101,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     script_sha256: str = ""
     spotrun: str = ""
     revision: Revision | None = None
+    public_key: str = ""
 
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
@@ -609,7 +614,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     One numbered object of the ledger.
 
     `run` is the uid of the run, `nonce` tells a writer whether a stored entry is its own, `at` is its writer's clock in
-    run time: entries are ordered by `number`, never by `at`.
+    run time: entries are ordered by `number`, never by `at`. A signature is part of the object, and not of this.
     """
 
     number: int
@@ -620,20 +625,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     event: AnyEvent
 
 
+Sign = Callable[[bytes], str]
+"""Makes the signature, in hex, of an entry's JSON."""
+
 _encoder = msgspec.json.Encoder(decimal_format="string")
 _decoder = msgspec.json.Decoder(Entry)
 _SEAL, _AFTER_SEAL = b'{"sha256":"', b'",'
 _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: Entry, sign: Sign | None = None) -> bytes:
     """
-    The object of an entry: its JSON, with the sha256 of that JSON as a first field.
+    The object of an entry: its JSON, with the sha256 of that JSON as a first field. `sign` signs it before.
 
     Without it a flipped bit could change a price or a step unnoticed. Or it could make an accepted entry void for new
     readers, while readers who had seen it whole go on believing in it.
     """
-    return seal(entry_json(entry))
+    body = entry_json(entry)
+    return seal(body if sign is None else signed(body, sign(body)))
 
 
 def seal(body: bytes) -> bytes:
@@ -644,6 +653,25 @@ def seal(body: bytes) -> bytes:
 
 def _seal_of(body: bytes) -> bytes:
     return _SEAL + hashlib.sha256(body).hexdigest().encode() + _AFTER_SEAL
+
+
+_SIGNATURE = b'{"signature":"'
+_SIGNATURE_SIZE = len(_SIGNATURE) + 128 + len(_AFTER_SEAL)
+
+
+def signed(body: bytes, signature: str) -> bytes:
+    """A JSON object with an Ed25519 signature of it, in hex, as a first field."""
+    assert body.startswith(b"{")
+    return _SIGNATURE + signature.encode() + _AFTER_SEAL + body[1:]
+
+
+def parted(data: bytes) -> tuple[str, bytes]:
+    """The signature in the object of an entry, "" if it has none, and the JSON that it speaks for."""
+    body = unsealed(data) or b""
+    if not body.startswith(_SIGNATURE):
+        return "", body
+    signature = body[len(_SIGNATURE) : _SIGNATURE_SIZE - len(_AFTER_SEAL)]
+    return signature.decode("latin-1"), b"{" + body[_SIGNATURE_SIZE:]
 
 
 def entry_json(entry: Entry) -> bytes:
@@ -659,11 +687,10 @@ def decode_entry(data: bytes) -> Entry | None:
         LedgerDamaged: these are not the bytes that a writer sealed. No spotrun ever writes such an object, so it is
             not a writer's fault that all agree to pass over, but an accepted entry that nobody can read any more.
     """
-    body = unsealed(data)
-    if body is None:
+    if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
     try:
-        return _decoder.decode(body)
+        return _decoder.decode(parted(data)[1])
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
 

@@ -53,10 +53,10 @@ def apply(state: RunState, entry: Entry) -> RunState:
     return EFFECTS[type(entry.event)](counted, entry, entry.event)
 
 
-def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry") -> RunState:
+def apply_malformed(state: RunState, number: int, reason: str = "not a well-formed entry", kind: str = "?") -> RunState:
     """The state after an object that is no entry of this run: it holds its number and means nothing."""
     assert number == state.next_number
-    return _void(replace(state, next_number=number + 1), number, "?", reason)
+    return _void(replace(state, next_number=number + 1), number, kind, reason)
 
 
 def refusal(state: RunState, entry: Entry) -> str | None:

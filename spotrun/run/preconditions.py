@@ -34,7 +34,8 @@ def check_first(entry: Entry) -> ev.RunCreated:
         raise Refusal("entry 0 creates no run")
     _require(entry.run == entry.event.uid, "the entry names another run than it creates")
     version = entry.event.ledger_version
-    _require(version == ev.LEDGER_VERSION, f"ledger version {version} is not read here")
+    readable = version in (ev.LEDGER_VERSION, ev.OLD_LEDGER_VERSION)
+    _require(readable, f"ledger version {version} is not read here")
     return entry.event
 
 

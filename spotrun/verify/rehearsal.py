@@ -19,6 +19,7 @@ from spotrun.errors import RunEnded, SpotrunError
 from spotrun.exactness.folders import Folder
 from spotrun.exactness.trace import Trace
 from spotrun.exactness.trace_file import FILE_VARIABLE, HOLD_VARIABLE, INSTANCES_VARIABLE, TraceFile, read_ranks
+from spotrun.folder.keys import OwnersKey
 from spotrun.folder.ledger import Ledger, first_entry
 from spotrun.folder.work_files import remembered, survey
 from spotrun.run.fold import begin
@@ -86,7 +87,8 @@ class Rehearsal:
         first = first_entry(store)
         created = begin(first).created
         clock = ScaledClock(created.clock_epoch, created.time_scale)
-        self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock, first=first)
+        sign = OwnersKey(lambda: open_store(spec.checkpoint.uri), created.uid, created.public_key)
+        self._ledger = Ledger(store, created.uid, f"verify-resume:{os.getpid()}", clock, first=first, sign=sign)
         self._cloud = sandbox.cloud(clock, MarketConfig(boot_s=spec.local.boot.total_seconds()))
         self._runner = Runner(self._ledger, store, self._cloud, clock, spec, uri)
 

@@ -26,6 +26,7 @@ from tests.support.iam_calls import Call, Known, asked_by
 DOCUMENTS = Template("account", SessionManager="enabled").documents()
 BUCKET = f"arn:aws:s3:::spotrun-{ACCOUNT}-{REGION}"
 RUN = f"{BUCKET}/runs/resnet50-0123456789"
+KEY_OF_RUN = f"{BUCKET}/runs/keys/0123456789"
 ANOTHER = f"{BUCKET}/runs/bert-fedcba9876"
 INSTANCE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/i-0123456789abcdef0"
 TEMPLATE = f"arn:aws:ec2:{REGION}:{ACCOUNT}:launch-template/lt-0123456789abcdef0"
@@ -124,6 +125,7 @@ ALLOWED = [
     ("runner", Asked("s3:DeleteObject", f"{BUCKET}/runs/market/aws/us-east-1/x", TLS)),
     ("runner", Asked("s3:GetObject", f"{RUN}/ledger/00000000.json", TLS)),
     ("runner", Asked("s3:AbortMultipartUpload", f"{RUN}/environments/0", TLS)),
+    *(("runner", Asked(f"s3:{verb}Object", KEY_OF_RUN, TLS)) for verb in ("Get", "Put", "Delete")),
     *(
         ("runner", Asked(f"s3:{action}", BUCKET, TLS))
         for action in ("ListBucket", "GetBucketVersioning", "GetLifecycleConfiguration")
@@ -138,6 +140,7 @@ DENIED = [
         for folder in (ANOTHER, f"{ANOTHER}/0123456789", f"{ANOTHER}-0123456789", f"{RUN}0", f"{BUCKET}/runs")
     ),
     ("node", Asked("s3:PutObject", f"{ANOTHER}/ledger/resnet50-0123456789/0.json", CREATING)),
+    *(("node", Asked(f"s3:{verb}Object", KEY_OF_RUN, TLS)) for verb in ("Get", "Put", "Delete")),
     ("node", Asked("s3:PutObject", f"{BUCKET}/runs/market/aws/us-east-1/x", CREATING)),
     *(
         (who, Asked(action, resource, TLS))

@@ -32,12 +32,12 @@ class SmallRun:
     `images` are the bytes of each commit by its number. The run has ended, so its last entry matters.
     """
 
-    def __init__(self, store: Store, seed: int = 1) -> None:
+    def __init__(self, store: Store, seed: int = 1, name: str = "demo") -> None:
         self.store = store
         self._rng = random.Random(seed)
         self.images: dict[int, bytes] = {}
-        spec = RunSpec.from_dict({"name": "demo", "workdir": "/", "train": {"script": "train.py"}})
-        self.history = History(spec=spec.to_dict())
+        spec = RunSpec.from_dict({"name": name, "workdir": "/", "train": {"script": "train.py"}})
+        self.history = History(spec=spec.to_dict(), name=name)
         self.history.running()
         for step in (10, 20, 30):
             self.history.step = step

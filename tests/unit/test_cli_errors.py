@@ -167,19 +167,33 @@ def test_a_damaged_run_is_found_by_its_beginning_too(runs: Path, spotrun: Spotru
 def test_two_folders_of_one_run_are_an_error_that_names_both(runs: Path, spotrun: Spotrun) -> None:
     new_run(runs, "other", "0120000000")
     first = new_run(runs, "mine", "7ee0000000")
-    shutil.copytree(first, runs / "backup")
+    second = new_run(runs, "yours", "7ee0000000")
     for words in (("report", "mine"), ("stop", "7ee0000000"), ("logs", "min"), ("status",)):
         said = spotrun(*words)
         assert said.code == 5, words
-        assert f"{runs}/backup and {first}" in said.err, words
+        assert f"{first} and {second}" in said.err, words
     rows = spotrun("status", "--json").json
     assert sorted((row["run"], row["state"]) for row in rows) == [
-        ("backup", "copied"),
         ("mine-7ee0000000", "copied"),
         ("other-0120000000", "created"),
+        ("yours-7ee0000000", "copied"),
     ]
     assert spotrun("report", first).code == 0
     assert spotrun("report", "other").code == 0
+
+
+def test_a_folder_that_calls_itself_by_another_name_is_no_run(runs: Path, spotrun: Spotrun) -> None:
+    """Otherwise an object beside the runs could stand for one of them, with commands of its own."""
+    shutil.copytree(new_run(runs, "mine", "7ee0000000"), runs / "backup")
+    said = spotrun("report", runs / "backup")
+    assert said.code == 5
+    assert "a run's folder is called mine-7ee0000000" in said.err
+    assert spotrun("report", "mine").code == 0
+    said = spotrun("status", "--json")
+    assert sorted((row["run"], row["state"]) for row in said.json) == [
+        ("backup", "misnamed"),
+        ("mine-7ee0000000", "created"),
+    ]
 
 
 # -- what can be known of a job before it is launched ------------------------------------------------------------------

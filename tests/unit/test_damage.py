@@ -210,11 +210,11 @@ def test_a_void_entry_is_named_and_stops_nobody(stored: SmallRun, spotrun: Spotr
     stored.store.put_if_absent(key_of(end), seal(b'{"number":%d}' % end))
     code, output, _ = spotrun("events", "demo")
     assert code == 0
-    assert f"{end}  VOID" in output
+    assert f"{end}  ?   VOID" in output
 
 
 def test_one_damaged_run_does_not_hide_the_others(stored: SmallRun, tmp_path: Path, spotrun: Spotrun) -> None:
-    SmallRun(LocalStore(tmp_path / "runs" / "other-0123456789"))
+    SmallRun(LocalStore(tmp_path / "runs" / "other-0123456789"), name="other")
     stored.store.delete(key_of(0))
     code, output, letter = spotrun("status")
     assert code == LEDGER

@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 from math import ceil, inf
 
+from msgspec.structs import replace
+
 from spotrun.clock import ScaledClock
 from spotrun.creation import run_created
 from spotrun.folder.ledger import Ledger, key_of
@@ -22,8 +24,10 @@ from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from spotrun.simulation.baselines import COMPARED
 from spotrun.spec.model import RunSpec
+from spotrun.store.port import Store
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.owners_key import OwnersKey
 from tests.support.world.agent import SimulatedAgent
 from tests.support.world.cloud import SimulatedCloud
 from tests.support.world.faults import NO_FAULTS, BadLines, Faults, Killed
@@ -47,6 +51,8 @@ class SimulatedWorld:
     `idle_s` what the runner does for the time alone: ask again a pool that rested, go back to spot, leave for the
     deadline.
 
+    The run has a key if `owned`: then an agent cannot speak for its runner.
+
     `starts` tells how long each instance boots and sets up anew, where others are to meet the same; else `timings` do.
     The bucket of `checkpoint.uri` is in `bucket_region`, as far as that is known.
     """
@@ -64,8 +70,10 @@ class SimulatedWorld:
         tick_s: float = TICK_S,
         idle_s: float = 0.0,
         bucket_region: str = "",
+        owned: bool = False,
     ) -> None:
         self.seed = seed
+        self._owner = OwnersKey(seed) if owned else None
         self.clock = ManualClock()
         self.store = MemoryStore(self.clock)
         timings, rng = timings or Timings(), Rng(seed)
@@ -103,13 +111,28 @@ class SimulatedWorld:
 
     def _create(self, bucket_region: str) -> None:
         created = run_created(self.spec, self.uid, "", ScaledClock(self.clock.now(), self._time_scale), bucket_region)
+        if self._owner is not None:
+            created = replace(created, public_key=self._owner.public)
         self._first = self._ledger.create(created)
 
     def _new_runner(self) -> Runner:
         store, cloud = self._lines.of_runner(self.store, self.cloud)
-        ledger = Ledger(store, self.uid, "runner", self.clock, retry_for_s=0, readers=1, first=self._first)
+        ledger = self.ledger("runner", store)
         return Runner(
             ledger, store, cloud, self.clock, self.spec, self.store.uri, decide=partial(decide, strategies=COMPARED)
+        )
+
+    def ledger(self, writer: str, store: Store | None = None) -> Ledger:
+        """The owner's view of the ledger."""
+        return Ledger(
+            store or self.store,
+            self.uid,
+            writer,
+            self.clock,
+            retry_for_s=0,
+            readers=1,
+            first=self._first,
+            sign=self._owner,
         )
 
     # -- what others see -----------------------------------------------------------------------------------------------

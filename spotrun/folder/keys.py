@@ -1,0 +1,112 @@
+"""
+The key of a run: what its owner signs with (protocol 31).
+
+The public half is in entry 0. The private half is an object beside the runs of the store, `keys/UID`, because every
+place where a runner may work reaches that store: this machine, another one, a scheduler. The role of an instance
+reaches the folder of its run alone. Ed25519 is RFC 8032's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
+
+if TYPE_CHECKING:  # the import takes longer than most commands
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+FOLDER = "keys"
+KEY_SIZE = 64
+"""Hex digits."""
+
+
+class KeyMissing(SpotrunError):
+    """The run can be read here, and nobody can act for its owner."""
+
+
+def key_of(run_uid: str) -> str:
+    return f"{FOLDER}/{run_uid}"
+
+
+def make(runs: Store, run_uid: str) -> str:
+    """
+    Make the key of a new run, and keep it in the store of runs.
+
+    Returns:
+        The public half.
+
+    Raises:
+        StoreError: it could not be stored.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    persist(lambda: runs.put(key_of(run_uid), private.private_bytes_raw().hex().encode()))
+    return private.public_key().public_bytes_raw().hex()
+
+
+def remove(runs: Store, run_uid: str) -> None:
+    persist(lambda: runs.delete(key_of(run_uid)))
+
+
+class OwnersKey:
+    """Signs for the owner of a run. The key is read when it first signs: most commands only look."""
+
+    def __init__(self, runs: Callable[[], Store], run_uid: str, public_key: str) -> None:
+        self._runs = runs
+        self._uid = run_uid
+        self._public_key = public_key
+        self._signs: Callable[[bytes], bytes] | None = None
+
+    def __call__(self, body: bytes) -> str:
+        """
+        The signature of an entry's JSON, in hex.
+
+        Raises:
+            KeyMissing: the key is not there, or is another run's.
+            StoreError: it cannot be read.
+        """
+        if self._signs is None:
+            self._signs = self._read()
+        return self._signs(body).hex()
+
+    def _read(self) -> Callable[[bytes], bytes]:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        store, key = self._runs(), key_of(self._uid)
+        try:
+            data = persist(lambda: store.get(key, 0, KEY_SIZE + 1))
+        except ObjectMissing:
+            raise KeyMissing(
+                f"{store.uri}/{key} is missing, so nobody can act for the owner of this run",
+                hint="restore the key from a backup; a copy of a run has none, and can only be read",
+            ) from None
+        try:
+            private = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(data.decode("ascii")))
+        except ValueError:
+            private = None
+        if private is None or private.public_key().public_bytes_raw().hex() != self._public_key:
+            raise KeyMissing(f"{store.uri}/{key} is not the key of this run", hint="restore the key from a backup")
+        return private.sign
+
+
+def is_signed(public_key: str, signature: str, body: bytes) -> bool:
+    """Whether the owner of that public key has signed this JSON."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        _public(public_key).verify(bytes.fromhex(signature), body)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+@cache
+def _public(public_key: str) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    return Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))

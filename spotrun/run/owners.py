@@ -1,0 +1,34 @@
+"""
+Which events only the owner of a run may write: the command line and the runners (protocol 31).
+
+Their entries are signed, because they decide what is rented and what is ended, and the training code of the run may
+write in the same folder. What an agent says about its own attempt costs nobody else, and is not signed.
+"""
+
+from __future__ import annotations
+
+from spotrun.run import events as ev
+
+OF_OWNER: frozenset[type[ev.Event]] = frozenset(
+    (
+        ev.StopRequested,
+        ev.ResumeRequested,
+        ev.PruneRequested,
+        ev.LaunchIntended,
+        ev.LaunchRecorded,
+        ev.GuardArmed,
+        ev.LaunchClosed,
+        ev.DrainRequested,
+        ev.InstanceCondemned,
+        ev.InstanceGone,
+        ev.DeadlineOutOfReach,
+        ev.BudgetNearlySpent,
+        ev.RunStopped,
+        ev.RunFailed,
+    )
+)
+
+
+def is_of_owner(event: ev.AnyEvent) -> bool:
+    """Whether only the owner may write this. Checkpoints of an ended run are retired by `checkpoints prune`."""
+    return type(event) in OF_OWNER or (isinstance(event, ev.CheckpointRetired) and event.attempt is None)

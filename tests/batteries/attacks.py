@@ -1,0 +1,47 @@
+"""
+Battery: simulated runs whose node was taken over and writes what its role may write, at random.
+
+    make attacks                                     10,000 of them
+    python tests/batteries/attacks.py --seeds 200 --first 5000
+
+In none is more rented than the budget allows, is an instance left or a stop undone, or counts a word of the owner that
+the owner has not written.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from typing import Annotated
+
+import typer
+from rich.progress import track
+
+from tests.support.attacked_world import AttackedWorld
+
+
+def attack(seed: int) -> str:
+    """What the attacker has achieved; "" if nothing."""
+    try:
+        AttackedWorld(seed).attack()
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs.")] = 10_000,
+    first: Annotated[int, typer.Option(help="The seed of the first one; the others follow it.")] = 0,
+) -> None:
+    numbers = range(first, first + seeds)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = list(track(pool.map(attack, numbers, chunksize=10), "attacking", total=seeds))
+    broken = {seed: said for seed, said in zip(numbers, found, strict=True) if said}
+    for seed, said in broken.items():
+        print(f"seed {seed}: {said}")
+    print(f"{seeds - len(broken)} of {seeds} runs held")
+    raise typer.Exit(bool(broken))
+
+
+if __name__ == "__main__":
+    typer.run(main)

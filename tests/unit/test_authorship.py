@@ -1,0 +1,160 @@
+"""Who may say what in a ledger (protocol 31): an instance speaks for its own attempt, and never for the owner."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import pytest
+from msgspec.structs import replace
+
+from spotrun.folder import keys
+from spotrun.folder.keys import KeyMissing
+from spotrun.folder.ledger import FORGED, EntryRefused, Ledger, key_of
+from spotrun.run import events as ev
+from spotrun.run.events import encode_entry, entry_json, parted, seal, signed
+from spotrun.run.owners import OF_OWNER, is_of_owner
+from tests.support.attacked_world import AttackedWorld
+from tests.support.histories import START, History
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
+from tests.support.owners_key import OwnersKey
+from tests.support.repository import ROOT
+
+OWNER = OwnersKey()
+
+
+class Owned:
+    """A run that trains, with a key; `ledger` is the owner's view of it, and `node` an instance's."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore(ManualClock(START))
+        self.history = History(public_key=OWNER.public)
+        self.history.running()
+        for entry in self.history.entries:
+            self.store.put_if_absent(key_of(entry.number), encode_entry(entry, self._signs(entry)))
+        self.ledger, self.node = self._opened(OWNER), self._opened(None)
+        self.ledger.refresh()
+
+    def _signs(self, entry: ev.Entry) -> ev.Sign | None:
+        return OWNER if is_of_owner(entry.event) else None
+
+    def _opened(self, sign: ev.Sign | None) -> Ledger:
+        return Ledger(self.store, self.history.uid, "test", ManualClock(self.history.now), 0, sign=sign)
+
+    def put(self, data: bytes) -> str:
+        """Put an object at the end of the ledger; why its entry is void, or "" if it counts."""
+        number = self.ledger.refresh().next_number
+        assert self.store.put_if_absent(key_of(number), data)
+        voids = self.ledger.refresh().voids
+        return voids[-1].reason if len(voids) and voids[-1].number == number else ""
+
+
+def test_a_run_reads_alike_with_and_without_the_key() -> None:
+    run = Owned()
+    assert run.ledger.state == run.node.refresh() == run.history.state
+    assert not run.ledger.state.voids
+
+
+def test_a_stop_that_nobody_signed_stops_nothing() -> None:
+    run = Owned()
+    assert run.put(encode_entry(run.history.entry(ev.StopRequested(by="the training")))) == FORGED
+    assert not run.ledger.state.stop_requested
+    assert run.ledger.state.voids[-1].kind == "StopRequested"
+    assert run.node.refresh() == run.ledger.state, "the agent believes what its runner does not"
+
+
+def test_a_signature_is_of_one_entry_of_one_run_under_one_number() -> None:
+    run = Owned()
+    stop = run.history.entry(ev.StopRequested(by="the owner"))
+    bodies = {
+        "another run's key": signed(entry_json(stop), OwnersKey(1)(entry_json(stop))),
+        "another event": signed(entry_json(stop), OWNER(entry_json(replace(stop, nonce="other")))),
+        "no hexadecimal": signed(entry_json(stop), "z" * 128),
+    }
+    for number, (name, body) in enumerate(bodies.items()):
+        moved = entry_json(replace(stop, number=stop.number + number))
+        data = seal(signed(moved, parted(seal(body))[0]))
+        assert run.put(data) == FORGED, name
+    other = replace(stop, number=run.ledger.state.next_number, run="ffffffffff")
+    assert run.put(encode_entry(other, OWNER)) == "it belongs to another run"
+    right = replace(stop, number=run.ledger.state.next_number)
+    assert run.put(encode_entry(right, OWNER)) == ""
+    assert run.ledger.state.stop_requested
+
+
+def test_a_signature_cut_short_is_no_entry() -> None:
+    run = Owned()
+    stop = entry_json(run.history.entry(ev.StopRequested(by="the owner")))
+    assert run.put(seal(b'{"signature":"00",' + stop[1:])) == "not a well-formed entry"
+
+
+def test_an_agent_cannot_append_what_is_the_owners() -> None:
+    run = Owned()
+    with pytest.raises(EntryRefused, match="only the owner"):
+        run.node.append(lambda _: ev.StopRequested(by="an agent"))
+    attempt = run.node.state.current_attempt
+    assert attempt is not None
+    assert run.node.append(lambda _: ev.NoticesUnseen(attempt=attempt, detail="none")) is not None
+    assert run.ledger.append(lambda _: ev.DrainRequested(attempt=attempt, reason="by the owner")) is not None
+    assert run.node.refresh().current is not None
+    assert run.node.state == run.ledger.state
+
+
+def test_a_run_without_a_key_is_read_as_before() -> None:
+    store, history = MemoryStore(ManualClock(START)), History(ledger_version=ev.OLD_LEDGER_VERSION)
+    store.put_if_absent(key_of(0), encode_entry(history.entries[0]))
+    ledger = Ledger(store, history.uid, "test", ManualClock(START), 0)
+    assert ledger.append(lambda _: ev.StopRequested(by="anybody")) is not None
+    assert ledger.refresh().stop_requested
+
+
+def test_the_key_lies_beside_the_runs_and_is_read_when_it_signs() -> None:
+    runs = MemoryStore(ManualClock(START))
+    public = keys.make(runs, "0123456789")
+    assert list(runs.objects) == ["keys/0123456789"]
+    sign = keys.OwnersKey(lambda: runs, "0123456789", public)
+    assert keys.is_signed(public, sign(b"{}"), b"{}")
+    assert not keys.is_signed(public, sign(b"{}"), b"{ }")
+    runs.objects.clear()
+    assert keys.is_signed(public, sign(b"{}"), b"{}"), "it is read once"
+
+
+@pytest.mark.parametrize("data", [None, b"", b"00", b"\xff" * 64, b"0" * 64])
+def test_a_key_that_is_not_the_runs_signs_nothing(data: bytes | None) -> None:
+    runs = MemoryStore(ManualClock(START))
+    public = keys.make(runs, "0123456789")
+    runs.objects.clear()
+    if data is not None:
+        runs.put("keys/0123456789", data)
+    with pytest.raises(KeyMissing, match="keys/0123456789"):
+        keys.OwnersKey(lambda: runs, "0123456789", public)(b"{}")
+
+
+def test_the_owners_events_are_those_of_protocol_md() -> None:
+    text = (ROOT / "docs/design/protocol.md").read_text()
+    rows = re.findall(r"^\| (command line|any runner) \| (.+?) \|", text, re.MULTILINE)
+    named = {name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    assert named - {"RunCreated"} == {event.__name__ for event in OF_OWNER}
+    retired = ev.CheckpointRetired(attempt=None, commit=1)
+    assert is_of_owner(retired)
+    assert not is_of_owner(replace(retired, attempt=1))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_node_that_was_taken_over_neither_spends_nor_ends_nor_undoes(seed: int) -> None:
+    """`make attacks` does this for 10,000 seeds."""
+    AttackedWorld(seed).attack()
+
+
+def test_the_attack_is_real() -> None:
+    """In a run without a key the same entries are believed."""
+    world = AttackedWorld(2, owned=False)
+    with pytest.raises(AssertionError):
+        world.attack()
+
+
+def test_a_budget_outlives_the_attack() -> None:
+    world = AttackedWorld(3, budget_usd=Decimal(2))
+    world.attack()
+    assert world.charged_usd <= Decimal(2)
