@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from spotrun.instance import EndedBy, Instance
 from spotrun.policy.actions import Action, Append, Execute, Terminate
 from spotrun.policy.facts import Facts, once
+from spotrun.policy.images import with_good_image
 from spotrun.policy.patience import at_least_real
 from spotrun.policy.rests import within_price
 from spotrun.policy.unseen_ends import over_by, unseen_end
@@ -141,6 +144,9 @@ def forbidden(facts: Facts, intent: ev.LaunchIntended) -> str | None:
         return f"{intent.offering} is not among what the spec allows now"
     if wanted[0].price_usd_per_hour > intent.price_ceiling_usd_per_hour:
         return f"{intent.offering} costs more now than was reserved for it"
+    offered = with_good_image(facts.state, wanted[0])
+    if replace(intent.offering, price_usd_per_hour=offered.price_usd_per_hour) != offered:
+        return f"{intent.offering} is offered with another image, network or launch template now"
     return None
 
 

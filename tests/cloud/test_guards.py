@@ -156,3 +156,17 @@ def test_what_a_guard_does_and_when(account: GuardedAccount, cloud: AwsDriver) -
 
 def without(policy: Document, sid: str) -> Document:
     return {**policy, "Statement": [each for each in policy["Statement"] if each["Sid"] != sid]}
+
+
+def test_a_guard_is_made_only_for_what_the_cloud_shows_as_this_runs(run: Ec2Run) -> None:
+    """It ends what it names, so a name in the ledger is not enough."""
+    runner = run.runner()
+    run.ticks(runner)
+    (launch,) = run.state.launches.values()
+    foreign = ev.LaunchRecorded(
+        launch=launch.number, instance_id="i-0fedcba9876543210", billed_from=run.clock.now(), prices=(), unguarded="?"
+    )
+    assert run.ledger().append(lambda _: foreign) is not None
+    run.clock.advance(AGAIN_AFTER.total_seconds())
+    run.ticks(runner)
+    assert [found.instance_id for found in run.state.unguarded] == [foreign.instance_id]

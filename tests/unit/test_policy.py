@@ -475,6 +475,9 @@ def test_an_intent_that_the_spec_does_not_allow_is_never_executed() -> None:
         "another type": replace(honest, offering=replace(honest.offering, instance_type="gpu-farm")),
         "another zone": replace(honest, offering=replace(honest.offering, zone="moon-1")),
         "on demand under spot only": replace(honest, offering=MARKET[3]),
+        "another image": replace(honest, offering=replace(honest.offering, image="ami-0")),
+        "another subnet": replace(honest, offering=replace(honest.offering, subnet="subnet-0")),
+        "another template": replace(honest, offering=replace(honest.offering, launch_template="lt-0")),
         "dearer than it reserves": replace(honest, price_ceiling_usd_per_hour=Decimal("0.01")),
     }
     for what, event in forged.items():
