@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from spotrun.cli.known import remember
 from spotrun.cli.nights import one_at_a_time
 from spotrun.cli.runs import attended, open_run
 from spotrun.creation import create_run
@@ -136,6 +137,7 @@ def test_a_night_that_was_stopped_is_put_in_order_and_a_new_one_begins(sandbox: 
     plain(job)
     job.write_text(job.read_text().replace("usd_per_epoch > 2 or", ""))
     old = open_run(create_run(load_spec(job, {}, str(sandbox.store)), "test"), None)
+    remember(old)
     old.ledger.append(lambda _: ev.StopRequested(by="a test"))
     sandbox.call("launch", job, "--nightly")
     state = old.ledger.refresh()
