@@ -10,10 +10,12 @@ and what stands behind a name that says it (`--password X`, `api_key: X`).
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from html import escape
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 from spotrun.secrets.named_values import hide
 
@@ -34,11 +36,11 @@ WELL_KNOWN = r"""
     | \bxox[abeoprs]-[\w-]{8,}
     | \b(?:AKIA|ASIA)[A-Z0-9]{12,}
     | \bAIza[\w-]{20,}
-    | \beyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?
-    | -----BEGIN[^-]*PRIVATE\ KEY-----.*?(?:-----END[^-]*-----|$)
+    | (?<![\w-])eyJ[\w-]{8,4096}+\.[\w-]{8,}(?:\.[\w-]*)?
+    | -----BEGIN[^-]{0,64}PRIVATE\ KEY-----.*?(?:-----END[^-]*-----|$)
     | (?<=hooks\.slack\.com/)[^\s$"']+
     | (?<=discord\.com/api/webhooks/)[^\s$"']+
-    | (?<=://)[^\s/@$]+@
+    | (?<=://)[^\s/@$]++@
 """
 """What keys and tokens of well-known services look like. It does not match a variable (`https://$USER@…`)."""
 _WELL_KNOWN = re.compile(WELL_KNOWN, re.VERBOSE | re.DOTALL)
@@ -89,14 +91,29 @@ class Redactor:
         return "".join(kept)
 
 
-def forms_of(secret: str) -> Iterable[str]:
-    """The secret line by line: as it is, and as programs write it in a URL, in JSON and in base64."""
-    for line in {secret, *secret.splitlines()}:
-        if len(line.strip()) >= SECRET_MIN:
-            yield line.strip()
-            yield quote(line.strip(), safe="")
-            yield line.strip().encode("unicode_escape").decode()
-            yield base64.b64encode(line.strip().encode()).decode().rstrip("=")
+def forms_of(secret: str) -> Iterator[str]:
+    """
+    The secret line by line: as it is, and as programs write it in a URL, in JSON, in HTML, as a literal of Python, in
+    hexadecimal, and in base64, alone or within a longer text such as `user:secret`.
+    """
+    for line in {each.strip() for each in (secret, *secret.splitlines())}:
+        if len(line) < SECRET_MIN:
+            continue
+        data = line.encode("utf-8", "surrogatepass")
+        yield from (line, quote(data, safe=""), quote(data), quote_plus(data))
+        yield from (json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1], repr(line)[1:-1], escape(line))
+        yield from (line.encode("unicode_escape").decode(), ascii(line)[1:-1])
+        yield from (data.hex(), data.hex().upper())
+        for written in (base64.b64encode, base64.urlsafe_b64encode):
+            yield written(data).decode().rstrip("=")
+            yield from (found for found in _within(data, written) if len(found) >= VALUE_MIN)
+
+
+def _within(data: bytes, written: Callable[[bytes], bytes]) -> Iterator[str]:
+    """What of a secret's base64 stays the same whatever stands before and behind it."""
+    for before in range(3):  # bytes of what stands before, beyond whole groups of three
+        whole = len(data) + before
+        yield written(bytes(before) + data).decode()[-(-before * 8 // 6) : whole * 8 // 6]
 
 
 def secrets_in(own: Mapping[str, str], environment: Mapping[str, str], addresses: Iterable[str]) -> set[str]:
