@@ -4,8 +4,9 @@ What a checkpoint costs: spotrun and its peers, beside the limits of the same ma
     make checkpoint-benchmark        or        python -m benchmarks.checkpoint --models resnet50,gpt --json OUT
 
 Each variant trains the same model in a process of its own and checkpoints every 20 steps to the same S3 server. Then
-training is paused and the last checkpoint is made durable; then a new process restores it. Nothing else should run on
-the machine meanwhile: the server, the trainer and whoever uploads share its cores.
+training is paused and the last checkpoint is made durable; then a new process restores it. Each round does so with all
+variants, in a random order, beside a training without checkpoints. Nothing else should run on the machine meanwhile:
+the server, the trainer and whoever uploads share its cores.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from benchmarks.checkpoint.figures import Limits, Row, as_json, row
+from benchmarks.checkpoint.figures import Limits, Row, Summary, as_json, row, summary
 from benchmarks.checkpoint.measurement import Measurement, measure_peer, read
 from benchmarks.checkpoint.ours import measure_ours
 from benchmarks.checkpoint.places import Place, places
-from benchmarks.checkpoint.plan import PLANS, VARIANTS
+from benchmarks.checkpoint.plan import ATTRIBUTES, PLANS, ROUNDS_MIN, VARIANTS, blocks
 from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
 
@@ -43,6 +44,10 @@ class Refused(Exception):
 def main(
     models: Annotated[str, typer.Option(help=f"Of {', '.join(PLANS)}.")] = "resnet50,gpt",
     variants: Annotated[str, typer.Option(help=f"Of {', '.join(VARIANTS)}.")] = ",".join(VARIANTS),
+    rounds: Annotated[
+        int, typer.Option(min=1, help=f"With fewer than {ROUNDS_MIN}, each effect is noise.")
+    ] = ROUNDS_MIN,
+    seed: Annotated[int, typer.Option(help="Of the order within each round.")] = 1,
     store: Annotated[str, typer.Option(help="s3://bucket/prefix; a SeaweedFS on this machine if not given.")] = "",
     json_to: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
 ) -> None:
@@ -55,17 +60,25 @@ def main(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what would be left trains on, and for ever
     rows: list[Row] = []
     try:
-        rows.extend(_rows(wanted_models, wanted, store))
+        for one in _rows(wanted_models, wanted, store, rounds, seed):
+            rows.append(one)  # noqa: PERF402  what there is must be kept when the next one fails
     except Failed as failure:
         sys.exit(f"error: {failure}")
     except KeyboardInterrupt:
         sys.exit("interrupted")
     finally:  # what there is, after a Ctrl-C too
         console = Console(width=None if sys.stdout.isatty() else WIDTH)
-        for model in dict.fromkeys(one.model for one in rows):
-            console.print(table([one for one in rows if one.model == model]))
+        found = _summaries(rows, wanted)
+        for model in dict.fromkeys(one.row.model for one in found):
+            console.print(table([one for one in found if one.row.model == model]))
         if json_to is not None:
-            json_to.write_text(json.dumps(as_json(rows), indent=1))
+            json_to.write_text(json.dumps(as_json(found), indent=1))
+
+
+def _summaries(rows: list[Row], variants: list[str]) -> list[Summary]:
+    models = dict.fromkeys(one.model for one in rows)
+    each = ([one for one in rows if (one.model, one.variant) == (m, v)] for m in models for v in variants)
+    return [summary(same) for same in each if same]
 
 
 def _known(names: str, known: dict[str, object], what: str) -> list[str]:
@@ -87,11 +100,11 @@ def _is_there(package: str) -> bool:
     return PathFinder.find_spec(package, [str(PEERS)]) is not None
 
 
-def _rows(models: list[str], variants: list[str], store: str) -> Iterator[Row]:
+def _rows(models: list[str], variants: list[str], store: str, rounds: int, seed: int) -> Iterator[Row]:
     room_gb = max(PLANS[model].store_gb for model in models)
     with tempfile.TemporaryDirectory(prefix="spotrun-checkpoint-") as name, places(store, room_gb) as place:
         for model in models:
-            yield from Bench(model, Path(name) / model, place).rows(variants)
+            yield from Bench(model, Path(name) / model, place).rows(blocks(variants, rounds, seed))
 
 
 @dataclass(frozen=True)
@@ -102,33 +115,37 @@ class Bench:
     folder: Path
     place: Place
 
-    def rows(self, variants: list[str]) -> Iterator[Row]:
-        """Each variant is compared with the training without checkpoints that was just before it."""
-        none = self._measure("none", "none-0")
-        limits = self._limits(none.state_bytes)
-        if "none" in variants:
-            yield row(self.model, "none", none, none, limits)
-        for number, variant in enumerate(one for one in variants if one != "none"):
-            none = none if number == 0 else self._measure("none", f"none-{number}")
-            yield row(self.model, variant, self._measure(variant, variant), none, limits)
+    def rows(self, rounds: list[list[str]]) -> Iterator[Row]:
+        """Each variant is compared with what was measured in the same round."""
+        state_bytes = self._measure("none", "untimed").state_bytes
+        for number, variants in enumerate(rounds):
+            limits = self._limits(state_bytes)
+            found = {one: self._measure(one, f"{number}-{one}", state_bytes) for one in variants}
+            for variant in variants:
+                yield row(self.model, variant, found[variant], found["none"], limits, found.get("ours"))
 
-    def _measure(self, variant: str, folder_name: str) -> Measurement:
-        self._say(variant)
+    def _measure(self, variant: str, folder_name: str, touched_bytes: int = 0) -> Measurement:
+        self._say(folder_name)
         folder = self.folder / folder_name
         folder.mkdir(parents=True)
         with self.place() as uri:
-            if variant == "ours":
-                return measure_ours(self.model, folder, uri)
+            if touched_bytes:
+                self._run("touch", ["--bytes", str(touched_bytes), "--to", uri], folder / "touch.log")
+            if variant.startswith("ours"):
+                return measure_ours(self.model, folder, uri, ATTRIBUTES.get(variant, 0))
             return measure_peer(self.model, variant, folder, uri)
 
     def _limits(self, state_bytes: int) -> Limits:
         self._say("limits")
-        out, log = self.folder / "limits.json", self.folder / "limits.log"
+        out = self.folder / "limits.json"
         with self.place() as uri:
             words = ["--bytes", str(state_bytes), "--to", uri, "--out", str(out)]
-            with started("benchmarks.checkpoint.limits", words, log, peers=True) as process:
-                wait_well(process, log)
+            self._run("limits", words, self.folder / "limits.log")
         return Limits(**read(out))
+
+    def _run(self, module: str, words: list[str], log: Path) -> None:
+        with started(f"benchmarks.checkpoint.{module}", words, log, peers=True) as process:
+            wait_well(process, log)
 
     def _say(self, what: str) -> None:
         print(f"{self.model}: {what} …", file=sys.stderr, flush=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from statistics import fmean, median
+from dataclasses import dataclass, replace
+from statistics import fmean, median, quantiles
 from typing import Any
 
 from benchmarks.checkpoint.measurement import Begun, Measurement
-from benchmarks.checkpoint.plan import EVERY_STEPS
+from benchmarks.checkpoint.plan import EVERY_STEPS, ROUNDS_MIN
 
 STALLED_ITERATIONS = 2
 
@@ -26,7 +26,8 @@ class Limits:
 class Row:
     """
     `None` where a variant has no such thing. `slowdown` is 0.03 where training takes 3 % longer than without
-    checkpoints; `extra_ram_over_state` is the peak beyond that of a training without them.
+    checkpoints, and so is `stall_over_ours` where the stall is 3 % longer than that of spotrun as it is;
+    `extra_ram_over_state` is the peak beyond that of a training without them.
     `restore_over_get` is until the first batch, which may begin while the state of optimizers is coming, and
     `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer than
     its imports, its network and what is left of a GET beside the imports a resuming trainer takes to its first batch.
@@ -45,6 +46,7 @@ class Row:
     restored_identical: bool | None
     first_batch_beyond_s: float | None
     slowdown: float
+    stall_over_ours: float | None
     extra_ram_over_state: float
     checkpoints: int
     step_ms: float
@@ -52,9 +54,41 @@ class Row:
     limits: Limits
 
 
-def row(model: str, variant: str, found: Measurement, none: Measurement, limits: Limits) -> Row:
-    """`none` is a training without checkpoints, of about the same minutes: the machine's speed drifts."""
-    stalls = stalls_s(found)
+EFFECTS = ("slowdown", "stall_over_ours", "extra_ram_over_state")
+"""Differences from another measurement, which may be chance."""
+MEASURED = (
+    *("stall_ms_median", "stall_ms_max", "stall_over_memcpy", "stall_notice_over_memcpy", "durable_over_put"),
+    *("durable_notice_over_put", "restore_over_get", "whole_over_get", "first_batch_beyond_s", "step_ms"),
+    *EFFECTS,
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The medians of all `rounds` as a row, and each figure's `spread`: its lower and its upper quartile."""
+
+    row: Row
+    spread: dict[str, tuple[float, float]]
+    rounds: int
+
+    def is_noise(self, name: str) -> bool:
+        """An effect that is smaller than its spread, or seen too seldom, may be none."""
+        if name not in self.spread:
+            return False
+        low, high = self.spread[name]
+        return self.rounds < ROUNDS_MIN or high - low > abs(getattr(self.row, name))
+
+
+def row(
+    model: str,
+    variant: str,
+    found: Measurement,
+    none: Measurement,
+    limits: Limits,
+    ours: Measurement | None = None,
+) -> Row:
+    """`none` is a training without checkpoints, of about the same minutes: the machine's speed drifts. So is `ours`."""
+    stalls, ours_s = stalls_s(found), _median(stalls_s(ours), 1.0) if ours is not None else None
     return Row(
         model=model,
         variant=variant,
@@ -69,6 +103,7 @@ def row(model: str, variant: str, found: Measurement, none: Measurement, limits:
         restored_identical=found.restored_identical,
         first_batch_beyond_s=None if found.begun is None else _beyond_s(found.begun, limits.get_s),
         slowdown=step_s(found) / step_s(none) - 1,
+        stall_over_ours=median(stalls) / ours_s - 1 if stalls and ours_s and found is not ours else None,
         extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
         checkpoints=len(stalls),
         step_ms=step_s(found) * 1e3,
@@ -108,5 +143,33 @@ def _median(values: list[float], unit: float) -> float | None:
     return median(values) / unit if values else None
 
 
-def as_json(rows: list[Row]) -> list[dict[str, Any]]:
-    return [vars(one) | {"limits": vars(one.limits)} for one in rows]
+def summary(rows: list[Row]) -> Summary:
+    """Of the same variant and model, a row for each round; at least one."""
+    values = {name: [value for one in rows if (value := getattr(one, name)) is not None] for name in MEASURED}
+    quartiles = {name: _quartiles(found) for name, found in values.items() if found}
+    limits = {name: median(getattr(one.limits, name) for one in rows) for name in ("memcpy_s", "put_s", "get_s")}
+    told = [one.restored_identical for one in rows if one.restored_identical is not None]
+    found = replace(
+        rows[0],
+        **{name: middle for name, (_, middle, _) in quartiles.items()},
+        restored_identical=all(told) if told else None,
+        checkpoints=sum(one.checkpoints for one in rows),
+        limits=replace(rows[0].limits, **limits),
+    )
+    return Summary(found, {name: (low, high) for name, (low, _, high) in quartiles.items()}, len(rows))
+
+
+def _quartiles(values: list[float]) -> tuple[float, float, float]:
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def as_json(found: list[Summary]) -> list[dict[str, Any]]:
+    return [
+        vars(one.row)
+        | {"limits": vars(one.row.limits), "rounds": one.rounds, "spread": one.spread}
+        | {"noise": [name for name in EFFECTS if one.is_noise(name)]}
+        for one in found
+    ]

@@ -34,12 +34,14 @@ LATE_MAX = 2
 """On a busy machine a last checkpoint may be late. So many instances more are taken away then."""
 
 
-def measure_ours(model: str, folder: Path, uri: str) -> Measurement:
+def measure_ours(model: str, folder: Path, uri: str, attributes: int = 0) -> Measurement:
     """
+    `attributes` is how many the trained module has in plain Python.
+
     Raises:
         Failed: the training ended otherwise than it was made to.
     """
-    words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
+    words = ["--model", model, "--variant", "ours", "--folder", str(folder), "--attributes", str(attributes)]
     (folder / "run").mkdir()
     run = AgentRun(
         folder / "run",

@@ -88,7 +88,7 @@ def peer_of(variant: str, uri: str, folder: Path) -> Peer:
     """Imports only what that variant needs, as it counts as its memory."""
     if variant == "none":
         return Nothing(folder)
-    if variant == "ours":
+    if variant.startswith("ours"):
         return Spotrun(folder)
     if variant.startswith("pl_"):
         from benchmarks.checkpoint import lightning

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 EVERY_STEPS = 20
-RESTORES = 3
-"""The median counts, as it does of the limits: a virtual machine's first use of its memory takes seconds a GB."""
+RESTORES = 1
+"""In each block; the median of all rounds counts."""
+ROUNDS_MIN = 5
+"""What fewer rounds show may be chance, however close together they are."""
 MEASURED, SAVED, RESTORED, BEGUN = "measured.json", "saved.json", "restored.json", "begun.json"
 DIGESTS_WANTED, DIGESTS = "digests-wanted", "digests.json"
 """Files between a trainer and who measures it."""
@@ -45,5 +48,18 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "dcp_process_s3": ("s3fs",),
     "dcp_s3torchconnector": ("s3torchconnector",),
     "ours": (),
+    "ours_attributes": (),
 }
 """The packages that each needs besides spotrun's own."""
+ATTRIBUTES = {"ours_attributes": 2_000}
+"""Of the trained module, in plain Python: each checkpoint carries them."""
+
+
+def blocks(variants: list[str], rounds: int, seed: int) -> list[list[str]]:
+    """
+    What is trained, round by round. Each has every variant and the training without checkpoints once, in an order of
+    its own: what drifts or comes back at intervals is nobody's alone.
+    """
+    order = random.Random(seed)
+    each = ["none", *(one for one in variants if one != "none")]
+    return [order.sample(each, len(each)) for _ in range(rounds)]

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from benchmarks.checkpoint.figures import Row
+from benchmarks.checkpoint.figures import Summary
 from benchmarks.checkpoint.plan import EVERY_STEPS
 
 ABSENT = "–"
 COLUMNS = (
     *("stall ms", "max", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET", "whole / GET"),
-    *("start +", "slower", "memory / state"),
+    *("start +", "stall +", "slower", "memory / state"),
 )
 
 
-def table(rows: list[Row]) -> Table:
-    """Of one model; at least one row."""
-    shown = Table(title=_title(rows[0]), title_justify="left")
+def table(found: list[Summary]) -> Table:
+    """Of one model; at least one variant. What is a difference from another measurement has its quartiles with it."""
+    shown = Table(title=_title(found[0]), title_justify="left")
     shown.add_column("", no_wrap=True)
     for name in COLUMNS:
         shown.add_column(name, justify="right")
-    for row in rows:
-        shown.add_row(row.variant, *_cells(row))
+    for one in found:
+        shown.add_row(one.row.variant, *_cells(one))
     return shown
 
 
-def _title(row: Row) -> str:
-    limits = row.limits
+def _title(found: Summary) -> str:
+    row, limits = found.row, found.row.limits
     rates = {"copy": limits.memcpy_s, f"PUT ({limits.client})": limits.put_s, "GET": limits.get_s}
     floors = ", ".join(f"{what} {_seconds(seconds)}" for what, seconds in rates.items())
     size = f"{row.state_bytes / 1e6:,.0f} MB"
-    return f"{row.model}, {size} of state, a checkpoint every {EVERY_STEPS} steps. Floors: {floors}"
+    rounds = f"medians of {found.rounds} rounds" if found.rounds > 1 else "one round"
+    return f"{row.model}, {size} of state, a checkpoint every {EVERY_STEPS} steps, {rounds}. Floors: {floors}"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(found: Summary) -> list[str]:
+    row = found.row
     restore = _ratio(row.restore_over_get)
     return [
         _number(row.stall_ms_median),
@@ -45,9 +47,18 @@ def _cells(row: Row) -> list[str]:
         restore if row.restored_identical in (True, None) else f"{restore} DIFFERS",
         _ratio(row.whole_over_get),
         ABSENT if row.first_batch_beyond_s is None else f"{row.first_batch_beyond_s:.2f} s",
-        f"{row.slowdown:.1%}",
+        _effect(found, "stall_over_ours"),
+        _effect(found, "slowdown"),
         _ratio(row.extra_ram_over_state),
     ]
+
+
+def _effect(found: Summary, name: str) -> str:
+    if name not in found.spread:
+        return ABSENT
+    low, high = found.spread[name]
+    shown = f"{getattr(found.row, name):.1%} ({low:.1%} … {high:.1%})"
+    return f"{shown} noise" if found.is_noise(name) else shown
 
 
 def _ratio(value: float | None) -> str:

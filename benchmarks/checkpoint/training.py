@@ -23,11 +23,13 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytorch_lightning as pl
 import torch
@@ -40,6 +42,19 @@ from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED,
 
 EPOCH_STEPS = 3000
 SAMPLES = 64
+CHANGING_OF = 20
+"""One of so many attributes changes in each step."""
+KINDS: tuple[Callable[[int], object], ...] = (
+    int,
+    float,
+    str,
+    lambda number: [number, float(number)],
+    lambda number: {"last": number, "best": 1.0 / (1 + number)},
+    lambda number: deque([float(number)] * 8, maxlen=8),
+    lambda number: np.full(8, number),
+    lambda number: torch.full((8,), float(number)),
+)
+"""What scripts keep on their modules."""
 
 
 class Stopwatch:
@@ -78,13 +93,18 @@ def timed(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 
 
 class Training(pl.LightningModule):
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, attributes: int = 0) -> None:
         super().__init__()
         self.network = model.build()
         self._model = model
+        self._changing = [f"kept_{number}" for number in range(0, attributes, CHANGING_OF)]
+        for number in range(attributes):
+            setattr(self, f"kept_{number}", KINDS[number % len(KINDS)](number))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, label = batch
+        for name in self._changing:
+            setattr(self, name, batch_idx)
         with COMPUTING.running():
             return F.cross_entropy(self.network(x).flatten(0, -2), label.flatten())
 
@@ -224,6 +244,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--to", default="")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--restore", action="store_true")
+    parser.add_argument("--attributes", type=int, default=0)
     args = parser.parse_args(words)
     warnings.filterwarnings("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
@@ -249,7 +270,7 @@ def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
         callbacks=own + (peer.restoring_callbacks() if args.restore else []),
         plugins=peer.plugins(),
     )
-    module = Training(model)
+    module = Training(model, args.attributes)
     loader = DataLoader(Batches(model), batch_size=model.batch_size)
     begun.built()
     trainer.fit(module, loader, ckpt_path=peer.resumed_path() if args.restore else None, weights_only=False)

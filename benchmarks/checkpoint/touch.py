@@ -1,0 +1,47 @@
+"""
+Memory and the server's files, used once before a block is timed.
+
+    python -m benchmarks.checkpoint.touch --bytes N --to s3://…
+
+A virtual machine's first use of its memory takes seconds a GB, and a server's first object in a place makes files. Who
+comes first would pay for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+from importlib.util import find_spec
+
+from benchmarks.checkpoint.limits import Boto3, Client, Obstore, put_seconds
+
+TIMES_STATE = 4
+"""Weights, moments and gradients, and an arena."""
+FREE_SHARE = 0.5
+"""Of the memory that is free: others may need the rest meanwhile."""
+
+
+def touch_memory(size_bytes: int) -> int:
+    """One byte in each page of so much memory, and all given back; how many pages those were."""
+    with mmap.mmap(-1, size_bytes) as memory:
+        pages = range(0, size_bytes, mmap.PAGESIZE)
+        for start in pages:
+            memory[start] = 1
+        return len(pages)
+
+
+def main() -> None:
+    import psutil
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("--to", required=True)
+    args = parser.parse_args()
+    touch_memory(min(TIMES_STATE * args.bytes, int(FREE_SHARE * psutil.virtual_memory().available)))
+    client: Client = Obstore(args.to) if find_spec("obstore") else Boto3(args.to)
+    put_seconds(client, memoryview(os.urandom(args.bytes)))
+
+
+if __name__ == "__main__":
+    main()
