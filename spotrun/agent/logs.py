@@ -39,7 +39,7 @@ class Console:
     def __init__(self, folder: Path, redaction: OutputRedaction | None = None) -> None:
         self.path = folder / LOG_NAME
         self.redaction = redaction or OutputRedaction()
-        self.path.touch()
+        self.path.touch(mode=0o600)
 
     def open(self) -> int:
         """A descriptor for a child's output; its owner closes it."""

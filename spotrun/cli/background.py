@@ -94,5 +94,5 @@ def log_of(run: OpenRun) -> Path:
     if isinstance(place, str):
         return Path(place) / "runner.log"
     folder = LOGS.expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder / f"{run.id}.log"

@@ -1,5 +1,5 @@
 """
-A local folder as an object store (protocol 29).
+A local folder as an object store (protocol 29), which its owner alone can read unless its folder says otherwise.
 
 The payload goes through fsspec; what fsspec does not do on a local disk (fsync, publish only what is whole, create only
 what is absent) is done here.
@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -136,8 +137,9 @@ class LocalStore:
     def _write(self, path: Path, data: bytes | memoryview, *, durable: bool) -> None:
         for _ in range(WRITE_TRIES):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(path.parent)
                 with self._files.open(str(path), "wb") as file:
+                    os.fchmod(file.fileno(), 0o660 if _is_shared(path.parent) else 0o600)
                     file.write(data)
                     if durable:
                         file.flush()
@@ -151,6 +153,28 @@ class LocalStore:
         if path.parent.exists() and not path.parent.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent))
         raise OSError(errno.EAGAIN, f"the folder {path.parent} cannot be made, or goes at once", str(path))
+
+
+def _make_folder(folder: Path) -> None:
+    """
+    Make a folder, and those above it, for its owner alone.
+
+    Logs and scripts may hold what no other user of the machine should read. Whoever shares a store with a group gives
+    the group the right to write in its folder; what is made there is the group's too.
+    """
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+        if _is_shared(folder.parent):
+            folder.chmod(0o770 | folder.parent.stat().st_mode & stat.S_ISGID)
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether a group may write there. Where everybody may, as in /tmp, nobody has meant to share."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_IWGRP) and not mode & stat.S_IWOTH
 
 
 def _files_below(top: Path) -> Iterator[Path]:

@@ -162,3 +162,37 @@ def test_a_full_disk_is_told_at_once_and_passes_when_there_is_room(
     assert store.get("x") == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     store.put("x", b"new")
+
+
+def test_what_is_stored_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Under any umask. The folder that the user has made stays as it is."""
+    tmp_path.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        LocalStore(tmp_path / "runs" / "demo-0123456789").put_if_absent("ledger/00000000.json", b"1")
+        LocalStore(tmp_path / "runs" / "demo-0123456789").put("keys/x", b"1")
+        LocalStore(tmp_path / "runs" / "demo-0123456789").put_status("status", b"1")
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode & 0o7777 for path in (tmp_path / "runs", *(tmp_path / "runs").rglob("*"))}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+    assert tmp_path.stat().st_mode & 0o7777 == 0o755
+
+
+def test_a_group_that_may_write_in_the_stores_folder_shares_what_is_stored(tmp_path: Path) -> None:
+    shared, open_to_all = tmp_path / "shared", tmp_path / "tmp"
+    for folder, mode in ((shared, 0o2775), (open_to_all, 0o1777)):
+        folder.mkdir()
+        folder.chmod(mode)
+        LocalStore(folder / "demo").put("a/x", b"1")
+    assert [(shared / name).stat().st_mode & 0o7777 for name in ("demo", "demo/a", "demo/a/x")] == [
+        0o2770,
+        0o2770,
+        0o660,
+    ]
+    assert [(open_to_all / name).stat().st_mode & 0o7777 for name in ("demo", "demo/a", "demo/a/x")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
