@@ -118,6 +118,11 @@ class Ec2Account:
         self._folder.cleanup()
 
     @property
+    def disks(self) -> Path:
+        """The folder in which each instance has its disk."""
+        return Path(self._folder.name)
+
+    @property
     def node_policy(self) -> Mapping[str, Any]:
         """Of the roles of runs; nobody here looks at it."""
         return {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}

@@ -50,7 +50,7 @@ def _oldest_running(cloud: LocalDriver) -> str | None:
 def processes_of(sandbox: Sandbox, target: str) -> Iterator[int]:
     """The "agent" or "trainer" processes on the instances of this sandbox."""
     for pid in processes_now():
-        if str(sandbox.folder) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
+        if str(sandbox.machines) not in environment_of(pid).get("SPOTRUN_INSTANCE_DIR", ""):
             continue
         if any(word.endswith(PROGRAMS[target]) for word in _command_line(pid)):
             yield pid

@@ -24,13 +24,17 @@ WITHIN_S = 240
 
 
 class Sandbox:
-    """A store (the folder `store`, or the bucket `uri`), a local cloud, and calls of `spotrun` in processes."""
+    """
+    A store (the folder `store`, or the bucket `uri`), a local cloud, and calls of `spotrun` in processes. The folders
+    of its instances are below `machines`.
+    """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, uri: str = "") -> None:
         self.folder = folder
         self.store = folder / "runs"
         self.uri = uri or str(self.store)
         self.trace = folder / "trace.txt"
+        self.machines = folder
         self._children: list[subprocess.Popen[str]] = []
         monkeypatch.setenv("SPOTRUN_LOCAL_CLOUD", str(folder / "cloud"))
         monkeypatch.setenv("SPOTRUN_STORE", self.uri)
@@ -96,7 +100,7 @@ class Sandbox:
 
     def left_running(self) -> list[int]:
         """Processes of this sandbox's instances that still run."""
-        folder = str(self.folder)
+        folder = str(self.machines)
         return [
             process for process in processes_now() if folder in environment_of(process).get("SPOTRUN_INSTANCE_DIR", "")
         ]
