@@ -195,6 +195,7 @@ class LightningFramework(Position, Loaders):
     def open(self, hooks: Hooks) -> None:
         self.exchange_loaders(hooks.exact)
         self._loops.open(hooks)
+        trainer_state.before_restoring(self._trainer, hooks.built)
 
     def close(self) -> None:
         """Another fit() of the same Trainer finds it as one that was not resumed has left it."""

@@ -5,6 +5,7 @@ What happens when (epoch and batch count from 0; a *boundary* is a moment betwee
 
     setup              Hello, of a later fit() FitBegins; wait for Resume and the weights; give the framework its
                        checkpoint; exchange the loaders
+    the model is built what Python objects are now is what a script makes again; all that it makes later is carried
     each batch         generators seeded by (seed, epoch, batch)
     first step         wait for what optimizers keep
     batch end          Progress. If a validation is due and a snapshot is wanted, it is taken here, and a training that
@@ -178,8 +179,11 @@ class Fit:
 
     # --- entering
 
-    def restore(self) -> None:
+    def built(self) -> None:
         self._python.begins()
+
+    def restore(self) -> None:
+        self._python.moved()
         if self._resumed is None:
             return
         self._framework.load_metrics(self._own["metrics"])

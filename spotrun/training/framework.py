@@ -39,8 +39,8 @@ class Framework(Protocol):
     draw random numbers, move a counter or change a weight, except for `load` and what follows from it.
 
     A fit begins in this order: `problems`; `load` or, on a fresh start, perhaps `load_file`; `open`. Then the framework
-    restores itself and calls `Hooks.restore`, in which `load_metrics` is called after a resume; makes its loaders;
-    and calls `Hooks.start`, in which `enter` is called after a resume. `close` is last.
+    calls `Hooks.built`; restores itself and calls `Hooks.restore`, in which `load_metrics` is called after a resume;
+    makes its loaders; and calls `Hooks.start`, in which `enter` is called after a resume. `close` is last.
     """
 
     # --- what it is
@@ -213,6 +213,12 @@ class Hooks(Protocol):
 
     def loading(self, stage: Stage, epoch: int) -> AbstractContextManager[None]:
         """Around the making of loaders, which may be the script's own code."""
+
+    def built(self) -> None:
+        """
+        The model is as the script has built it. Nothing has been restored: whatever the script makes from its weights
+        later, such as a copy of them, is another one in a training that resumes.
+        """
 
     def restore(self) -> None:
         """The framework has restored itself; its metrics may be loaded now."""

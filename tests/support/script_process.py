@@ -82,6 +82,7 @@ class Process:
 
     def begun(self, *start_hooks: Any) -> Process:
         self.state.begins()
+        self.state.moved()
         for hook in start_hooks:
             hook(self)
         self.state.starts()

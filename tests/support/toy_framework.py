@@ -80,6 +80,7 @@ class Toy:
         fit = Fit.begin(framework)
         assert fit is not None, "the toy trains under an agent only"
         try:
+            self.hooks.built()
             framework.restore()
             self.hooks.restore()
             for stage, loader in self.loaders.items():

@@ -137,6 +137,31 @@ def test_instances_with_slots_are_filled(name: str) -> None:
     assert getattr(slotted, "late", 3) == 3
 
 
+def test_what_hooks_made_of_the_first_weights_comes_back_although_it_never_changed() -> None:
+    """In a process that resumes these hooks see restored weights."""
+
+    def at_fit_start(process: Process) -> None:
+        net = process.net
+        net.frozen = [copy.deepcopy(net.layer)]
+        net.anchors = {name: each.detach().clone() for name, each in net.layer.named_parameters()}
+        net.norm = net.layer.weight.norm().item()
+
+    def restored(process: Process) -> None:
+        with torch.no_grad():
+            process.net.layer.weight.add_(1)
+
+    first, second = Process().begun(at_fit_start), Process().begun(restored, at_fit_start)
+    frozen = second.net.frozen[0]
+    assert not torch.equal(frozen.weight, first.net.frozen[0].weight)
+    image = first.image()
+    second.resumed(image)
+    assert second.net.frozen[0] is frozen
+    assert torch.equal(frozen.weight, first.net.frozen[0].weight)
+    assert torch.equal(second.net.anchors["weight"], first.net.anchors["weight"])
+    assert second.net.norm == first.net.norm
+    assert "nn" not in [kind for kind, path, *_ in image["objects"] if "frozen" in path], "how it is built is known"
+
+
 def test_globals_classes_functions_and_default_arguments_come_back() -> None:
     def change(process: Process) -> None:
         script = process.script

@@ -169,6 +169,21 @@ def load_file(trainer: Any, path: str) -> None:
     connector.resume_start = resume_start
 
 
+def before_restoring(trainer: Any, call: Callable[[], None]) -> None:
+    """In `Callback.setup`, after `load` or `load_file`: call it once the model is configured, before a restore."""
+    connector = trainer._checkpoint_connector
+    ours = vars(connector).get("resume_start")
+
+    def resume_start(checkpoint_path: Any = None, weights_only: Any = None) -> None:
+        del connector.resume_start  # once only, as above
+        if ours is not None:
+            connector.resume_start = ours
+        call()
+        connector.resume_start(checkpoint_path, weights_only)
+
+    connector.resume_start = resume_start
+
+
 def dump_metrics(trainer: Any) -> State:
     """What was logged so far in this epoch, and the last known metrics: Lightning saves neither."""
     logger = trainer._logger_connector

@@ -66,15 +66,25 @@ class Baseline:
             self._name(node.path, node.value)
         for path, rest, value in walk.others.values():
             self._name(path + rest, value)
+        self.settle(walk)
+
+    def settle(self, walk: Walk) -> None:
+        """The trained module's libraries' parts and its tensors are these from now on."""
+        for _, _, value in walk.others.values():
             if issubclass(type(value), Tensor):
                 self._registered[id(value)] = value
         for module, names in walk.plain:
-            self._quiet.setdefault(id(module), Quiet.of(module, names))
+            self._quiet[id(module)] = Quiet.of(module, names)
 
     def add_started(self, walk: Walk) -> None:
-        """What hooks have made since, and a process that resumes makes too. It is carried in whole."""
+        """
+        What hooks have made since, and a process that resumes makes too. It is carried in whole, as they may have made
+        it from weights, but for what no weights decide: how libraries' modules are built.
+        """
         for node in walk.nodes.values():
             self._name(f"{STARTED}{node.path}", node.value)
+        for key in walk.structure():
+            self._known.setdefault(key, _Known(walk.nodes[key], None))
         for path, rest, value in walk.others.values():
             self._name(f"{STARTED}{path}{rest}", value)
 

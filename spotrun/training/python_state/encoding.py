@@ -78,7 +78,7 @@ class Encoder:
         self._find_dead()
         for key in self._changes:
             node = self._walk.nodes[key]
-            if self._baseline.knows(node.value) or key in self._walk.trained_parts:
+            if self._is_carried_for_itself(key, node):
                 if key in self._dead:
                     self.lost.append(self._dead[key])
                 else:
@@ -87,6 +87,12 @@ class Encoder:
         while self._waiting:
             objects.append(self._object(self._walk.nodes[self._waiting.popleft()]))
         return {"format": FORMAT, "objects": objects}
+
+    def _is_carried_for_itself(self, key: int, node: Node) -> bool:
+        """Whoever holds it may be as it was."""
+        if self._baseline.knows(node.value) or key in self._walk.trained_parts:
+            return True
+        return node.kind in ("nn", "tensor") and self._baseline.path_of(node.value) is not None
 
     # --- what has no encoding
 

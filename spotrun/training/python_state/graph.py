@@ -164,6 +164,14 @@ class Walk:
                 self._keep("module", name, module, own)
         self._run()
 
+    def structure(self) -> Iterator[int]:
+        """Of modules that are no part of the trained one: libraries' modules, and in what each module has its parts."""
+        for key, node in self.nodes.items():
+            if node.kind == "nn" and key not in self.trained_parts:
+                if self._plain_of(node.value) is not None:
+                    yield key
+                yield from (id(node.parts[name]) for name in TENSORS_OF_TORCH if name in node.parts)
+
     # --- how it goes on
 
     def _run(self) -> None:

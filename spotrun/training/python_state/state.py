@@ -28,9 +28,9 @@ NOTHING_LIKE_IT = "this process has nothing like it there"
 
 class PythonState:
     """
-    Calls come in this order: `begins`; for each loader `reads`; `starts`; then `dump` at each snapshot. `load` may be
-    called as soon as there are loaders, so that workers are started with it, and once more after `starts`: hooks at a
-    training's start make objects anew.
+    Calls come in this order: `begins`; `moved`; for each loader `reads`; `starts`; then `dump` at each snapshot. `load`
+    may be called as soon as there are loaders, so that workers are started with it, and once more after `starts`: hooks
+    at a training's start make objects anew.
     """
 
     def __init__(self, framework: Framework, script: Script | None = None, work: str = "") -> None:
@@ -48,8 +48,12 @@ class PythonState:
         self._news: list[Lost] = []
 
     def begins(self) -> None:
-        """Everything is as the script has made it."""
+        """Everything is as the script has made it, and no hook of the script has seen restored weights."""
         self._baseline.add(self._walk(None))
+
+    def moved(self) -> None:
+        """The module is on its device: other tensors may have taken the place of its own."""
+        self._baseline.settle(self._walk(None))
 
     def reads(self, loader: Any, stage: Stage, number: int) -> None:
         """

@@ -74,10 +74,12 @@ def smoothed(value, before={}):  # noqa: B006 - scripts do it
 
 
 class Average(pl.Callback):
-    """An average of the weights, as many scripts write it, and a loss of the past."""
+    """An average of the weights, as many scripts write it, a copy of how they began, and a loss of the past."""
 
     def on_fit_start(self, trainer, module):
         self.model = copy.deepcopy(module.net)
+        self.began = copy.deepcopy(module.net).eval()
+        self.norm = sum(each.square().sum().item() for each in module.net.parameters())
         self.meters = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -107,7 +109,11 @@ class Net(pl.LightningModule):
         self._count = np.int64(0)
         self.validated = 0
 
+    def on_fit_start(self):
+        self.importance = {name: each.detach().abs() for name, each in self.net.named_parameters()}
+
     def on_train_start(self):
+        self.anchors = [each.detach().clone() for each in self.net.parameters()]
         self.factor = nn.Parameter(torch.ones(()), requires_grad=False).data
         other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
         other.step()
@@ -120,7 +126,14 @@ class Net(pl.LightningModule):
         self.change_late()
         loss = (self.net(batch * torch.from_numpy(self.classes)) - batch).square().mean()
         loss = loss + (self.average.model(batch).detach() - batch).square().mean()
+        loss = loss + (self.average.began(batch).detach() - batch).square().mean() / self.average.norm
+        loss = loss + self.away_from_its_beginning() / 100
         return loss * self.keep(loss.item())
+
+    def away_from_its_beginning(self):
+        """As of elastic weight consolidation: its anchors are never changed."""
+        kept = zip(self.net.parameters(), self.anchors, self.first, self.importance.values(), strict=True)
+        return sum(((now - 2 * anchor + first).square() * weight).sum() for now, anchor, first, weight in kept)
 
     def change_late(self):
         """What a script does once, and never again."""
@@ -165,6 +178,7 @@ class Net(pl.LightningModule):
         rated.epoch = self.current_epoch
 
     def configure_optimizers(self):
+        self.first = tuple(each.detach().clone() for each in self.parameters())
         return torch.optim.AdamW(self.parameters(), lr=0.01)
 
     def validation_step(self, batch, batch_idx):
