@@ -5,6 +5,7 @@
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
+# make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
@@ -29,7 +30,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks best planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+.PHONY: demo quick test torture chaos attacks best kinds planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lint types clean moved
 
 demo: .venv/.installed
@@ -39,7 +40,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
-quick test chaos best torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
@@ -65,6 +66,9 @@ chaos: .venv/.installed-dev
 
 best: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.best_checkpoint
+
+kinds: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.kinds
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.

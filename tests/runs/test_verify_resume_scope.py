@@ -7,63 +7,24 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.kept_kinds import CARRIED, IDENTICAL, UNSEEN, WITHIN_S, combinations, differing, verify
 from tests.support.repository import JOBS
 
-IDENTICAL, NOT_IDENTICAL = 0, 9
-WITHIN_S = 400
-"""Two processes start four times, on a machine that may be busy."""
 pytestmark = pytest.mark.timeout(WITHIN_S + 20)
 SEED = int(os.environ.get("SPOTRUN_TEST_SEED", "20261123"))
-"""Another seed draws other combinations."""
-CARRIED = (
-    "plain", "history", "meters", "recent", "words", "array", "tensor", "slots", "namespace", "class", "global",
-    "default", "generator", "flag", "log", "json", "saved", "table", "result",
-)  # fmt: skip
-OTHERS = (
-    "closure", "iterator", "yield", "packed", "text", "chained", "local", "partial", "entropy", "clock",
-    "outside", "copied", "anchor",
-)  # fmt: skip
-"""What no checkpoint holds today, or nothing ever could. Which of them a resume loses is for the record to say."""
+"""Another seed draws other combinations; `make kinds` draws many."""
 
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-
-
-def verify(
-    kinds: Sequence[str], at: str = "13,24", *arguments: str, kills: int = 0
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What verify-resume says of a script that keeps `kinds`, and its own records of the two trainings."""
-    when = ("--kills", str(kills)) if kills else ("--at", at)
-    command = [sys.executable, "-m", "spotrun", "verify-resume", str(JOBS / "kept.py"), "--json", "--keep", *when]
-    script = ["--", "--kinds", ",".join(kinds), *arguments]
-    done = subprocess.run([*command, *script], capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    assert done.returncode in (IDENTICAL, NOT_IDENTICAL), done.stdout + done.stderr
-    said = json.loads(done.stdout)
-    kept = Path(said["folder"])
-    return said, [json.loads((kept / f"{name}.trace-record").read_text()) for name in ("straight", "interrupted")]
-
-
-def combinations(count: int) -> list[list[str]]:
-    rng = random.Random(SEED)
-    drawn = [rng.sample(CARRIED, rng.randint(0, 4)) + rng.sample(OTHERS, rng.randint(1, 2)) for _ in range(count)]
-    return [sorted(kinds) for kinds in drawn]
-
-
-def differing(records: list[dict[str, Any]]) -> list[str]:
-    one, other = ({**record, **record["kinds"]} for record in records)
-    return [name for name in one if name != "kinds" and one[name] != other[name]]
 
 
 def test_everything_that_a_checkpoint_carries_is_identical_and_it_is_said_of_what() -> None:
@@ -82,14 +43,14 @@ def test_everything_that_a_checkpoint_carries_is_identical_and_it_is_said_of_wha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kinds", combinations(8), ids=",".join)
+@pytest.mark.parametrize("kinds", combinations(8, SEED), ids=",".join)
 def test_where_the_scripts_own_record_differs_it_is_never_called_identical(kinds: list[str]) -> None:
     said, records = verify(kinds)
     wrong = differing(records)
     if wrong:
         assert said["identical"] is False, wrong
     else:
-        assert said["identical"] is True or set(kinds) & {"outside"}, said["first_difference"]
+        assert said["identical"] is True or set(kinds) & UNSEEN, said["first_difference"]
 
 
 def test_a_file_that_differs_is_named_with_the_line() -> None:

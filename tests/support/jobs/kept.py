@@ -36,6 +36,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 SAMPLES = 80
+BESIDE = ("flag", "anchor", "first", "bound")
+"""Kinds that are no matter of `Kinds`: made of the weights, or a part of the model."""
 STARTED = time.time()
 """Differs in any two processes, and is no matter of a resume."""
 
@@ -225,7 +227,7 @@ class Kinds:
             case "text":
                 return self.text.getvalue()
             case "chained":
-                return dict(self.chained)
+                return list(self.chained.items())
             case "local":
                 return self.local.value
             case "partial":
@@ -281,6 +283,8 @@ class Keeper(pl.Callback):
     def on_fit_start(self, trainer, module):
         self.shadow = copy.deepcopy(module.layers)
         self.anchor = copy.deepcopy(module.layers) if "anchor" in self.names else None
+        began = [each.detach().clone() for each in module.layers.parameters()]
+        self.bound = (lambda: [each.tolist() for each in began]) if "bound" in self.names else list
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         for mine, theirs in zip(self.shadow.parameters(), module.layers.parameters(), strict=True):
@@ -312,6 +316,7 @@ class Net(pl.LightningModule):
         return self.layers(batch[0]) + self.kept.rows
 
     def configure_optimizers(self):
+        self.first = [each.detach().clone() for each in self.parameters()]
         return torch.optim.AdamW(self.parameters(), lr=0.02)
 
 
@@ -344,7 +349,9 @@ def main():
         "shadow": [each.tolist() for each in keeper.shadow.state_dict().values()],
         "flags": [each.requires_grad for each in net.parameters()],
         "files": sorted(str(path) for folder in ("kept", "logs") for path in Path(folder).rglob("*.c*")),
-        "kinds": {name: kept.seen(name) for name in names if name not in ("flag", "anchor")},
+        "kinds": {name: kept.seen(name) for name in names if name not in BESIDE},
+        "first": [each.tolist() for each in net.first] if "first" in names else [],
+        "bound": keeper.bound(),
         "anchor": [each.tolist() for each in keeper.anchor.parameters()] if keeper.anchor else [],
     }
     write(outside(f"record{trainer.global_rank or ''}"), json.dumps(record, sort_keys=True), "w")
