@@ -11,6 +11,8 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
 
     Times are UTC; where the run has a faster clock, they are its own. Entries without effect are marked VOID.
     """
+    import json
+
     from spotrun.cli.runs import open_run
     from spotrun.report.describe import EVENT_INDENT, about_times, event_line
     from spotrun.report.folding import say
@@ -23,7 +25,7 @@ def events(run: RunArgument, store: StoreOption = None, as_json: JsonOption = Fa
     for entry in opened.ledger.entries:
         mark = f"   VOID: {plain(voids[entry.number].reason)}" if entry.number in voids else ""
         if as_json:
-            print(entry_json(entry).decode())
+            print(json.dumps(json.loads(entry_json(entry)), separators=(",", ":")))  # all but ASCII is escaped
         else:
             say(event_line(entry, ordinals) + mark, EVENT_INDENT)
     readable = {entry.number for entry in opened.ledger.entries}

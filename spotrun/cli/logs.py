@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -57,6 +58,10 @@ def _launch_of(run: OpenRun, attempt: int) -> int:
     return state.attempts[found[attempt]].launch
 
 
+_CHUNK = re.compile(r"logs/\d{1,15}/[^/]+")
+"""What an agent names a part of its log. Others may write beside it."""
+
+
 class _Output:
     """The chunks of a run's log as they come, those of one instance after the other, each instance below its title."""
 
@@ -68,7 +73,8 @@ class _Output:
         self._in_line = False
 
     def print_new(self, state: RunState) -> None:
-        new = (key for key in _keys(self._run, self._prefix) if key not in self.told)
+        keys = (key for key in _keys(self._run, self._prefix) if _CHUNK.fullmatch(key))
+        new = (key for key in keys if key not in self.told)
         for key in sorted(new, key=_order):
             text = _text(self._run, key)
             self._print_title(_title(state, _order(key)[0]))

@@ -40,6 +40,8 @@ def store(history: History, tmp_path: Path) -> Path:
     for launch in history.state.launches:
         run.put(f"logs/{launch}/000000.log", f"launch {launch} be".encode())
         run.put(f"logs/{launch}/000001.log", b"gins\n")
+    for beside in ("logs/x/y", "logs/1/2/3", f"logs/{'9' * 40}/000000.log"):
+        run.put(beside, b"nothing that an agent writes\n")
     return tmp_path
 
 

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 import typer
+from msgspec.structs import replace
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from spotrun.cli.app import app
+from spotrun.folder.ledger import key_of
+from spotrun.run.events import encode_entry
+from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Said, Spotrun
+from tests.support.histories import History
 from tests.support.short_runs import bare
 from tests.support.stored_runs import new_run, store_run
 
@@ -194,6 +199,15 @@ def test_a_folder_that_calls_itself_by_another_name_is_no_run(runs: Path, spotru
         ("backup", "misnamed"),
         ("mine-7ee0000000", "created"),
     ]
+
+
+def test_what_others_have_written_moves_no_cursor_in_json_either(runs: Path, spotrun: Spotrun) -> None:
+    entry = History(uid="7ee0000000", name="mine").entries[0]
+    hostile = "\x9b2J\u202e\u2028"
+    LocalStore(runs / "mine-7ee0000000").put(key_of(0), encode_entry(replace(entry, writer=hostile)))
+    said = spotrun("events", "mine", "--json")
+    assert said.out.isascii()
+    assert said.json["writer"] == hostile
 
 
 # -- what can be known of a job before it is launched ------------------------------------------------------------------
