@@ -27,7 +27,7 @@ LOG_TAIL_BYTES = 500
 
 def leave_behind(run: OpenRun) -> None:
     """
-    Start a detached runner for a run, and wait until it attends.
+    Start a detached runner for a run, and wait until it attends. The user has said that the run is theirs.
 
     Raises:
         SpotrunError: the runner ended, or gave no sign of life for a minute; or its log cannot be written.
@@ -37,7 +37,7 @@ def leave_behind(run: OpenRun) -> None:
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0) as answer, _opened(log) as output:
         subprocess.Popen(
-            [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground"],
+            [sys.executable, "-m", "spotrun", "resume", run.uri, "--foreground", "--yes"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

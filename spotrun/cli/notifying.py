@@ -19,7 +19,10 @@ def notifying(run: OpenRun) -> Iterator[Notifier]:
 
     Of a run that is not known here nobody is told: its job may name any command.
     """
-    told = run.spec if is_known(run) else run.spec.model_copy(update={"notify": ()})
+    told = run.spec
+    if told.notify and not is_known(run):
+        print(f"note: nobody is notified: {run.id} was not created by this user on this machine", file=sys.stderr)
+        told = told.model_copy(update={"notify": ()})
     notifier = Notifier(told, run.store)
     with notifier:
         yield notifier

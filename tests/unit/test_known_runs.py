@@ -70,7 +70,9 @@ def test_a_yes_is_remembered_for_these_very_bytes(runs: Path, known: Path) -> No
 
 def test_down_ends_a_run_from_elsewhere_and_runs_none_of_its_commands(runs: Path, spotrun: Spotrun) -> None:
     planted(runs)
-    assert spotrun("down", "demo", "--yes").code == 0
+    said = spotrun("down", "demo", "--yes")
+    assert said.code == 0
+    assert "nobody is notified" in said.err
     assert not (runs.parent / CANARY).exists()
 
 
