@@ -62,6 +62,8 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FOLDER = "hints/"
+SIZE_MAX = 64 * 1024
+"""Bytes. What is larger was not written by an agent or a runner, and is not read."""
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
 
@@ -108,6 +110,7 @@ def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
         StoreUnavailable: nobody knows whether there is one.
     """
     try:
-        return msgspec.json.decode(store.get(key), type=kind)
-    except (ObjectMissing, msgspec.MsgspecError):
+        data = store.get(key, 0, SIZE_MAX + 1)
+        return msgspec.json.decode(data, type=kind) if len(data) <= SIZE_MAX else None
+    except (ObjectMissing, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None

@@ -16,7 +16,9 @@ from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import Image
 from spotrun.clouds.aws.request import run_instances
 from spotrun.folder.final_status import KEY
+from spotrun.folder.status_objects import RUNNER_KEY
 from spotrun.instance import LaunchRequest
+from spotrun.notify.delivery import FOLDER as NOTIFIED
 from spotrun.offering import CapacityType, Offering
 from tests.support.aws_templates import Template
 from tests.support.ec2_server import ACCOUNT, REGION
@@ -133,7 +135,11 @@ ALLOWED = [
 ]
 
 DENIED = [
-    *(("node", Asked(f"s3:{verb}Object", f"{RUN}/{KEY}", TLS)) for verb in ("Put", "Delete")),
+    *(
+        ("node", Asked(f"s3:{verb}Object", f"{RUN}/{key}", TLS))
+        for verb in ("Put", "Delete")
+        for key in (KEY, RUNNER_KEY, f"{NOTIFIED}/0.json")
+    ),
     *(
         ("node", Asked(f"s3:{verb}Object", f"{folder}/hints/agent-1.json", TLS))
         for verb in ("Get", "Put", "Delete")

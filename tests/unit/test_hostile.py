@@ -27,6 +27,7 @@ from spotrun.checkpoint.restore import fetch
 from spotrun.cli import app
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.status_objects import SIZE_MAX, AgentStatus, agent_key, stored_status
 from spotrun.run import events as ev
 from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
@@ -37,6 +38,7 @@ from tests.support.checkpoint_images import HOSTILE, header, image_bytes, image_
 from tests.support.damaged_runs import SmallRun
 from tests.support.histories import History
 from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 CANARY = "canary"
 TOUCH = f"touch {CANARY}"
@@ -286,3 +288,24 @@ def test_a_prefix_elsewhere_is_refused_before_anything_is_read(tmp_path: Path) -
         with pytest.raises(SpotrunError):
             fetch(run.store, replace(commit, event=replace(commit.event, prefix=prefix)))
     assert_no_canary()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 10**5, b'{"step": ' + b"9" * 10**5 + b"}", b'{"trouble": "' + b"x" * 10**5 + b'"}', b"\xff" * 99, b"NaN"],
+    ids=["deep", "huge number", "long text", "no text", "no number"],
+)
+def test_a_status_object_that_nobody_of_ours_has_written_is_as_good_as_none(data: bytes) -> None:
+    store = MemoryStore()
+    store.put_status(agent_key(1), data)
+    assert stored_status(store, agent_key(1), AgentStatus) is None
+
+
+def test_no_more_of_a_status_object_is_read_than_one_can_have() -> None:
+    read: list[tuple[Any, ...]] = []
+    store = MemoryStore()
+    store.put_status(agent_key(1), b" " * (SIZE_MAX + 1))
+    get = store.get
+    store.get = lambda *asked: (read.append(asked), get(*asked))[1]  # type: ignore[method-assign]
+    assert stored_status(store, agent_key(1), AgentStatus) is None
+    assert read == [(agent_key(1), 0, SIZE_MAX + 1)]
