@@ -21,24 +21,28 @@ from typing import Annotated
 
 import typer
 
-from tests.support.kept_kinds import UNSEEN, combinations, differing, verify
+from tests.support.kept_kinds import UNSEEN, combinations, differing, not_named, verify
 
 STEPS = 30
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one combination: what the record says is another, what verify-resume says, and the first place it names."""
+    """
+    Of one combination: what the record says is another, and of that what is not named as another in any two trainings;
+    what verify-resume says, and the first place it names.
+    """
 
     kinds: tuple[str, ...]
     at: str
     differing: tuple[str, ...]
+    lost: tuple[str, ...]
     identical: bool
     named: str
 
     @property
     def missed(self) -> bool:
-        return bool(self.differing) and self.identical
+        return bool(self.lost) and self.identical
 
     @property
     def false_alarm(self) -> bool:
@@ -55,7 +59,8 @@ def judge(kinds: list[str], at: str) -> Verdict:
     said, records = verify(kinds, at)
     first = said["first_difference"]
     named = "" if first is None else f"{first['kind']} {first['name']}"
-    return Verdict(tuple(kinds), at, tuple(differing(records)), said["identical"], named)
+    found, lost = tuple(differing(records)), tuple(not_named(said, records))
+    return Verdict(tuple(kinds), at, found, lost, said["identical"], named)
 
 
 def main(
@@ -77,7 +82,7 @@ def main(
 
 
 def summary(verdicts: list[Verdict], seconds: float) -> str:
-    lost = sum(bool(verdict.differing) for verdict in verdicts)
+    lost = sum(bool(verdict.lost) for verdict in verdicts)
     missed, alarms = sum(verdict.missed for verdict in verdicts), sum(verdict.false_alarm for verdict in verdicts)
     return (
         f"{len(verdicts)} combinations; in {lost} the script's own record differs; identical was said of {missed} of"

@@ -30,6 +30,9 @@ OTHERS = (
 UNSEEN = frozenset({"outside"})
 """Verify-resume may see a difference there, and the record does not look."""
 
+BY_THEMSELVES = {"entropy": "drawn"}
+"""Kinds that are others in any two trainings, with the attribute that verify-resume has to name as not compared."""
+
 
 def verify(
     kinds: Sequence[str], at: str = "13,24", *arguments: str, kills: int = 0
@@ -54,3 +57,9 @@ def combinations(count: int, seed: int) -> list[list[str]]:
 def differing(records: list[dict[str, Any]]) -> list[str]:
     one, other = ({**record, **record["kinds"]} for record in records)
     return [name for name in one if name != "kinds" and one[name] != other[name]]
+
+
+def not_named(said: dict[str, Any], records: list[dict[str, Any]]) -> list[str]:
+    """What the records say is another, without what verify-resume has named as another before any interruption."""
+    apart = {each["name"].rpartition(".")[2].removesuffix("[]") for each in said["not_compared"]}
+    return [kind for kind in differing(records) if BY_THEMSELVES.get(kind) not in apart]
