@@ -112,9 +112,10 @@ def _tensor(tensor: Tensor, budget: Budget) -> Unchanged:
 
 
 def _small_tensor(tensor: Tensor) -> Unchanged:
-    before = tensor.detach().clone()
     if tensor.is_cpu:
-        return lambda probe: _bits(tensor.detach()) == _bits(before)
+        bits = _bits(tensor.detach())
+        return lambda probe: _bits(tensor.detach()) == bits
+    before = tensor.detach().clone()
     return lambda probe: not probe or torch.equal(tensor, before)
 
 
