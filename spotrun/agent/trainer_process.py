@@ -64,8 +64,15 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
 
 
 def wandb_run(run_uid: str) -> dict[str, str]:
-    """https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`."""
-    return {"WANDB_RUN_ID": f"spotrun-{run_uid}", "WANDB_RESUME": "allow"}
+    """
+    https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`. Its file
+    is written each second, not each 15 s: what was not written before a checkpoint is lost with the instance.
+    """
+    return {
+        "WANDB_RUN_ID": f"spotrun-{run_uid}",
+        "WANDB_RESUME": "allow",
+        "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",
+    }
 
 
 def _path(instance_dir: Path) -> list[str]:

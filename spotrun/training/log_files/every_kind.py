@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakSet
 
-from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs
+from spotrun.training.log_files import mlflow_client, mlflow_files, text_logs, wandb_runs
 from spotrun.training.log_files.text_logs import Loggers, State
 
-KINDS = {"logs": text_logs, "mlflow": mlflow_files, "mlflow_client": mlflow_client}
+KINDS = {"logs": text_logs, "mlflow": mlflow_files, "mlflow_client": mlflow_client, "wandb": wandb_runs}
 
 
 def dump(loggers: Loggers) -> State:

@@ -1,0 +1,42 @@
+"""
+The offline W&B run of a WandbLogger: each attempt writes a folder of its own, and `wandb sync` joins those of one run.
+
+W&B numbers the rows of a run. A client that is offline begins with 0 in each folder, and rows of the same number
+replace one another. So a resumed training goes on with the number that the snapshot saw. Online the server says it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotrun.training.by_name import is_a
+from spotrun.training.log_files.text_logs import Loggers, State
+
+
+def dump(loggers: Loggers) -> list[State]:
+    """The run of each logger, and the number of its next row; nothing for one that is online or has no run yet."""
+    return [_dump(getattr(logger, "_experiment", None)) for logger in _ours(loggers)]
+
+
+def _dump(run: Any) -> State:
+    return {"run": run.id, "rows": run.step} if _is_offline(run) else {}
+
+
+def begin(loggers: Loggers, run_uid: str) -> None:
+    """The agent names the W&B run in its environment."""
+
+
+def continue_run(loggers: Loggers, saved: list[State]) -> None:
+    """Number the rows on from the snapshot's, in the same run; a script may have chosen another."""
+    for logger, state in zip(_ours(loggers), saved, strict=False):
+        if state and _is_offline(run := logger.experiment) and run.id == state["run"] and run.step < state["rows"]:
+            run.log({}, step=state["rows"], commit=False)
+
+
+def _is_offline(run: Any) -> bool:
+    """Ranks other than 0 have something in its place that answers to every name."""
+    return type(run).__module__.startswith("wandb.") and run.offline is True
+
+
+def _ours(loggers: Loggers) -> list[Any]:
+    return [each for each in loggers if is_a(each, "WandbLogger")]
