@@ -82,6 +82,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_holds_up_whoever_looks_for_secrets(name: str) -> None:
     """A text four times as long may take 4 times as long, not 16; with room for a busy machine."""
