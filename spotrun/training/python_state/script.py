@@ -30,6 +30,7 @@ class Script:
         self._folders = tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
         self._modules: Mapping[str, Any] = sys.modules if modules is None else modules
         self._seen = 0
+        self._judged: dict[str, tuple[Any, bool]] = {}
         self._own: dict[str, ModuleType] = {}
         self._set_by_libraries: dict[type, frozenset[str]] = {}
 
@@ -42,20 +43,24 @@ class Script:
     def modules(self) -> dict[str, ModuleType]:
         """By name, `__main__` first."""
         if len(self._modules) != self._seen:
-            found = {
-                name: module
-                for name, module in list(self._modules.items())
-                if self._own.get(name) is module or self._is_own(name, module)  # __main__ has no file at its exit
-            }
-            self._seen = len(self._modules)
+            modules = dict(self._modules)
+            found = {name: module for name, module in modules.items() if self._is_own(name, module)}
+            self._seen = len(modules)
             self._own = {name: found[name] for name in sorted(found, key=lambda name: (name != "__main__", name))}
         return self._own
 
     def _is_own(self, name: str, module: Any) -> bool:
+        judged, is_own = self._judged.get(name, (None, False))
+        if judged is not module:  # judged once: a script imports thousands, and __main__ has no file at its exit
+            is_own = self._lies_in_folders(name, module)
+            self._judged[name] = (module, is_own)
+        return is_own
+
+    def _lies_in_folders(self, name: str, module: Any) -> bool:
         file = vars(module).get("__file__") if isinstance(module, ModuleType) else None
         if not isinstance(file, str) or name.partition(".")[0] == OURS:
             return False
-        path = os.path.realpath(file)
+        path = _real_path(file)
         return path.startswith(self._folders) and not (
             path.startswith(PYTHON) or set(INSTALLED) & set(Path(path).parts)
         )
@@ -93,6 +98,17 @@ class Script:
             libraries = tuple(base for base in cls.__mro__ if base is not object and not self.owns(base))
             self._set_by_libraries[cls] = set_by(libraries)
         return self._set_by_libraries[cls]
+
+
+def _real_path(file: str) -> str:
+    folder, name = os.path.split(file)
+    return os.path.realpath(file) if os.path.islink(file) else os.path.join(_real_folder(folder), name)
+
+
+@cache
+def _real_folder(folder: str) -> str:
+    """Hundreds of modules share a folder, and each part of its path is a call of the system."""
+    return os.path.realpath(folder)
 
 
 @cache
