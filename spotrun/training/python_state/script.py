@@ -100,6 +100,7 @@ class Script:
         return self._set_by_libraries[cls]
 
 
+@cache
 def _real_path(file: str) -> str:
     folder, name = os.path.split(file)
     return os.path.realpath(file) if os.path.islink(file) else os.path.join(_real_folder(folder), name)

@@ -14,6 +14,7 @@ import traceback
 from typing import NoReturn
 
 from spotrun import trainer_link
+from spotrun.training.python_state.script import Script
 from tests.support.trainings.loggers import slow_down
 
 IMPORTED = (
@@ -23,6 +24,7 @@ IMPORTED = (
     "lightning.pytorch",
     "numpy",
     "torchmetrics",
+    "omegaconf",  # Lightning imports it when it writes its first checkpoint
     "spotrun.lightning.callback",
     "tests.support.toy_framework",
     "tests.support.trainings.training",
@@ -33,6 +35,7 @@ def _serve(sock: socket.socket) -> None:
     for module in IMPORTED:
         importlib.import_module(module)
     importlib.import_module("torch").set_num_threads(1)  # threads would not survive the fork
+    Script.of_this_process().modules  # noqa: B018  (the paths of all modules stay resolved)
     sock.sendall(b"ready\n")
     unread = b""
     fds: list[int] = []
