@@ -77,6 +77,9 @@ HELD: list[tuple[Any, Any]] = [
     (lambda: torch.zeros(2, 3), lambda held: held[1].add_(2)),
     (lambda: torch.zeros(1 << 17), lambda held: held.data.__setitem__(9, 1.0)),
     (lambda: torch.zeros(3, requires_grad=True), lambda held: held.data.add_(1)),
+    (lambda: torch.zeros(3), lambda held: setattr(held, "data", torch.ones(3))),  # other memory for the same tensor
+    (lambda: torch.zeros(2, 3).T, lambda held: held.data.add_(1)),
+    (lambda: [1, {"deep": [deque([0])]}], lambda held: held[1]["deep"][0].append(1)),
     (lambda: SimpleNamespace(a=[]), lambda held: held.a.append(1)),
     (lambda: argparse.Namespace(lr=1), lambda held: vars(held).update(lr=2)),
 ]

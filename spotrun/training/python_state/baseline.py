@@ -48,6 +48,7 @@ class Baseline:
         self._paths: dict[int, tuple[str, object]] = {}
         self._by_path: dict[str, object] = {}
         self._tables: dict[int, object] = {}
+        self._containers: dict[int, Node] = {}
         self._budget = Budget()
         self._ignored: dict[int, object] = {}
         self._quiet: dict[int, Quiet] = {}
@@ -63,6 +64,8 @@ class Baseline:
             self._known[key] = _Known(node, unchanged(node.value, self._budget) if _is_compared(node) else None)
             if node.is_closed:
                 self._tables[key] = node.value
+            elif node.kind in CONTAINERS:
+                self._containers[key] = node
             self._name(node.path, node.value)
         for path, rest, value in walk.others.values():
             self._name(path + rest, value)
@@ -118,13 +121,15 @@ class Baseline:
         for key in list(self._tables):
             if not self._is_unchanged(key, probe=probe):
                 del self._tables[key]
-        return Before(self._quiet, self._registered, self._tables)
+        return Before(self._quiet, self._registered, self._tables, self._containers)
 
     def change_of(self, key: int, node: Node, *, probe: bool) -> Change | None:
         """None if the object was there and is as it was."""
         known = self._known.get(key)
         if known is None:
             return Change(node.parts if node.kind in HOLDERS else {})
+        if known.node is node and known.unchanged is None:
+            return None
         if node.kind in HOLDERS:
             return _change(known.node.parts, node.parts, node.value)
         if known.unchanged is not None:
@@ -162,6 +167,4 @@ def _change(before: dict[str, Any], now: dict[str, Any], holder: object) -> Chan
 
 
 def _same_parts(before: list[Any], now: list[Any] | None) -> bool:
-    if now is None or len(before) != len(now):
-        return False
-    return all(map(is_, before, now)) or all(map(same, before, now))
+    return now is not None and len(before) == len(now) and all(map(same, before, now))

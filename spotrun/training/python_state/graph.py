@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from operator import is_
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -58,16 +59,17 @@ _BAGS = (SimpleNamespace, argparse.Namespace)
 class Node:
     """
     An object whose parts may change. `parts` is a list, for a holder a dict; None if there are none to look at. Those
-    of a mapping are its keys and values in turns.
+    of a mapping are its keys and values in turns. `inner` are those that may have parts themselves, with their paths.
     """
 
-    __slots__ = ("kind", "parts", "path", "value")
+    __slots__ = ("inner", "kind", "parts", "path", "value")
 
     def __init__(self, kind: str, path: str, value: Any, parts: Any) -> None:
         self.kind = kind
         self.path = path
         self.value = value
         self.parts = parts
+        self.inner = _named(kind, path, parts) if parts else []
 
     @property
     def is_closed(self) -> bool:
@@ -82,6 +84,7 @@ class Before(NamedTuple):
     registered: Mapping[int, object]
     """Tensors that are carried as weights."""
     tables: Mapping[int, object]
+    containers: Mapping[int, Node]
 
 
 class Walk:
@@ -96,7 +99,7 @@ class Walk:
         self._script = script
         self.stops = stops
         self._first = before is None
-        self._before = before or Before({}, {}, {})
+        self._before = before or Before({}, {}, {}, {})
         self._waiting: deque[tuple[Any, str]] = deque()
         self._left = OBJECTS_MAX
         self.nodes: dict[int, Node] = {}
@@ -132,7 +135,7 @@ class Walk:
                 parts = plain
             else:
                 parts = self._attributes(part, (OF_TORCH | own) - FLAGS_OF_TORCH if part is module else OF_TORCH)
-                self._keep("nn", where, part, parts)
+                self._keep(Node("nn", where, part, parts))
             if part._parameters:
                 parts[FLAGS] = self._registered(where, part._parameters)
             if part._buffers:
@@ -153,7 +156,7 @@ class Walk:
         """An object that counts as the script's, whoever has made its class."""
         if id(value) not in self.nodes and id(value) not in self.stops and hasattr(value, "__dict__"):
             kind = "nn" if isinstance(value, nn.Module) else "object"
-            self._keep(kind, path, value, self._parts(kind, value))
+            self._keep(Node(kind, path, value, self._parts(kind, value)))
         self._run()
 
     def modules(self) -> None:
@@ -161,7 +164,7 @@ class Walk:
         for name, module in self._script.modules.items():
             if id(module) not in self.nodes:
                 own = {name: part for name, part in list(vars(module).items()) if name[:2] != "__"}
-                self._keep("module", name, module, own)
+                self._keep(Node("module", name, module, own))
         self._run()
 
     def structure(self) -> Iterator[int]:
@@ -186,16 +189,20 @@ class Walk:
             if kind is None or self._left <= 0:
                 self.others[key] = (path, "", value)
                 continue
-            self._keep(kind, path, value, self._parts(kind, value))
+            parts = self._parts(kind, value)
+            earlier = self._before.containers.get(key)
+            if earlier is not None and parts is not None and is_each(earlier.parts, parts):
+                self._keep(earlier)
+            else:
+                self._keep(Node(kind, path, value, parts))
 
-    def _keep(self, kind: str, path: str, value: Any, parts: Any) -> None:
-        self.nodes[id(value)] = Node(kind, path, value, parts)
-        if kind == "asked":
-            self._waiting.extend((part, f"{path}.{name}") for name, part in parts_of(value))
-        if parts:
-            found = _named(kind, path, parts)
-            self._left -= len(found)
-            self._waiting.extend(found)
+    def _keep(self, node: Node) -> None:
+        self.nodes[id(node.value)] = node
+        if node.kind == "asked":
+            self._waiting.extend((part, f"{node.path}.{name}") for name, part in parts_of(node.value))
+        if node.inner:
+            self._left -= len(node.inner)
+            self._waiting.extend(node.inner)
 
     def _kind(self, value: Any) -> str | None:
         cls = type(value)
@@ -284,6 +291,11 @@ def _inner(where: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     inner = [(f"{where}.{name}", part) for name, part in module._modules.items() if part is not None]
     inner.reverse()
     return inner
+
+
+def is_each(before: Sequence[object], now: Sequence[object]) -> bool:
+    """They are the very same objects."""
+    return len(before) == len(now) and all(map(is_, before, now))
 
 
 def _of_function(function: FunctionType) -> dict[str, Any]:
