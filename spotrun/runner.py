@@ -31,13 +31,16 @@ from spotrun.folder.agent_statuses import AgentStatuses
 from spotrun.folder.final_status import write_final_status
 from spotrun.folder.heartbeats import Heartbeats
 from spotrun.folder.ledger import EntryRefused, Ledger
+from spotrun.folder.looks import Looks
 from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.pulse import Pulse
 from spotrun.folder.room import Room
 from spotrun.folder.status_objects import AgentStatus
 from spotrun.instance import Instance, LaunchRequest
 from spotrun.market.world import World, suitable
 from spotrun.policy import Action, Append, Execute, Terminate, Wait, decide, finished
 from spotrun.policy.patience import look_s, tick_s, unanswered_for_too_long
+from spotrun.policy.stillness import is_still
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from spotrun.run.state import RunState
@@ -111,6 +114,9 @@ class Runner:
         self._market = market
         self._message = ""
         self._has_seen_cloud = False
+        self._pulse = Pulse(clock)
+        self._lists = Looks(clock)
+        self._listed: tuple[Instance, ...] = ()
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
         """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
@@ -201,8 +207,7 @@ class Runner:
         """
         state = self._ledger.refresh()
         occupied = {each.intent.offering.region for each in state.launches.values() if not each.settled}
-        instances = tuple(self._driver.instances(state.created.uid, must_see=occupied))
-        self._has_seen_cloud = True
+        instances = self._instances(state, occupied)
         reckons = state.created.deadline_at is not None or state.created.budget_usd is not None
         if any(instance.launch not in state.launches for instance in instances):
             state = self._ledger.refresh()
@@ -220,6 +225,19 @@ class Runner:
             unread=self._forgiving.unread,
             observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
+
+    def _instances(self, state: RunState, occupied: set[str]) -> tuple[Instance, ...]:
+        """
+        What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agent
+        goes on writing: an end without an entry is seen when the agent falls silent, or at the next of those looks.
+        """
+        beats = self._pulse.beats(self._statuses.current(state))
+        may_wait = self._driver.rations_calls and beats and is_still(state, self._listed)
+        if not may_wait or self._lists.due():
+            self._listed = tuple(self._driver.instances(state.created.uid, must_see=occupied))
+            self._has_seen_cloud = True
+            self._lists.taken()
+        return self._listed
 
     # -- act ---------------------------------------------------------------------------------------------------------
 

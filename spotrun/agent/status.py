@@ -15,14 +15,9 @@ import msgspec
 
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
-from spotrun.folder.status_objects import AgentStatus, agent_key, write_status
+from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
 from spotrun.store.port import Store
 from spotrun.trainer_link import Progress
-
-HINT_EVERY_S = 2.0
-"""Run time (protocol 7)."""
-HINT_EVERY_MIN_S = 0.2
-"""System time."""
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -90,7 +85,7 @@ class Heartbeat:
         self._beat()
 
     def _work(self) -> None:
-        every_s = max(HINT_EVERY_MIN_S, HINT_EVERY_S / self._clock.scale)
+        every_s = max(BEAT_EVERY_MIN_S, BEAT_EVERY_S / self._clock.scale)
         while not self._stop.wait(every_s * random.uniform(1.0, 1.2)):
             self._beat()
 

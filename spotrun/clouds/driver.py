@@ -26,6 +26,8 @@ class CloudDriver(Protocol):
     """
 
     name: str
+    rations_calls: bool
+    """Whether an account has only so many calls to ask with: a runner then asks less often while nothing happens."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -89,6 +91,7 @@ class WrappedDriver:
 
     def __init__(self, driver: CloudDriver) -> None:
         self.name = driver.name
+        self.rations_calls = driver.rations_calls
         self._driver = driver
 
     @property

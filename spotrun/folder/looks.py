@@ -1,6 +1,8 @@
-"""How often a runner asks a store for what changes slowly. Each look lists and writes, the dearest requests of S3."""
+"""How often a runner asks for what changes slowly. A look at a store lists and writes, its dearest requests."""
 
 from __future__ import annotations
+
+from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
 
@@ -11,15 +13,23 @@ AT_LEAST_S = 1.0
 
 
 class Looks:
-    """The first look is due at once. A look that failed is not `taken`, so the next one stays due."""
+    """
+    The first look is due at once. A look that failed is not `taken`, so the next one stays due.
+
+    Both clocks are asked: while a machine sleeps, its monotonic one may stand still.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._every_s = max(EVERY_S, AT_LEAST_S * clock.scale)
-        self._taken_at = -self._every_s
+        self._taken: tuple[float, datetime] | None = None
 
     def due(self) -> bool:
-        return self._clock.monotonic() - self._taken_at >= self._every_s
+        if self._taken is None:
+            return True
+        taken_s, taken_at = self._taken
+        apart = abs(self._clock.now() - taken_at)
+        return self._clock.monotonic() - taken_s >= self._every_s or apart >= timedelta(seconds=self._every_s)
 
     def taken(self) -> None:
-        self._taken_at = self._clock.monotonic()
+        self._taken = (self._clock.monotonic(), self._clock.now())

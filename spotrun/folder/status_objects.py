@@ -62,6 +62,10 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FOLDER = "hints/"
+BEAT_EVERY_S = 2.0
+"""Run time between two writes of an agent (protocol 7)."""
+BEAT_EVERY_MIN_S = 0.2
+"""System time."""
 SIZE_MAX = 64 * 1024
 """Bytes. What is larger was not written by an agent or a runner, and is not read."""
 RUNNER_KEY = f"{FOLDER}runner.json"

@@ -11,6 +11,7 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
+from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
@@ -21,6 +22,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_aws import CONFIG, INTERRUPTED, REGION, PlainAws
 from tests.support.played_agent import Agent
+from tests.support.played_run import nothing
+from tests.support.world.faults import Watched
 
 UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"
@@ -41,14 +44,21 @@ class PlainAwsRun:
         self._agent: Agent | None = None
         self._saved_s = 0.0
         self.ticks: list[Tick] = []
+        self.is_hung = False
+        """What trains writes nothing more, while its instance goes on."""
+        self.boots = True
+        """Whether instances get an agent."""
+        self.down: set[str] = set()
+        """The calls of the store that are not answered to runners."""
         self.runner = self.new_runner()
 
     def new_runner(self) -> Runner:
+        store = Watched(self._store, self._answer, nothing)
         policy = {"on_demand_after": "10m", "return_to_spot": False}
         wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}, policy=policy)
         return Runner(
-            self._ledger(),
-            self._store,
+            self._ledger(store),
+            store,
             AwsDriver(CONFIG, self.clock),
             self.clock,
             wanted,
@@ -57,10 +67,14 @@ class PlainAwsRun:
             identities=RunRoles(Region(REGION, self.clock), self.clock),
         )
 
-    def goes_on(self, seconds: float) -> None:
-        for _ in self._passes(seconds):
+    def goes_on(self, seconds: float, pass_s: float = PASS_S) -> None:
+        for _ in self._passes(seconds, pass_s):
             if self.ticks[-1].done:
                 return
+
+    def is_asked(self, operation: str) -> int:
+        """How often the account was, so far."""
+        return sum(name == operation for name, _ in self.aws.calls)
 
     def trains_within(self, seconds: float) -> bool:
         """Let it go on until something trains."""
@@ -70,13 +84,13 @@ class PlainAwsRun:
         """Let it go on until it is done, and nothing of it is left running."""
         return any(self.ticks[-1].done for _ in self._passes(seconds))
 
-    def _passes(self, seconds: float) -> Iterator[None]:
+    def _passes(self, seconds: float, pass_s: float = PASS_S) -> Iterator[None]:
         ends_s = self.clock.monotonic() + seconds
         while self.clock.monotonic() < ends_s:
             self.ticks += self.runner.ticks()
             self._act()
             yield
-            self.clock.advance(PASS_S)
+            self.clock.advance(pass_s)
 
     def _act(self) -> None:
         """The agents do what they would."""
@@ -84,9 +98,12 @@ class PlainAwsRun:
         if self.training is None:
             recorded = [each for each in state.launches.values() if each.recorded is not None and each.gone is None]
             boots = any(each.recorded.instance_id in self.aws.alive for each in recorded)
-            if boots and state.current is None and state.terminal is None:
-                self._agent = Agent(self._ledger(), self._store, self.clock)
-        if self.training is not None and self.clock.monotonic() - self._saved_s >= SAVES_EVERY_S:
+            if boots and self.boots and state.current is None and state.terminal is None:
+                self._agent, self.is_hung = Agent(self._ledger(), self._store, self.clock), False
+        if self.training is None or self.is_hung:
+            return
+        self.training.beats()
+        if self.clock.monotonic() - self._saved_s >= SAVES_EVERY_S:
             self._saved_s = self.clock.monotonic()
             self.training.trains_on()
 
@@ -107,8 +124,15 @@ class PlainAwsRun:
         agent.completes()
         self.aws.end(agent.instance_id, "Client.InstanceInitiatedShutdown")
 
-    def _ledger(self) -> Ledger:
-        return Ledger(self._store, UID, "test", self.clock, retry_for_s=0)
+    def is_told_to_stop(self) -> None:
+        self._ledger().append(lambda _: ev.StopRequested(by="somebody"))
+
+    def _answer(self, call: str) -> None:
+        if call in self.down:
+            raise StoreUnavailable("connection reset")
+
+    def _ledger(self, store: object = None) -> Ledger:
+        return Ledger(store or self._store, UID, "test", self.clock, retry_for_s=0)
 
     @property
     def state(self) -> RunState:

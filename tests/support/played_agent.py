@@ -17,7 +17,7 @@ class Agent:
 
     def __init__(self, ledger: Ledger, store: Store, clock: ManualClock) -> None:
         self._ledger, self._store, self._clock = ledger, store, clock
-        self._step = 0
+        self._step = self._beats = 0
         state = ledger.refresh()
         self._launch = next(launch for launch in reversed(state.launches.values()) if launch.recorded is not None)
         assert self._launch.recorded is not None
@@ -42,8 +42,13 @@ class Agent:
         """One step, one commit, one heartbeat."""
         self._step += 1
         self._commit()
+        self.beats()
+
+    def beats(self) -> None:
+        """One heartbeat."""
+        self._beats += 1
         status = AgentStatus(
-            launch=self._launch.number, phase="train", at=self._clock.now(), sequence=self._step, step=self._step
+            launch=self._launch.number, phase="train", at=self._clock.now(), sequence=self._beats, step=self._step
         )
         write_status(self._store, agent_key(self._launch.number), status)
 

@@ -52,6 +52,7 @@ class AwsDriver:
     """
 
     name = "aws"
+    rations_calls = True
 
     def __init__(self, config: AwsConfig, clock: Clock) -> None:
         self._config = config

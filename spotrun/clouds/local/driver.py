@@ -47,6 +47,7 @@ class LocalDriver:
     """
 
     name = "local"
+    rations_calls = False
     remarks: tuple[str, ...] = ()
 
     def __init__(

@@ -69,6 +69,7 @@ class SimulatedCloud:
     rng: Rng = field(default_factory=lambda: Rng(0))
     hidden_s: Range = (0.0, 0.0)
     name: str = "local"
+    rations_calls: bool = False
     down: bool = False
     down_in: set[str] = field(default_factory=set)
     changes: int = 0
@@ -220,7 +221,7 @@ class SimulatedCloud:
         machine = Machine(
             request=request,
             instance=Instance(
-                instance_id=f"i-{len(self._machines):05d}",
+                instance_id=f"i-{len(self._of_token):05d}",
                 token=request.token,
                 run_uid=request.run_uid,
                 launch=request.launch,

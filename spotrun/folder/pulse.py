@@ -1,0 +1,28 @@
+"""Whether an agent goes on writing its status object, as whoever reads it at each pass can tell."""
+
+from __future__ import annotations
+
+from spotrun.clock import Clock
+from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus
+
+MISSED = 2
+"""So many intervals without a new one, and an agent has missed at least one of its times to write."""
+
+
+class Pulse:
+    """Of one agent at a time, by the reader's own clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._late_s = MISSED * max(BEAT_EVERY_S, BEAT_EVERY_MIN_S * clock.scale)
+        self._newest: tuple[int, int] | None = None
+        self._read_s = 0.0
+
+    def beats(self, status: AgentStatus | None) -> bool:
+        """Whether `status`, which was read just now, is newer than what was read two intervals ago."""
+        if status is None:
+            return False
+        now_s, newest = self._clock.monotonic(), (status.launch, status.sequence)
+        if newest != self._newest:
+            self._newest, self._read_s = newest, now_s
+        return now_s - self._read_s < self._late_s
