@@ -217,6 +217,7 @@ class Runner:
             instances=instances,
             ready=self._statuses.ready(state),
             silent=self._heartbeats.silent(self._message),
+            open_for=self._heartbeats.open_for,
             heard=self._statuses.heard(_unlisted(state, instances)),
             no_room=self._heartbeats.refused or self._room.refused(state),
             step_seen=self._statuses.step_seen(state) if reckons else None,

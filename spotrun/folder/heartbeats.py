@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
 from spotrun.folder.looks import Looks
 from spotrun.folder.status_objects import FOLDER, RUNNER_KEY, RunnerStatus, launch_of, write_status
 from spotrun.store.port import Store
+
+GAP = timedelta(minutes=2)
+"""
+System time. No more than this of a time in which no heartbeat of ours got through counts as silence: the store may have
+taken none from agents either, or this machine slept. What is left of the shortest silence that has consequences is
+longer than an agent's write may hang, so an agent that lives is heard in time.
+"""
 
 
 class Heartbeats:
@@ -21,13 +28,16 @@ class Heartbeats:
         self._looks = Looks(clock)
         self._sequence = 0
         self._silent: dict[int, timedelta] = {}
+        self._newest: datetime | None = None
+        self._wrote_at = self._got_through_at = clock.now()
+        self._since: datetime | None = None
         self.refused = ""
         """Why the store took no heartbeat of ours, and what to do; empty if it did."""
 
     def silent(self, message: str = "") -> dict[int, timedelta]:
         """
-        By launch, for how long its agent's heartbeat has not changed; a launch without one is absent. `message` goes
-        into the runner's own heartbeat.
+        By launch, for how long its agent's heartbeat has not changed while ours got through; a launch without one is
+        absent. `message` goes into the runner's own heartbeat.
 
         It looks first and writes second, so that no agent seems silent after a night in which this machine slept.
 
@@ -40,16 +50,34 @@ class Heartbeats:
             self._looks.taken()
         return self._silent
 
+    @property
+    def open_for(self) -> timedelta:
+        """For how long our heartbeats have got through without a gap that this process has seen; 0 if they do not."""
+        if self._newest is None or abs(self._clock.now() - self._got_through_at) > GAP * self._clock.scale:
+            return timedelta()
+        return timedelta.max if self._since is None else (self._newest - self._since) * self._clock.scale
+
     def _look(self) -> dict[int, timedelta]:
         written = {stored.key: stored.modified_at for stored in self._store.list(FOLDER)}
         if RUNNER_KEY not in written:
             return {}
         now, agents = written[RUNNER_KEY], {launch_of(key): at for key, at in written.items()}
-        return {launch: (now - at) * self._clock.scale for launch, at in agents.items() if launch is not None}
+        self._note(now)
+        since = {launch: max(at, self._since or at) for launch, at in agents.items() if launch is not None}
+        return {launch: (now - at) * self._clock.scale for launch, at in since.items()}
+
+    def _note(self, newest: datetime) -> None:
+        """When our own newest heartbeat was written, by the store's clock."""
+        if newest == self._newest:
+            return
+        if self._newest is not None and newest - self._newest > GAP:
+            self._since = newest - GAP
+        self._newest, self._got_through_at = newest, self._wrote_at
 
     def _write(self, message: str) -> None:
         self._sequence += 1
-        now, host = self._clock.now(), socket.gethostname()
+        self._wrote_at = now = self._clock.now()
+        host = socket.gethostname()
         status = RunnerStatus(at=now, pid=os.getpid(), host=host, sequence=self._sequence, message=message)
         refused = write_status(self._store, RUNNER_KEY, status)
         self.refused = "" if refused is None else refused.one_line

@@ -28,7 +28,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     One observation of the cloud, made between two reads of the ledger.
 
     `offerings` are those that suit the run. `ready` are the launches whose standby waits to take over. `silent` maps a
-    launch to how long, by store time, its agent's heartbeat has not changed. `heard` has when an agent spoke last whose
+    launch to how long, by store time, its agent's heartbeat has not changed. `open_for` is for how long the store has
+    taken what is written. `heard` has when an agent spoke last whose
     instance the cloud no longer lists. `step_seen` is the newest of the current attempt, and `steps_total` and
     `epochs_total` how many the whole training will have, as far as its agents know. `observations` are what other runs
     have seen of the market. `no_room` says why the run's store takes no checkpoint now, if it does not. `unread` says
@@ -39,6 +40,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...]
     ready: frozenset[int] = frozenset()
     silent: dict[int, timedelta] = {}
+    open_for: timedelta = timedelta.max
     heard: dict[int, datetime] = {}
     step_seen: StepSeen | None = None
     steps_total: float | None = None

@@ -19,10 +19,18 @@ from spotrun.run.events import Cause
 from spotrun.run.reasons import shortened
 from spotrun.run.state import Launch
 
-SILENCE = timedelta(minutes=10)
-"""If a heartbeat is unchanged for this long while our own reads succeed, its agent is gone (protocol 16)."""
-MUTE_MAX = timedelta(minutes=30)
-"""An instance that runs for this long without a word from its agent is given up."""
+SILENCE = timedelta(minutes=4)
+"""
+If a heartbeat is unchanged for this long while our own get through, its agent is gone (protocol 16). It writes one
+every 2 s. A write that hangs takes up to 70 s, and 2 minutes of an outage of the store may count: together they are
+less. It is known two looks later, of 15 s each, and so within five minutes.
+"""
+MUTE_MAX = timedelta(minutes=14)
+"""
+An instance that has no word from its agent for this long after its launch is given up. The agent speaks before the
+job's own set-up: until then an instance boots, and installs at most PyTorch and Lightning. With the looks it is a
+quarter of an hour.
+"""
 FORGOTTEN_AFTER = timedelta(minutes=10)
 
 
@@ -169,10 +177,11 @@ def _mute(facts: Facts, pending: Launch) -> str | None:
     if world.silent.get(pending.number, timedelta()) >= at_least_real(SILENCE, state):
         return "its agent is silent"
     recorded = pending.recorded
-    mute = pending.number not in world.silent and recorded is not None
-    if mute and recorded is not None and facts.now - recorded.billed_from > at_least_real(MUTE_MAX, state):
-        return "its agent never spoke"
-    return None
+    if pending.number in world.silent or recorded is None or world.open_for < at_least_real(SILENCE, state):
+        return None
+    shown = instances(facts).get(pending.number)
+    launched_at = recorded.billed_from if shown is None else shown.launched_at
+    return "its agent never spoke" if facts.now - launched_at > at_least_real(MUTE_MAX, state) else None
 
 
 def _condemn_silent(facts: Facts) -> Iterator[Action]:

@@ -449,8 +449,8 @@ def test_one_empty_list_of_the_cloud_is_no_evidence_against_a_living_attempt() -
 def test_a_heartbeat_that_has_not_changed_for_long_condemns_its_instance() -> None:
     history = History()
     here = trains(history)
-    assert events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=9)})) == []
-    (event,) = events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=10)}))
+    assert events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=3)})) == []
+    (event,) = events_of(decided(history, instances=[here], silent={here.launch: timedelta(minutes=4)}))
     assert isinstance(event, ev.InstanceCondemned)
 
 
@@ -458,8 +458,13 @@ def test_a_standby_whose_agent_never_speaks_is_given_up() -> None:
     history = History()
     launch = history.launch()
     history.record(launch)
-    history.after(31 * 60)
-    (event,) = events_of(decided(history, instances=[instance(history, launch)]))
+    booting = instance(history, launch)
+    history.after(13 * 60)
+    assert events_of(decided(history, instances=[booting])) == []
+    history.after(61)
+    assert events_of(decided(history, instances=[booting], open_for=timedelta(minutes=3))) == [], "could it speak?"
+    assert events_of(decided(history, instances=[booting], silent={launch: timedelta(seconds=2)})) == []
+    (event,) = events_of(decided(history, instances=[booting]))
     assert isinstance(event, ev.LaunchClosed)
 
 
@@ -609,7 +614,7 @@ def test_a_standby_that_speaks_is_not_given_up_for_one_empty_list_and_a_closed_o
     history = History()
     launch = history.launch()
     history.record(launch)
-    history.after(1200)
+    history.after(800)
     for silent in ({}, {launch: timedelta(seconds=3)}):
         assert events_of(decided(history, silent=silent)) == []
     history.close(launch, Cause.EXTERNAL)

@@ -113,7 +113,7 @@ def test_a_runner_that_was_away_for_five_days_bills_up_to_the_last_heartbeat() -
     played.clock.advance(AWAY.total_seconds())
     played.cloud.forget(here.instance_id)
     back = played.runner()
-    for _ in range(3):
+    for _ in range(12):
         back.tick()
         played.clock.advance(looks.EVERY_S)
     gone = played.state().launches[here.launch].gone
