@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from spotrun.lightning import unsupported
-from spotrun.lightning.connectors import averaging, names, pruning, saving
+from spotrun.lightning.connectors import averaging, names, pruning, rates, saving
 from spotrun.lightning.connectors import state as trainer_state
 from spotrun.lightning.connectors.loaders import Loaders
 from spotrun.lightning.connectors.loops import Loops
@@ -126,6 +126,7 @@ class LightningFramework(Position, Loaders):
             "averaging": averaging.dump(self._trainer),
             "pruning": pruning.dump(self._trainer),
             "saving": saving.dump(self._trainer),
+            "rates": rates.dump(self._trainer),
         }
 
     def dump_metrics(self) -> State:
@@ -180,6 +181,8 @@ class LightningFramework(Position, Loaders):
         averaging.load(self._trainer, self._rest["averaging"])
         if "pruning" in self._rest:  # not in an older snapshot
             pruning.load(self._trainer, self._rest["pruning"])
+        if "rates" in self._rest:
+            rates.load(self._trainer, self._rest["rates"])
         self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
         if "lengths" in self._rest:  # not in an older snapshot
             self._loops.have_lengths(self._rest["lengths"])
@@ -205,5 +208,7 @@ class LightningFramework(Position, Loaders):
         if self._sanity_steps is not None:
             self._trainer.num_sanity_val_steps, self._sanity_steps = self._sanity_steps, None
         if self._rest:  # nothing was left to train
+            if "rates" in self._rest:
+                rates.load(self._trainer, self._rest["rates"])
             self._trainer.accumulate_grad_batches = self._rest["accumulate_grad_batches"]
             self._rest = {}

@@ -103,6 +103,7 @@ TRAININGS = {
         {"checkpoints": True, "saving": {"mode": "max", "save_top_k": 1}},
         ["start:1:0", "batch:2:3"],
     ),
+    "LearningRateMonitor": ({"callbacks": {"LearningRateMonitor": {}}, "loggers": ["CSVLogger"]}, [*FEW, "train_end"]),
     "loaders made anew each epoch": ({"trainer": {"reload_dataloaders_every_n_epochs": 1}}, FEW),
     "two loaders, the short one cycled": ({"loader": "two"}, ["batch:0:2", "start:0:3", "batch:0:5", *SOME[1:]]),
     "loaders until the shortest ends": (

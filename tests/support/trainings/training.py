@@ -107,4 +107,5 @@ def _result(job, folder, module, trainer):
         "seen": module.seen.item(),
         "logs": logged(folder / "logs"),
         "best": scores,
+        "rates": [callback.lrs for callback in trainer.callbacks if hasattr(callback, "lrs")],
     }
