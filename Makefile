@@ -6,6 +6,7 @@
 # make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
+# make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
@@ -30,7 +31,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks best kinds planned interruptions checkpoint-benchmark downtime picture docs reference browser \
+.PHONY: demo quick test torture chaos attacks best kinds scripts planned interruptions checkpoint-benchmark downtime picture docs reference browser \
 	install dev lint types clean moved
 
 demo: .venv/.installed
@@ -40,7 +41,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
-quick test chaos best kinds torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
@@ -69,6 +70,9 @@ best: .venv/.installed-dev
 
 kinds: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.kinds
+
+scripts: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.script_table
 
 # What the tests look at the HTML reports with: axe-core, and Chromium where the machine has none, from the npm registry,
 # as package-lock.json pins them. Without npm those tests are skipped.
