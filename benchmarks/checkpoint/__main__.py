@@ -29,7 +29,7 @@ from benchmarks.checkpoint.figures import Limits, Row, Summary, as_json, row, su
 from benchmarks.checkpoint.measurement import Measurement, measure_peer, read
 from benchmarks.checkpoint.ours import measure_ours
 from benchmarks.checkpoint.places import Place, places
-from benchmarks.checkpoint.plan import ATTRIBUTES, PLANS, ROUNDS_MIN, VARIANTS, blocks
+from benchmarks.checkpoint.plan import BURDENS, PLANS, ROUNDS_MIN, VARIANTS, Burden, blocks
 from benchmarks.checkpoint.processes import PEERS, Failed, started, wait_well
 from benchmarks.checkpoint.table import table
 
@@ -132,7 +132,7 @@ class Bench:
             if touched_bytes:
                 self._run("touch", ["--bytes", str(touched_bytes), "--to", uri], folder / "touch.log")
             if variant.startswith("ours"):
-                return measure_ours(self.model, folder, uri, ATTRIBUTES.get(variant, 0))
+                return measure_ours(self.model, folder, uri, BURDENS.get(variant, Burden()))
             return measure_peer(self.model, variant, folder, uri)
 
     def _limits(self, state_bytes: int) -> Limits:

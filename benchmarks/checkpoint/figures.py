@@ -31,6 +31,8 @@ class Row:
     `restore_over_get` is until the first batch, which may begin while the state of optimizers is coming, and
     `whole_over_get` until that is there too. `first_batch_beyond_s` is how much longer than
     its imports, its network and what is left of a GET beside the imports a resuming trainer takes to its first batch.
+    `files_first_bytes` and `files_later_bytes` are what the first checkpoint and the most expensive of the later ones
+    sent of the files in the work folder.
     """
 
     model: str
@@ -48,6 +50,8 @@ class Row:
     slowdown: float
     stall_over_ours: float | None
     extra_ram_over_state: float
+    files_first_bytes: float | None
+    files_later_bytes: float | None
     checkpoints: int
     step_ms: float
     state_bytes: int
@@ -59,6 +63,7 @@ EFFECTS = ("slowdown", "stall_over_ours", "extra_ram_over_state")
 MEASURED = (
     *("stall_ms_median", "stall_ms_max", "stall_over_memcpy", "stall_notice_over_memcpy", "durable_over_put"),
     *("durable_notice_over_put", "restore_over_get", "whole_over_get", "first_batch_beyond_s", "step_ms"),
+    *("files_first_bytes", "files_later_bytes"),
     *EFFECTS,
 )
 
@@ -105,6 +110,8 @@ def row(
         slowdown=step_s(found) / step_s(none) - 1,
         stall_over_ours=median(stalls) / ours_s - 1 if stalls and ours_s and found is not ours else None,
         extra_ram_over_state=(found.peak_bytes - none.peak_bytes) / found.state_bytes,
+        files_first_bytes=found.files_first_bytes,
+        files_later_bytes=found.files_later_bytes,
         checkpoints=len(stalls),
         step_ms=step_s(found) * 1e3,
         state_bytes=found.state_bytes,

@@ -21,7 +21,8 @@ class Measurement:
     `iterations` are (seconds, of them not computing). `saves` are (step, seconds until durable) while training went
     on, `paused` (seconds of waiting, seconds until durable) while it stood still. A restore took `restore_s` until the
     first batch, and `whole_s` until nothing was missing. `restored_identical`: to the bit.
-    `begun` is of an instance that takes over, where one does.
+    `begun` is of an instance that takes over, where one does. Of the work folder's files the first checkpoint sent
+    `files_first_bytes`, and none of the later ones more than `files_later_bytes`.
     """
 
     state_bytes: int
@@ -33,6 +34,8 @@ class Measurement:
     whole_s: float | None = None
     restored_identical: bool | None = None
     begun: Begun | None = None
+    files_first_bytes: int | None = None
+    files_later_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,17 @@ from statistics import median
 
 from benchmarks.checkpoint.measurement import TRAINING, Begun, Measurement, read
 from benchmarks.checkpoint.memory import PeakMemory
-from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, EVERY_STEPS, MEASURED, PLANS, RESTORED, RESTORES
+from benchmarks.checkpoint.plan import (
+    BEGUN,
+    DIGESTS,
+    DIGESTS_WANTED,
+    EVERY_STEPS,
+    MEASURED,
+    PLANS,
+    RESTORED,
+    RESTORES,
+    Burden,
+)
 from benchmarks.checkpoint.processes import ROOT, WITHIN_S, Failed
 from spotrun.checkpoint.restore import Image, fetch
 from spotrun.run.events import CheckpointCommitted
@@ -34,14 +44,13 @@ LATE_MAX = 2
 """On a busy machine a last checkpoint may be late. So many instances more are taken away then."""
 
 
-def measure_ours(model: str, folder: Path, uri: str, attributes: int = 0) -> Measurement:
+def measure_ours(model: str, folder: Path, uri: str, burden: Burden) -> Measurement:
     """
-    `attributes` is how many the trained module has in plain Python.
-
     Raises:
         Failed: the training ended otherwise than it was made to.
     """
-    words = ["--model", model, "--variant", "ours", "--folder", str(folder), "--attributes", str(attributes)]
+    words = ["--model", model, "--variant", "ours", "--folder", str(folder)]
+    words += ["--attributes", str(burden.attributes), "--file-bytes", str(burden.file_bytes)]
     (folder / "run").mkdir()
     run = AgentRun(
         folder / "run",
@@ -61,6 +70,7 @@ def measure_ours(model: str, folder: Path, uri: str, attributes: int = 0) -> Mea
         run.close()
     measured = read(folder / MEASURED)
     final = [commit for commit in commits if commit.final]
+    first, *later = [commit.files for commit in commits if commit.files is not None]
     return Measurement(
         state_bytes=measured["state_bytes"],
         iterations=measured["iterations"],
@@ -71,6 +81,8 @@ def measure_ours(model: str, folder: Path, uri: str, attributes: int = 0) -> Mea
         whole_s=median(one.whole_s for one in restored),
         restored_identical=all(one.identical for one in restored),
         begun=Begun(**read(folder / BEGUN)) if PLANS[model].notices > 1 else None,
+        files_first_bytes=first.sent_bytes,
+        files_later_bytes=max((files.sent_bytes for files in later), default=None),
     )
 
 

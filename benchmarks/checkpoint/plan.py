@@ -49,10 +49,20 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "dcp_s3torchconnector": ("s3torchconnector",),
     "ours": (),
     "ours_attributes": (),
+    "ours_files": (),
 }
 """The packages that each needs besides spotrun's own."""
-ATTRIBUTES = {"ours_attributes": 2_000}
-"""Of the trained module, in plain Python: each checkpoint carries them."""
+
+
+@dataclass(frozen=True)
+class Burden:
+    """What a training has besides its state: attributes in plain Python, and files in its work folder that it wrote."""
+
+    attributes: int = 0
+    file_bytes: int = 0
+
+
+BURDENS = {"ours_attributes": Burden(attributes=2_000), "ours_files": Burden(file_bytes=1 << 30)}
 
 
 def blocks(variants: list[str], rounds: int, seed: int) -> list[list[str]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from benchmarks.checkpoint.figures import Summary
+from benchmarks.checkpoint.figures import Row, Summary
 from benchmarks.checkpoint.plan import EVERY_STEPS
 
 ABSENT = "–"
 COLUMNS = (
     *("stall ms", "max", "/ copy", "paused / copy", "durable / PUT", "paused / PUT", "restore / GET", "whole / GET"),
-    *("start +", "stall +", "slower", "memory / state"),
+    *("start +", "stall +", "slower", "memory / state", "files sent"),
 )
 
 
@@ -50,7 +50,14 @@ def _cells(found: Summary) -> list[str]:
         _effect(found, "stall_over_ours"),
         _effect(found, "slowdown"),
         _ratio(row.extra_ram_over_state),
+        _files(row),
     ]
+
+
+def _files(row: Row) -> str:
+    """By the first checkpoint, and by the later one that sent most."""
+    sizes = (row.files_first_bytes, row.files_later_bytes)
+    return ", ".join(ABSENT if size is None else f"{size / 1e6:,.3g} MB" for size in sizes)
 
 
 def _effect(found: Summary, name: str) -> str:

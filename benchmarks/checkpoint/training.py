@@ -21,6 +21,7 @@ import hashlib
 import json
 import logging
 import os
+import random
 import time
 import warnings
 from collections import deque
@@ -42,6 +43,7 @@ from benchmarks.checkpoint.plan import BEGUN, DIGESTS, DIGESTS_WANTED, MEASURED,
 
 EPOCH_STEPS = 3000
 SAMPLES = 64
+FILES = 8
 CHANGING_OF = 20
 """One of so many attributes changes in each step."""
 KINDS: tuple[Callable[[int], object], ...] = (
@@ -245,6 +247,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--restore", action="store_true")
     parser.add_argument("--attributes", type=int, default=0)
+    parser.add_argument("--file-bytes", type=int, default=0)
     args = parser.parse_args(words)
     warnings.filterwarnings("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
@@ -253,10 +256,18 @@ def main(words: list[str] | None = None) -> None:
     train(MODELS[args.model], PLANS[args.model], args)
 
 
+def write_files(size_bytes: int) -> None:
+    """Into the work folder: the same ones in each process, of bytes that no compression makes smaller."""
+    for number in range(FILES if size_bytes else 0):
+        (Path(f"kept-{number}.bin")).write_bytes(random.Random(number).randbytes(size_bytes // FILES))
+
+
 def train(model: Model, plan: Plan, args: argparse.Namespace) -> None:
     from benchmarks.checkpoint.peers import peer_of
 
     peer = peer_of(args.variant, args.to, args.folder)
+    if not args.restore:
+        write_files(args.file_bytes)
     clock, begun = Clock(args.folder, plan.steps), Begun(args.folder)
     own = [Restored(args.folder)] if args.restore else [begun, clock, *peer.callbacks(clock, plan.notices)]
     trainer = pl.Trainer(
