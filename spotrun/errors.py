@@ -15,6 +15,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
+    ├── Unreckonable             1   figures that are stored, and each in its bounds, cannot be reckoned with
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
     ├── LimitExceeded           10   the condition of fail_if holds for the report
     ├── NightUnderWay           11   the last nightly run is still going: none was started
@@ -144,6 +145,12 @@ class LedgerDamaged(StoreError):
 
 class CheckpointDamaged(SpotrunError):
     exit_code = 6
+
+
+class Unreckonable(SpotrunError):
+    def __init__(self, cause: ArithmeticError) -> None:
+        what = f"what is stored has figures that cannot be reckoned with ({type(cause).__name__})"
+        super().__init__(what, hint="see `spotrun events RUN`")
 
 
 class NotIdentical(SpotrunError):

@@ -13,6 +13,7 @@ from decimal import Decimal
 
 from spotrun.run import events as ev
 from spotrun.run.billing import ZERO, to_nano
+from spotrun.run.bounds import amount_of
 from spotrun.run.state import Attempt, Commit, Launch, RunState, Trainer
 
 BYTES_PER_GB = 10**9
@@ -20,7 +21,7 @@ BYTES_PER_GB = 10**9
 
 def data_gb(created: ev.RunCreated) -> Decimal:
     """The data that an instance reads at its start, by the specification."""
-    return Decimal(str((created.spec.get("data") or {}).get("gb", 0)))
+    return amount_of(created.job("data").get("gb", 0)) or ZERO
 
 
 def crossings(state: RunState, launches: Iterable[Launch]) -> Iterator[tuple[datetime, Decimal]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from spotrun.run.bounds import Count
 from spotrun.run.state import RunState
 
 
@@ -15,8 +16,8 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 
     place: str
     what: str
-    step: int
-    resumes: int
+    step: Count
+    resumes: Count
 
 
 def gaps(state: RunState) -> tuple[Gap, ...]:

@@ -52,7 +52,7 @@ def is_plain(state: RunState) -> bool:
     if state.commits or any(trainer.started_at is not None for trainer in trainers):
         return False
     done = state.terminal is not None and state.terminal.outcome == "completed"
-    return done or state.created.spec.get("train", {}).get("run") is not None
+    return done or state.created.job("train").get("run") is not None
 
 
 def completed_epochs(state: RunState) -> tuple[tuple[int, datetime], ...]:

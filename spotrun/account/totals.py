@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import zip_longest
-from typing import Any
 
 from spotrun.account.cross_region import BYTES_PER_GB, crossings
 from spotrun.account.outcome import interrupted
 from spotrun.account.timeline import FOREVER, Activity, Span, account_end
 from spotrun.offering import CapacityType
 from spotrun.run.billing import NANO_DOLLAR, ZERO, Meter, to_nano
+from spotrun.run.bounds import amount_of
 from spotrun.run.state import RunState
 from spotrun.spec.values import ON_DEMAND, is_instance_type
 
@@ -243,25 +243,19 @@ def baseline_usd_per_hour(state: RunState) -> Decimal | None:
 
     Also None if it names a type whose price was not looked up, as in a rehearsal; the assumptions say so.
     """
-    report = _report(state)
+    report = state.created.job("report")
     found = report.get("baseline", ON_DEMAND)
-    if is_instance_type(found):
-        found = report.get("baseline_usd_per_hour") or ON_DEMAND
-    return None if found == ON_DEMAND else Decimal(found)
+    return amount_of(report.get("baseline_usd_per_hour") if is_instance_type(str(found)) else found)
 
 
 def baseline_in_words(state: RunState) -> str:
     """`the on-demand price of the same type`, or what the job compares with instead."""
-    named, usd_per_hour = _report(state).get("baseline", ON_DEMAND), baseline_usd_per_hour(state)
+    named, usd_per_hour = str(state.created.job("report").get("baseline", ON_DEMAND)), baseline_usd_per_hour(state)
     if usd_per_hour is not None:
         kind = f", {named} on demand" if is_instance_type(named) else ""
         return f"${usd_per_hour} an hour{kind} (report.baseline)"
     unpriced = f" (that of {named}, report.baseline, was not looked up)" if is_instance_type(named) else ""
     return f"the on-demand price of the same type{unpriced}"
-
-
-def _report(state: RunState) -> dict[str, Any]:
-    return state.created.spec.get("report") or {}
 
 
 def _counterfactual(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from spotrun.run.state import RunState
 from spotrun.units import count_of
@@ -45,11 +44,11 @@ class Work:
 def work_of(state: RunState, epochs: int) -> Work:
     """`epochs` is how many are completed."""
     created = state.created
-    train: dict[str, Any] = created.spec.get("train") or {}
+    train, args = created.job("train"), created.job("train").get("args")
     commits = (each.event.step for each in state.commits if not each.cut_off and not each.event.suspect)
     return Work(
         command=str(train.get("script") or train.get("run") or ""),
-        args=tuple(map(str, train.get("args") or ())),
+        args=tuple(map(str, args if isinstance(args, list) else ())),
         script_sha256=created.script_sha256,
         start_sha256=created.start_sha256,
         epochs=epochs,

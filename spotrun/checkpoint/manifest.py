@@ -17,6 +17,8 @@ from typing import Any
 
 import msgspec
 
+from spotrun.run.bounds import Count
+
 FORMAT = 2
 _PART_NAME = re.compile(r"part-\d{4,8}", re.ASCII)
 
@@ -25,7 +27,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """An object. `name` is relative to the checkpoint's own prefix, or to that of the commit it is borrowed `of`."""
 
     name: str
-    size_bytes: int
+    size_bytes: Count
     blake3: str
     of: str = ""
 
@@ -37,10 +39,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Extent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """`size_bytes` of part number `part`, from its byte `at` on, are the image's from `start` on."""
 
-    part: int
-    at: int
-    start: int
-    size_bytes: int
+    part: Count
+    at: Count
+    start: Count
+    size_bytes: Count
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,12 +51,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     they may hold more than it. A trainer can begin with its first `begin_bytes`, if that is known.
     """
 
-    format: int
-    size_bytes: int
+    format: Count
+    size_bytes: Count
     parts: tuple[Part, ...]
     meta: dict[str, Any] = {}
     extents: tuple[Extent, ...] = ()
-    begin_bytes: int | None = None
+    begin_bytes: Count | None = None
 
     @property
     def borrows(self) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-import msgspec
-
 from spotrun.checkpoint.restore import RETRY_FOR_S, read_verified
 from spotrun.errors import CheckpointDamaged
 from spotrun.folder.stored_files import FOLDER, Listing
+from spotrun.run.bounds import OutOfBounds, decode
 from spotrun.run.state import Commit, Outputs, RunState
 from spotrun.store.port import Store
 
@@ -28,8 +27,8 @@ def read_listing(store: Store, outputs: Outputs, *, retry_for_s: float = RETRY_F
 
     read_verified(store, key, outputs.event.blake3, None, take, retry_for_s)
     try:
-        listing = msgspec.json.decode(data, type=Listing)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        listing = decode(data, Listing)
+    except OutOfBounds as error:
         raise CheckpointDamaged(f"{key} cannot be read: {error}") from error
     if (flaw := listing.flaw()) is not None:
         raise CheckpointDamaged(f"{key}: {flaw}")

@@ -20,6 +20,7 @@ from blake3 import blake3
 from spotrun.checkpoint import unchanged
 from spotrun.checkpoint.manifest import Extent, Manifest, Part, manifest_key
 from spotrun.errors import CheckpointDamaged, ObjectMissing, StoreError
+from spotrun.run.bounds import OutOfBounds, decode
 from spotrun.run.events import CheckpointCommitted
 from spotrun.run.state import Commit
 from spotrun.store.port import InPieces, Store
@@ -211,8 +212,8 @@ def read_manifest(store: Store, event: CheckpointCommitted, *, retry_for_s: floa
 
     read_verified(store, manifest_key(event.prefix), event.manifest_blake3, None, take, retry_for_s)
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        manifest = decode(data, Manifest)
+    except OutOfBounds as error:
         raise CheckpointDamaged(f"{event.prefix} has a manifest that cannot be read: {error}") from error
     flaw = manifest.flaw(event.borrows)
     if flaw is None and manifest.size_bytes != event.size_bytes:

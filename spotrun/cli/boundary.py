@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 from spotrun.cli.signals import heeding
-from spotrun.errors import SpotrunError, found
+from spotrun.errors import SpotrunError, Unreckonable, found
 
 INTERRUPTED = 130
 LIKE = 0.75
@@ -43,13 +43,19 @@ def exit_code(app: typer.Typer, words: Sequence[str]) -> int | str | None:
                 raise end.__context__ from None  # Typer makes it an exit code of 1
             return end.code
         except SpotrunError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return _told(words, error.message, error.exit_code, error.problems_found())
+            return _failed(words, error)
+        except ArithmeticError as error:
+            return _failed(words, Unreckonable(error))
         except typer.TyperException as error:
             return _refused(words, error)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _failed(words: Sequence[str], error: SpotrunError) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return _told(words, error.message, error.exit_code, error.problems_found())
 
 
 def _refused(words: Sequence[str], error: Any) -> int:

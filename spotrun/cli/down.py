@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spotrun.cli.options import RunArgument, StoreOption, YesOption
-from spotrun.errors import CloudUnavailable, StoreError
+from spotrun.errors import CloudUnavailable, LedgerDamaged, SpecInvalid, StoreError
 
 if TYPE_CHECKING:
     from spotrun.cli.runs import OpenRun
@@ -22,8 +22,13 @@ def down(run: RunArgument, store: StoreOption = None, yes: YesOption = False) ->
     from spotrun.cli.asking import confirm
     from spotrun.cli.interrupts import told
     from spotrun.cli.runs import open_run
+    from spotrun.cli.unreadable import end_nameless
 
-    opened = open_run(run, store)
+    try:
+        opened = open_run(run, store)
+    except LedgerDamaged:
+        end_nameless(run, store, yes)
+        raise
     confirm(yes, f"End {opened.id} and its instances now?", default=True, declined="nothing was ended")
     with told(opened):
         _end(opened)
@@ -56,6 +61,13 @@ def _end(opened: OpenRun) -> None:
 
 def _end_instances(run: OpenRun) -> None:
     """Of a region that fails the runner's tick says so, if the run has something there."""
-    for instance in run.driver.instances(run.created.uid, must_see=()):
+    from spotrun.cli.unreadable import end_listed
+
+    try:
+        driver = run.driver
+    except SpecInvalid:
+        end_listed(run.store, run.created.uid)  # of a job that this spotrun cannot read
+        raise
+    for instance in driver.instances(run.created.uid, must_see=()):
         if instance.alive:
-            run.driver.terminate(instance.instance_id)
+            driver.terminate(instance.instance_id)

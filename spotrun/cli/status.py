@@ -18,6 +18,7 @@ from spotrun.errors import (
     SpotrunError,
     StoreError,
     StoreUnavailable,
+    Unreckonable,
 )
 
 if TYPE_CHECKING:
@@ -126,24 +127,31 @@ def _rows(runs: list[OpenRun]) -> list[dict[str, Any]]:
 
 
 def _row(run: OpenRun) -> dict[str, Any]:
+    """The facts of a run; where its figures cannot be reckoned with, that is the fact."""
+    base = {"run": run.id, "name": run.created.name, "started_at": run.created.clock_epoch.isoformat(), "uri": run.uri}
+    try:
+        return base | _facts(run)
+    except ArithmeticError as error:
+        return base | _unreadable_facts(Unreckonable(error))
+
+
+def _facts(run: OpenRun) -> dict[str, Any]:
     """A run that has ended is shown without its ledger, if a runner has left its final status."""
     from spotrun.folder.final_status import final_status, read_final_status
     from spotrun.store.retrying import persist
 
-    created = run.created
-    base = {"run": run.id, "name": created.name, "started_at": created.clock_epoch.isoformat(), "uri": run.uri}
-    status = persist(lambda: read_final_status(run.store, created.uid))
+    status = persist(lambda: read_final_status(run.store, run.created.uid))
     if status is None:
         try:
             state = run.ledger.refresh()
         except StoreUnavailable:
             raise
         except StoreError as error:
-            return base | _unreadable_facts(error)
+            return _unreadable_facts(error)
         status = final_status(state)
         if status is None:
-            return base | _facts_so_far(run, state)
-    return base | _final_facts(run, status)
+            return _facts_so_far(run, state)
+    return _final_facts(run, status)
 
 
 def _final_facts(run: OpenRun, status: RunStatus) -> dict[str, Any]:

@@ -24,11 +24,14 @@ from spotrun.errors import StoreError, StoreUnavailable
 from spotrun.folder.ledger import FOLDER as LEDGER
 from spotrun.folder.ledger import Ledger, key_of
 from spotrun.folder.status_objects import FOLDER
-from spotrun.run.events import seal, unsealed
+from spotrun.run.bounds import Count, OutOfBounds, decode
+from spotrun.run.events import ENTRY_SIZE_MAX, seal, unsealed
 from spotrun.run.state import RunState
 from spotrun.store.port import Store, StoredObject
 
 KEY = f"{FOLDER}summary.json"
+SUMMARY_BYTES_MAX = 1 << 20
+"""A longer one is not read whole: then it does not match its checksum."""
 VERSION = 2
 """To be raised when a figure below is computed otherwise: what an earlier version wrote is then ignored."""
 
@@ -41,26 +44,22 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     state: str
-    step: int
-    epochs_completed: int
-    interruptions: int
+    step: Count
+    epochs_completed: Count
+    interruptions: Count
     cost_usd: Decimal
     prices_usd_per_hour: tuple[Decimal | None, ...]
-    voids: int
+    voids: Count
     deadline_lost: bool
     detail: str
-    files: int = 0
+    files: Count = 0
     gaps: tuple[Gap, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not all(each.is_finite() for each in (self.cost_usd, *self.prices_usd_per_hour) if each is not None):
-            raise ValueError("a figure is no number")
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`sha256` is that of the last entry's object, `listed_sha256` that of the ledger's listing."""
 
-    version: int
+    version: Count
     run: str
     listed_sha256: str
     sha256: str
@@ -114,16 +113,16 @@ def read_final_status(store: Store, run_uid: str) -> RunStatus | None:
         StoreUnavailable: the store does not answer now.
     """
     try:
-        stored = msgspec.json.decode(unsealed(store.get(KEY)) or b"", type=_Stored)
+        stored = decode(unsealed(store.get(KEY, 0, SUMMARY_BYTES_MAX)) or b"", _Stored)
         if (stored.version, stored.run) != (VERSION, run_uid):
             return None
         listed = store.list(LEDGER)
         if not _is_whole(listed) or _digest(listed) != stored.listed_sha256:
             return None
-        last = store.get(listed[-1].key)
+        last = store.get(listed[-1].key, 0, ENTRY_SIZE_MAX + 1)
     except StoreUnavailable:
         raise
-    except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (StoreError, OutOfBounds):
         return None
     return stored.status if hashlib.sha256(last).hexdigest() == stored.sha256 else None
 

@@ -112,8 +112,14 @@ def _creating(store: Store, data: bytes) -> Entry:
     entry = decode_entry(data)
     if entry is not None and entry.number != 0:
         raise _displaced(entry, 0)
-    if entry is None or not isinstance(entry.event, RunCreated):
+    if entry is None:
+        what = f"{store.uri} is damaged: entry 0 is not well-formed, or has a figure that is out of bounds"
+        raise LedgerDamaged(what, hint=RESTORE)
+    if not isinstance(entry.event, RunCreated):
         raise RunNotFound(f"entry 0 of {store.uri} creates no run", hint="the folder is damaged, or not a run at all")
+    if entry.run != entry.event.uid:
+        what = f"{store.uri} is damaged: entry 0 is of the run {entry.run!r:.40} and creates {entry.event.uid!r:.40}"
+        raise LedgerDamaged(what, hint=RESTORE)
     version = entry.event.ledger_version
     if version not in (LEDGER_VERSION, OLD_LEDGER_VERSION):
         read = f"{OLD_LEDGER_VERSION} and {LEDGER_VERSION}"
@@ -257,6 +263,8 @@ class Ledger:
         data = encode_entry(entry, self._signer_of(entry))
         if len(data) > ENTRY_SIZE_MAX:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
+        if decode_entry(data) is None:
+            raise SpotrunError(f"{kind(entry.event)} was not written: it has a figure that is out of bounds")
         self._refuse_gap()
         stored = self._patiently(self._settle, entry.number, data)
         self._fold(entry.number, stored)

@@ -21,6 +21,7 @@ from typing import Annotated
 import msgspec
 
 from spotrun.errors import ObjectMissing, SpotrunError
+from spotrun.run.bounds import Count, OutOfBounds, decode
 from spotrun.run.events import PACK_PART_BYTES as PART_BYTES
 from spotrun.store.port import Store
 from spotrun.store.retrying import through_faults
@@ -43,7 +44,7 @@ class PackedPart(msgspec.Struct, frozen=True):
 class PackedSetup(msgspec.Struct, frozen=True, kw_only=True):
     """One archive in the store; the instance of `launch` made it."""
 
-    launch: Annotated[int, msgspec.Meta(ge=0)]
+    launch: Count
     parts: Annotated[tuple[PackedPart, ...], msgspec.Meta(min_length=1)]
 
     @property
@@ -60,10 +61,10 @@ def find(store: Store, key: str) -> PackedSetup | None:
         StoreError
     """
     try:
-        return msgspec.json.decode(through_faults(WITHIN_S)(store.get, _description_key(key)), type=PackedSetup)
+        return decode(through_faults(WITHIN_S)(store.get, _description_key(key)), PackedSetup)
     except ObjectMissing:
         return None
-    except msgspec.MsgspecError as error:
+    except OutOfBounds as error:
         raise SetupUnusable(f"{_description_key(key)} does not describe a packed set-up") from error
 
 

@@ -5,12 +5,12 @@ Facts that change often: each writer overwrites one small object. A status objec
 from __future__ import annotations
 
 import re
-from datetime import datetime
 from typing import TypeVar
 
 import msgspec
 
 from spotrun.errors import ObjectMissing, StoreUnavailable, WritesRefused
+from spotrun.run.bounds import SMALL_BYTES, Count, Moment, OutOfBounds, Pid, Seconds, decode
 from spotrun.store.port import Store
 
 
@@ -22,20 +22,20 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
     `sequence` grows with each write: if it is unchanged, nothing was written.
     """
 
-    launch: int
+    launch: Count
     phase: str
-    at: datetime
-    sequence: int
-    attempt: int | None = None
-    epoch: int = 0
-    epochs: int = 0
-    batch: int = 0
-    batches: int = 0
-    step: int = 0
+    at: Moment
+    sequence: Count
+    attempt: Count | None = None
+    epoch: Count = 0
+    epochs: Count = 0
+    batch: Count = 0
+    batches: Count = 0
+    step: Count = 0
     metrics: dict[str, float] = {}
-    step_s: float | None = None
-    stall_s: float | None = None
-    commit_s: float | None = None
+    step_s: Seconds | None = None
+    stall_s: Seconds | None = None
+    commit_s: Seconds | None = None
     console_tail: str = ""
     trouble: str = ""
 
@@ -48,16 +48,17 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.epochs or not self.batches or not self.step:
             return None
-        return self.step * self.epochs / (self.epoch + self.batch / self.batches)
+        done = self.epoch + self.batch / self.batches
+        return self.step * self.epochs / done if done else None
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Says that a runner attends to the run, and in `message` what keeps the run from going on, if anything does."""
 
-    at: datetime
-    pid: int
+    at: Moment
+    pid: Pid
     host: str
-    sequence: int
+    sequence: Count
     message: str = ""
 
 
@@ -66,8 +67,6 @@ BEAT_EVERY_S = 2.0
 """Run time between two writes of an agent (protocol 7)."""
 BEAT_EVERY_MIN_S = 0.2
 """System time."""
-SIZE_MAX = 64 * 1024
-"""Bytes. What is larger was not written by an agent or a runner, and is not read."""
 RUNNER_KEY = f"{FOLDER}runner.json"
 _AGENT_KEY = re.compile(re.escape(FOLDER) + r"agent-(\d+)\.json")
 
@@ -114,7 +113,7 @@ def stored_status(store: Store, key: str, kind: type[Status]) -> Status | None:
         StoreUnavailable: nobody knows whether there is one.
     """
     try:
-        data = store.get(key, 0, SIZE_MAX + 1)
-        return msgspec.json.decode(data, type=kind) if len(data) <= SIZE_MAX else None
-    except (ObjectMissing, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        data = store.get(key, 0, SMALL_BYTES + 1)
+        return decode(data, kind) if len(data) <= SMALL_BYTES else None
+    except (ObjectMissing, OutOfBounds):
         return None

@@ -18,19 +18,20 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from spotrun.run.bounds import Count, Nanoseconds
+
 FOLDER = "outputs/"
 FORMAT = 1
 PIECE_MAX_BYTES = 16 << 20
 FILES_MAX = 10_000
 _NAME_MAX_BYTES, _PATH_MAX_BYTES = 255, 4000
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-Amount = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Bytes of a file. `of` is the attempt that has sent them."""
 
-    of: Amount
+    of: Count
     blake3: str
     size_bytes: Annotated[int, msgspec.Meta(ge=1, le=PIECE_MAX_BYTES)]
 
@@ -43,16 +44,16 @@ class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """One file; `path` is relative to the work folder, and `attempt` the newest one that has seen it there."""
 
     path: str
-    size_bytes: Amount
-    modified_ns: Amount
-    attempt: Amount
+    size_bytes: Count
+    modified_ns: Nanoseconds
+    attempt: Count
     pieces: tuple[Piece, ...] = ()
     executable: bool = False
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str
-    size_bytes: Amount
+    size_bytes: Count
     reason: str
 
 

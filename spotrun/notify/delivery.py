@@ -28,6 +28,7 @@ from spotrun.errors import StoreError
 from spotrun.notify.news import News, news_of
 from spotrun.notify.sinks import Refused, Sink, Undelivered
 from spotrun.report.tables import plain
+from spotrun.run.bounds import SMALL_BYTES, Count, OutOfBounds, decode
 from spotrun.run.events import Entry
 from spotrun.run.reasons import shortened
 from spotrun.secrets.redaction import Redactor
@@ -47,7 +48,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True):
     """How far the delivery of one piece of news has come."""
 
     delivered: bool
-    tries: int
+    tries: Count
     said: str = ""
 
 
@@ -130,8 +131,8 @@ class DeliveryWorker(threading.Thread):
     def _status(self, news: News) -> DeliveryStatus:
         """If the store cannot be read, deliver again rather than not at all."""
         try:
-            return msgspec.json.decode(self._store.get(self._key(news)), type=DeliveryStatus)
-        except (StoreError, msgspec.MsgspecError):
+            return decode(self._store.get(self._key(news), 0, SMALL_BYTES), DeliveryStatus)
+        except (StoreError, OutOfBounds):
             return DeliveryStatus(False, 0)
 
     def _write(self, news: News, status: DeliveryStatus) -> None:

@@ -13,24 +13,22 @@ import hashlib
 from collections.abc import Callable
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
-from spotrun.offering import AwareDatetime, Offering, require_amount
+from spotrun.offering import Offering, require_amount
+from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode
 
 LEDGER_VERSION = 3
 OLD_LEDGER_VERSION = 2
 """Of runs without a key: anybody who may write in their folder speaks for their runner (protocol 31)."""
-ENTRY_SIZE_MAX = 64 * 1024
+ENTRY_SIZE_MAX = SMALL_BYTES
 """Bytes. What does not fit belongs in an object of its own."""
 HOURS_PER_VOLUME_MONTH = 30 * 24
 """As in the examples of https://aws.amazon.com/ebs/pricing/."""
-
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Cause(StrEnum):
@@ -83,19 +81,19 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
     uid: str
     name: str
-    ledger_version: int
+    ledger_version: Count
     spec: dict[str, Any]
     spec_sha256: str
     workdir_sha256: str
     start_sha256: str | None = None
-    clock_epoch: AwareDatetime
-    time_scale: float
+    clock_epoch: Moment
+    time_scale: Scale
     price_cap_usd_per_hour: Decimal | None
     budget_usd: Decimal | None
     storage: StoragePrices
     billing: BillingRule
     simulated: bool
-    deadline_at: AwareDatetime | None = None
+    deadline_at: Moment | None = None
     interruption_bands: dict[str, str] = {}
     epochs_end: EpochsEnd = EpochsEnd.DURABLE
     script_sha256: str = ""
@@ -106,6 +104,11 @@ class RunCreated(Event, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_amount(self.price_cap_usd_per_hour)
         require_amount(self.budget_usd)
+
+    def job(self, section: str) -> dict[str, Any]:
+        """A section of the job; empty if that is none. Figures are folded without asking whether the job is valid."""
+        found = self.spec.get(section)
+        return found if isinstance(found, dict) else {}
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +170,8 @@ class BillingRule(msgspec.Struct, frozen=True, kw_only=True):
     they are billed whoever ended it. `source` says where the rule was read, and when.
     """
 
-    minimum_s: float
-    free_if_interrupted_within_s: float
+    minimum_s: Seconds
+    free_if_interrupted_within_s: Seconds
     source: str
     volume_gib: Count = 0
     volume_usd_per_gib_month: Decimal = Decimal(0)
@@ -213,12 +216,12 @@ class LaunchIntended(Event, frozen=True, kw_only=True):
     """
 
     offering: Offering
-    time_to_live_s: float
+    time_to_live_s: Seconds
     price_ceiling_usd_per_hour: Decimal
     on_demand_usd_per_hour: Decimal
-    not_after: AwareDatetime
+    not_after: Moment
     reason: str
-    standby_for: int | None = None
+    standby_for: Count | None = None
     egress_usd: Decimal = Decimal(0)
 
     def __post_init__(self) -> None:
@@ -234,9 +237,9 @@ class LaunchRecorded(Event, frozen=True, kw_only=True):
     `unguarded` is why nothing in the cloud would end it if its own timer did not (protocol 11); None: something would.
     """
 
-    launch: int
+    launch: Count
     instance_id: str
-    billed_from: AwareDatetime
+    billed_from: Moment
     prices: tuple[PriceSegment, ...]
     unguarded: str | None = None
 
@@ -246,7 +249,7 @@ class GuardArmed(Event, frozen=True, kw_only=True):
     The guard that could not be made with the launch exists now: the cloud ends the instance, whatever becomes of us.
     """
 
-    launch: int
+    launch: Count
 
 
 class LaunchClosed(Event, frozen=True, kw_only=True):
@@ -256,7 +259,7 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
     `refused`: the cloud has said no, so there is no instance. Without its answer there may be one that nobody has seen.
     """
 
-    launch: int
+    launch: Count
     cause: Cause
     detail: str = ""
     refused: bool = False
@@ -265,14 +268,14 @@ class LaunchClosed(Event, frozen=True, kw_only=True):
 class DrainRequested(Event, frozen=True, kw_only=True):
     """The attempt is to commit once more and hand over."""
 
-    attempt: int
+    attempt: Count
     reason: str
 
 
 class InstanceCondemned(Event, frozen=True, kw_only=True):
     """Irrevocably: the instance of this launch is to be terminated by whoever sees it."""
 
-    launch: int
+    launch: Count
     cause: Cause
     detail: str = ""
 
@@ -286,23 +289,23 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     what it is taken from; "" if the cloud told its time.
     """
 
-    launch: int
+    launch: Count
     instance_id: str
-    billed_from: AwareDatetime | None
-    ended_at: AwareDatetime
+    billed_from: Moment | None
+    ended_at: Moment
     ended_by: EndedBy
     prices: tuple[PriceSegment, ...]
     evidence: str
-    last_step_seen: int | None = None
+    last_step_seen: Count | None = None
     bounded_by: str = ""
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):
     """By what was measured, even on demand the run will be completed only at `expected_at`. Written once."""
 
-    deadline_at: AwareDatetime
-    expected_at: AwareDatetime
-    work_left_s: float
+    deadline_at: Moment
+    expected_at: Moment
+    work_left_s: Seconds
 
 
 class BudgetNearlySpent(Event, frozen=True, kw_only=True):
@@ -312,7 +315,7 @@ class BudgetNearlySpent(Event, frozen=True, kw_only=True):
     """
 
     spent_usd: Decimal
-    passes_at: AwareDatetime | None = None
+    passes_at: Moment | None = None
     epoch: Count | None = None
 
     def __post_init__(self) -> None:
@@ -337,9 +340,9 @@ class AttemptStarted(Event, frozen=True, kw_only=True):
     is None if the set-up has failed.
     """
 
-    launch: int
+    launch: Count
     instance_id: str
-    booted_at: AwareDatetime
+    booted_at: Moment
     setup: SetUp | None = None
 
 
@@ -355,7 +358,7 @@ class SetUp(msgspec.Struct, frozen=True, kw_only=True):
     `packed_bytes` is the size of what was unpacked, or packed for the next instance.
     """
 
-    seconds: float
+    seconds: Seconds
     how: str
     packed_bytes: Count = 0
 
@@ -372,34 +375,34 @@ class ResumedFrom(Event, frozen=True, kw_only=True):
     `incarnation` counts the trainers of the attempt from 0. `skipped` names newer commits that could not be read back.
     """
 
-    attempt: int
+    attempt: Count
     incarnation: Count
-    commit: int | None
-    epoch: int
-    step: int
-    skipped: tuple[int, ...] = ()
+    commit: Count | None
+    epoch: Count
+    step: Count
+    skipped: tuple[Count, ...] = ()
 
 
 class TrainingStarted(Event, frozen=True, kw_only=True):
     """The first new step of a trainer is done: what came before was restore, what follows is training."""
 
-    attempt: int
+    attempt: Count
     incarnation: Count
-    step: int
+    step: Count
 
 
 class NoticeSeen(Event, frozen=True, kw_only=True):
     """The cloud said that it will take the instance (`termination`), or that it might (`rebalance`)."""
 
-    attempt: int
+    attempt: Count
     kind: str
-    deadline_at: AwareDatetime | None
+    deadline_at: Moment | None
 
 
 class NoticesUnseen(Event, frozen=True, kw_only=True):
     """The cloud's notices cannot be seen on this attempt's instance: it may be taken without a word. Written once."""
 
-    attempt: int
+    attempt: Count
     detail: str
 
 
@@ -432,18 +435,18 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
     an earlier version. `fit` counts the calls of fit() from 1; epochs and steps count on over them.
     """
 
-    attempt: int
+    attempt: Count
     incarnation: Count
     prefix: str
     manifest_blake3: str
     size_bytes: Count
     objects: Count
-    epoch: int
-    batch: int
-    step: int
-    taken_at: AwareDatetime
-    stall_s: float
-    durable_s: float
+    epoch: Count
+    batch: Count
+    step: Count
+    taken_at: Moment
+    stall_s: Seconds
+    durable_s: Seconds
     why: str
     final: bool = False
     suspect: bool = False
@@ -463,10 +466,10 @@ class CheckpointCommitted(Event, frozen=True, kw_only=True):
 class CheckpointFailed(Event, frozen=True, kw_only=True):
     """A snapshot did not become durable (promise I8). `size_bytes` is its size if the store took no writes, else 0."""
 
-    attempt: int
-    step: int
+    attempt: Count
+    step: Count
     detail: str
-    size_bytes: int = 0
+    size_bytes: Count = 0
 
 
 class CheckpointRetired(Event, frozen=True, kw_only=True):
@@ -476,8 +479,8 @@ class CheckpointRetired(Event, frozen=True, kw_only=True):
     `attempt` is None when a runner retires it after the run's end.
     """
 
-    attempt: int | None
-    commit: int
+    attempt: Count | None
+    commit: Count
 
 
 class Uncarried(msgspec.Struct, frozen=True, kw_only=True):
@@ -494,7 +497,7 @@ class StateNotCarried(Event, frozen=True, kw_only=True):
     `step` is that of the snapshot that has shown it. Each place is named once in a run.
     """
 
-    attempt: int
+    attempt: Count
     step: Count
     places: tuple[Uncarried, ...]
 
@@ -510,12 +513,12 @@ class OutputsStored(Event, frozen=True, kw_only=True):
     `stored_bytes`. A `final` one has all that the trainer left at its end.
     """
 
-    attempt: int
+    attempt: Count
     key: str
     blake3: str
-    commit: int | None
-    step: int
-    looked_at: AwareDatetime
+    commit: Count | None
+    step: Count
+    looked_at: Moment
     files: Count
     size_bytes: Count
     objects: Count
@@ -531,48 +534,48 @@ class EpochCompleted(Event, frozen=True, kw_only=True):
     survives (protocol 24).
     """
 
-    attempt: int
-    epoch: int
-    step: int
-    ended_at: AwareDatetime
+    attempt: Count
+    epoch: Count
+    step: Count
+    ended_at: Moment
     metrics: dict[str, float] = {}
 
 
 class TrainerExited(Event, frozen=True, kw_only=True):
     """A trainer process ended before its work was done; the agent starts another while the restart budget lasts."""
 
-    attempt: int
+    attempt: Count
     incarnation: Count
     cause: Cause
-    exit_code: int
-    step: int
+    exit_code: ExitCode
+    step: Count
     detail: str = ""
 
 
 class AttemptDrained(Event, frozen=True, kw_only=True):
     """The attempt is over by its own hand: `final_commit` holds all it did, and no step ran after `stopped_at`."""
 
-    attempt: int
-    final_commit: int | None
-    stopped_at: AwareDatetime
+    attempt: Count
+    final_commit: Count | None
+    stopped_at: Moment
     reason: str
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
     """The attempt is over without a handover. `last_step` is the last step that its trainer did."""
 
-    attempt: int
+    attempt: Count
     cause: Cause
-    last_step: int
+    last_step: Count
     detail: str = ""
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
     """The training came to its own end. `final_commit` holds the result; None for a command without checkpoints."""
 
-    attempt: int
-    final_commit: int | None
-    step: int
+    attempt: Count
+    final_commit: Count | None
+    step: Count
 
 
 AnyEvent = (
@@ -617,10 +620,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     run time: entries are ordered by `number`, never by `at`. A signature is part of the object, and not of this.
     """
 
-    number: int
+    number: Count
     run: str
     nonce: str
-    at: AwareDatetime
+    at: Moment
     writer: str
     event: AnyEvent
 
@@ -629,7 +632,6 @@ Sign = Callable[[bytes], str]
 """Makes the signature, in hex, of an entry's JSON."""
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
-_decoder = msgspec.json.Decoder(Entry)
 _SEAL, _AFTER_SEAL = b'{"sha256":"', b'",'
 _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 
@@ -690,8 +692,8 @@ def decode_entry(data: bytes) -> Entry | None:
     if not is_whole(data):
         raise LedgerDamaged("an entry does not match its own checksum", hint=RESTORE)
     try:
-        return _decoder.decode(parted(data)[1])
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return decode(parted(data)[1], Entry)
+    except OutOfBounds:
         return None
 
 

@@ -19,11 +19,11 @@ from spotrun.errors import LedgerDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger
 from spotrun.report.describe import SENTENCES
 from spotrun.run import events as ev
+from spotrun.run.bounds import NUMBER_MAX
 from spotrun.run.effects import EFFECTS
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
     AnyEvent,
-    Count,
     Entry,
     Event,
     RunStopped,
@@ -49,11 +49,11 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     str: TEXT,
-    int: st.integers(-(2**63), 2**63 - 1),
+    int: st.integers(-NUMBER_MAX, NUMBER_MAX),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     Decimal: st.decimals(0, 10**12, allow_nan=False, allow_infinity=False),
-    datetime: st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)),
+    datetime: st.datetimes(datetime(2020, 1, 1), datetime(2200, 12, 31), timezones=st.just(UTC)),
     Any: JSON_VALUES,
     types.NoneType: st.none(),
 }
@@ -64,10 +64,12 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in PLAIN:
         return PLAIN[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation == Count:
-        return st.integers(0, 2**63 - 1)
     if origin is typing.Annotated:
-        return values_of(arguments[0])
+        of, meta = arguments
+        if meta.le is None:
+            return values_of(of)
+        least = meta.gt if meta.ge is None else meta.ge
+        return st.integers(least, meta.le) if of is int else st.floats(least, meta.le, exclude_min=meta.gt is not None)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*map(values_of, arguments))
     if origin is tuple:

@@ -27,8 +27,9 @@ from spotrun.checkpoint.restore import fetch
 from spotrun.cli import app
 from spotrun.errors import CheckpointDamaged, SpotrunError
 from spotrun.folder.ledger import Ledger, key_of
-from spotrun.folder.status_objects import SIZE_MAX, AgentStatus, agent_key, stored_status
+from spotrun.folder.status_objects import AgentStatus, agent_key, stored_status
 from spotrun.run import events as ev
+from spotrun.run.bounds import SMALL_BYTES
 from spotrun.run.events import encode_entry, entry_json, seal
 from spotrun.run.state import Commit
 from spotrun.spec.model import RunSpec
@@ -304,8 +305,8 @@ def test_a_status_object_that_nobody_of_ours_has_written_is_as_good_as_none(data
 def test_no_more_of_a_status_object_is_read_than_one_can_have() -> None:
     read: list[tuple[Any, ...]] = []
     store = MemoryStore()
-    store.put_status(agent_key(1), b" " * (SIZE_MAX + 1))
+    store.put_status(agent_key(1), b" " * (SMALL_BYTES + 1))
     get = store.get
     store.get = lambda *asked: (read.append(asked), get(*asked))[1]  # type: ignore[method-assign]
     assert stored_status(store, agent_key(1), AgentStatus) is None
-    assert read == [(agent_key(1), 0, SIZE_MAX + 1)]
+    assert read == [(agent_key(1), 0, SMALL_BYTES + 1)]

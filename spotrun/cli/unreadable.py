@@ -1,0 +1,79 @@
+"""
+What `spotrun down` does for a run whose beginning cannot be read: each of its instances has its uid as a tag, and what
+can still be read of its ledger says in which clouds and regions they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from spotrun.cli.asking import confirm
+from spotrun.cli.runs import default_store
+from spotrun.clouds.cloud import Account
+from spotrun.clouds.registry import cloud_named
+from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid
+from spotrun.folder.ledger import FOLDER as LEDGER
+from spotrun.run.events import ENTRY_SIZE_MAX, LaunchIntended, decode_entry
+from spotrun.store.opening import open_store
+from spotrun.store.port import Store
+from spotrun.store.retrying import persist
+
+
+class Place(NamedTuple):
+    cloud: str
+    region: str
+
+
+def end_nameless(reference: str, store: str | None, yes: bool) -> None:
+    """
+    End the instances of the run in the folder that is meant. A folder's name ends in the uid; if that of another folder
+    does so too, nobody knows whose instances they are, and nothing is ended.
+    """
+    folder, _, name = reference.rstrip("/").rpartition("/")
+    runs = open_store(folder or store or default_store())
+    names = persist(runs.folders)
+    meant = [each for each in names if name in (each, *each.rsplit("-", 1))]
+    if len(meant) != 1:
+        return
+    uid = meant[0].rpartition("-")[2]
+    if sum(each.rpartition("-")[2] == uid for each in names) > 1:
+        return
+    confirm(yes, f"End the instances of {meant[0]} now?", default=True, declined="nothing was ended")
+    end_listed(open_store(f"{runs.uri}/{meant[0]}"), uid)
+
+
+def end_listed(store: Store, run_uid: str) -> None:
+    """End what the clouds list under this uid, wherever the run's ledger says that it has asked for an instance."""
+    for place in sorted(set(_places(store))):
+        try:
+            driver = _account(place).driver
+            for instance in driver.instances(run_uid):
+                if instance.alive:
+                    driver.terminate(instance.instance_id)
+                    print(f"ended {instance.instance_id} in {place.cloud}/{place.region}")
+        except (CloudError, SpecInvalid) as error:
+            print(f"could not look at {place.cloud}/{place.region}: {error.one_line}")
+
+
+def _account(place: Place) -> Account:
+    """
+    Raises:
+        SpecInvalid: there is no such cloud.
+    """
+    cloud = cloud_named(place.cloud)
+    try:
+        return cloud.account([place.region])
+    except SpecInvalid:
+        return cloud.account([])  # one without regions, or a region that there is not
+
+
+def _places(store: Store) -> Iterator[Place]:
+    for found in persist(lambda: store.list(LEDGER)):
+        data = persist(lambda key=found.key: store.get(key, 0, ENTRY_SIZE_MAX + 1))  # type: ignore[misc]
+        try:
+            entry = decode_entry(data)
+        except LedgerDamaged:
+            continue
+        if entry is not None and isinstance(entry.event, LaunchIntended):
+            yield Place(entry.event.offering.cloud, entry.event.offering.region)
