@@ -8,6 +8,7 @@
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
 # make scripts 42 scripts after public patterns, Lightning's own examples among them, through kills, into docs/exactness.md (an hour)
+# make calls   how often an hour of a run makes its runner call AWS, by API: the table of docs/aws.md (half a minute)
 # make planned   three jobs forecast, then run for real: do they cost and take what was said? (a minute, on an idle machine)
 # make interruptions   plain Lightning and spotrun under the same kills, side by side
 # make checkpoint-benchmark   what a checkpoint costs: spotrun, six others, and the limits of this machine
@@ -32,7 +33,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations best kinds scripts planned interruptions checkpoint-benchmark downtime picture docs reference \
+.PHONY: demo quick test torture chaos attacks mutations best kinds scripts calls planned interruptions checkpoint-benchmark downtime picture docs reference \
 	browser install dev lint types clean moved
 
 demo: .venv/.installed
@@ -42,7 +43,7 @@ demo: .venv/.installed
 # With CI=true a test that was skipped without being listed in tests/support/expected_skips.txt is a failure.
 # The tests start a thousand Pythons: they begin sooner where they find their bytecode.
 # The slow tests stand side by side in tests/runs. A worker that has done its own takes some of them over (worksteal).
-quick test chaos best kinds scripts torture planned: export PYTHONDONTWRITEBYTECODE :=
+quick test chaos best kinds scripts calls torture planned: export PYTHONDONTWRITEBYTECODE :=
 quick test: export OMP_NUM_THREADS ?= 1
 quick: .venv/.installed-dev
 	.venv/bin/ruff check --quiet .
@@ -65,6 +66,9 @@ mutations: .venv/.installed-dev
 
 planned: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q tests/batteries/planned_runs.py
+
+calls: .venv/.installed-dev
+	@.venv/bin/python -m tests.batteries.aws_calls
 
 chaos: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.chaos

@@ -47,6 +47,8 @@ from spotrun.run.state import RunState
 from spotrun.spec.model import RunSpec
 from spotrun.store.port import Store
 
+LOOKS_LEFT_OUT = 4
+"""A look that fails has asked several times already, and a cloud that throttles an account needs fewer calls."""
 TICKS_MAX = 20
 """A decision may follow from the one before (intend, then execute); more ticks without a pause would be a fault."""
 
@@ -117,6 +119,7 @@ class Runner:
         self._pulse = Pulse(clock)
         self._lists = Looks(clock)
         self._listed: tuple[Instance, ...] = ()
+        self._unlisted = ""
 
     def run(self, watch: Callable[[Tick], None]) -> Tick:
         """Attend until the run has ended and nothing of it is left running. `watch` is given each tick."""
@@ -194,7 +197,7 @@ class Runner:
 
     def _remark(self) -> str | None:
         market = "" if self._market is None else self._market.trouble or ""
-        return _joined([self._heartbeats.refused, market, *self._driver.remarks])
+        return _joined([self._heartbeats.refused, market, self._unlisted, *self._driver.remarks])
 
     # -- observe -----------------------------------------------------------------------------------------------------
 
@@ -231,12 +234,21 @@ class Runner:
         """
         What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agent
         goes on writing: an end without an entry is seen when the agent falls silent, or at the next of those looks.
+        What such a look would have shown can wait, so one that fails leaves the cloud alone for a while.
         """
-        beats = self._pulse.beats(self._statuses.current(state))
-        may_wait = self._driver.rations_calls and beats and is_still(state, self._listed)
-        if not may_wait or self._lists.due():
+        goes_on = self._pulse.beats(self._statuses.current(state)) or state.current is None
+        may_wait = self._has_seen_cloud and self._driver.rations_calls and goes_on and is_still(state, self._listed)
+        if may_wait and not self._lists.due():
+            return self._listed
+        try:
             self._listed = tuple(self._driver.instances(state.created.uid, must_see=occupied))
-            self._has_seen_cloud = True
+        except CloudError as error:
+            if not may_wait:
+                raise
+            self._unlisted = f"the instances are those known before: {error.one_line}"
+            self._lists.taken(lasts=LOOKS_LEFT_OUT)
+        else:
+            self._has_seen_cloud, self._unlisted = True, ""
             self._lists.taken()
         return self._listed
 

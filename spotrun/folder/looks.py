@@ -22,6 +22,7 @@ class Looks:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._every_s = max(EVERY_S, AT_LEAST_S * clock.scale)
+        self._lasts_s = self._every_s
         self._taken: tuple[float, datetime] | None = None
 
     def due(self) -> bool:
@@ -29,7 +30,9 @@ class Looks:
             return True
         taken_s, taken_at = self._taken
         apart = abs(self._clock.now() - taken_at)
-        return self._clock.monotonic() - taken_s >= self._every_s or apart >= timedelta(seconds=self._every_s)
+        return self._clock.monotonic() - taken_s >= self._lasts_s or apart >= timedelta(seconds=self._lasts_s)
 
-    def taken(self) -> None:
+    def taken(self, lasts: int = 1) -> None:
+        """The next look is due after so many times the usual pause."""
+        self._lasts_s = lasts * self._every_s
         self._taken = (self._clock.monotonic(), self._clock.now())

@@ -10,17 +10,18 @@ from spotrun.run.state import RunState
 
 def is_still(state: RunState, shown: Iterable[Instance]) -> bool:
     """
-    Whether nothing is in motion: one instance trains, and it is all that the cloud showed of the run last. No launch,
-    notice, stop or end is under way, and nothing of an earlier launch may be left.
+    Whether nothing is in motion: one instance trains, or there is none to be had, and the cloud showed no other of the
+    run last. No launch, notice, stop or end is under way, and nothing of an earlier launch may be left.
 
     `state` may be newer than `shown`: an entry about an instance puts the run in motion at once.
     """
+    if state.stop_requested or state.terminal is not None:
+        return False
     current = state.current
-    if current is None or current.leaving or state.stop_requested or state.terminal is not None:
-        return False
-    here = state.launch_of(current)
-    others = (launch for launch in state.launches.values() if launch is not here)
-    if here.recorded is None or here.condemned is not None or not all(launch.settled for launch in others):
-        return False
+    left = [launch for launch in state.launches.values() if not launch.settled]
     alive = [(each.instance_id, each.state) for each in shown if each.alive]
-    return alive == [(current.instance_id, InstanceState.RUNNING)]
+    if current is None:
+        return not left and not alive
+    here = state.launch_of(current)
+    goes_on = here.recorded is not None and here.condemned is None and not current.leaving
+    return goes_on and left == [here] and alive == [(current.instance_id, InstanceState.RUNNING)]

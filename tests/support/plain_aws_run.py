@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +15,7 @@ from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.errors import StoreUnavailable
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.folder.market_record import MarketRecord
 from spotrun.run import events as ev
 from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
@@ -30,11 +33,27 @@ URI = f"s3://bucket/runs/r-{UID}"
 PASS_S, SAVES_EVERY_S = 5.0, 60.0
 
 
+class LivedClock(ManualClock):
+    """While somebody sleeps, the others act."""
+
+    def __init__(self, start: datetime) -> None:
+        super().__init__(start)
+        self.others: Callable[[], None] = lambda: None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.others()
+
+
+class _Over(Exception):
+    """The time that a test gave a runner."""
+
+
 class PlainAwsRun:
-    """`ticks` are those of all its runners."""
+    """`ticks` are those of all its runners. `stored` counts the calls of runners to their store, by their names."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock = ManualClock(datetime(2026, 6, 1, tzinfo=UTC))
+        self.clock = LivedClock(datetime(2026, 6, 1, tzinfo=UTC))
         self.aws = PlainAws(self.clock)
         self.aws.reach(monkeypatch)
         self._store = MemoryStore(self.clock)
@@ -50,6 +69,8 @@ class PlainAwsRun:
         """Whether instances get an agent."""
         self.down: set[str] = set()
         """The calls of the store that are not answered to runners."""
+        self.stored: Counter[str] = Counter()
+        self._beside = MemoryStore(self.clock)
         self.runner = self.new_runner()
 
     def new_runner(self) -> Runner:
@@ -63,6 +84,7 @@ class PlainAwsRun:
             self.clock,
             wanted,
             URI,
+            MarketRecord(Watched(self._beside, self._answer, nothing)),
             guards=AwsGuards([REGION], self.clock),
             identities=RunRoles(Region(REGION, self.clock), self.clock),
         )
@@ -71,6 +93,20 @@ class PlainAwsRun:
         for _ in self._passes(seconds, pass_s):
             if self.ticks[-1].done:
                 return
+
+    def is_attended(self, seconds: float) -> None:
+        """The same at the runner's own pace: the agents act whenever it sleeps."""
+        ends_s = self.clock.monotonic() + seconds
+
+        def watch(tick: Tick) -> None:
+            self.ticks.append(tick)
+            if self.clock.monotonic() >= ends_s:
+                raise _Over
+
+        self.clock.others = self._act
+        with suppress(_Over):
+            self.runner.run(watch)
+        self.clock.others = lambda: None
 
     def is_asked(self, operation: str) -> int:
         """How often the account was, so far."""
@@ -128,6 +164,7 @@ class PlainAwsRun:
         self._ledger().append(lambda _: ev.StopRequested(by="somebody"))
 
     def _answer(self, call: str) -> None:
+        self.stored[call] += 1
         if call in self.down:
             raise StoreUnavailable("connection reset")
 

@@ -12,6 +12,7 @@ from spotrun.run import events as ev
 from spotrun.run.events import Cause
 from tests.support.decisions import instance, trains
 from tests.support.histories import History
+from tests.support.plain_aws import refusal
 from tests.support.plain_aws_run import PlainAwsRun
 from tests.support.played_run import PlayedRun
 
@@ -71,6 +72,48 @@ def test_who_hears_nothing_of_the_agent_looks_at_each_pass(still: PlainAwsRun) -
     still.is_hung = True
     still.goes_on(6, PASS_S)
     assert asks(still, 30) == 30 / PASS_S
+
+
+def refusal_of(run: PlainAwsRun, *operations: str, code: str = "RequestLimitExceeded") -> None:
+    def refuse(operation: str) -> None:
+        if operation in operations:
+            raise refusal(code, 503)
+
+    run.aws.fault = refuse
+
+
+def test_a_throttled_account_is_asked_less_while_its_instance_trains(still: PlainAwsRun) -> None:
+    refusal_of(still, LOOK)
+    assert asks(still, 600) <= 40
+    tick = still.ticks[-1]
+    assert tick.blind is None
+    assert tick.remark is not None
+    assert tick.remark.startswith("the instances are those known before: ")
+    assert "RequestLimitExceeded" in tick.remark
+    still.aws.fault = lambda _: None
+    still.goes_on(60, PASS_S)
+    assert still.ticks[-1].remark is None
+
+
+def test_who_is_throttled_asks_on_while_something_happens(still: PlainAwsRun) -> None:
+    refusal_of(still, LOOK)
+    still.goes_on(30, PASS_S)
+    still.is_interrupted()
+    assert asks(still, 30) > 10
+    assert still.ticks[-1].blind
+    still.aws.fault = lambda _: None
+    assert still.trains_within(60)
+
+
+def test_while_there_is_no_capacity_each_refusal_is_looked_after_and_nothing_else(still: PlainAwsRun) -> None:
+    refusal_of(still, "run_instances", code="InsufficientInstanceCapacity")
+    still.is_interrupted()
+    still.goes_on(60, PASS_S)
+    launches = still.is_asked("run_instances")
+    looks = asks(still, 600)
+    assert looks <= 40 + 2 * (still.is_asked("run_instances") - launches)
+    still.aws.fault = lambda _: None
+    assert still.trains_within(120)
 
 
 def test_a_cloud_that_costs_nothing_to_ask_is_asked_at_each_pass() -> None:
@@ -152,9 +195,15 @@ def test_a_run_is_not_still_while_the_cloud_shows_anything_but_its_running_insta
     assert not any(is_still(history.state, shown) for shown in ([], [here, other], [stopping], [other]))
 
 
-def test_a_run_is_not_still_before_it_trains() -> None:
+def test_a_run_is_still_while_nothing_is_rented_and_not_while_an_instance_boots() -> None:
     history = History()
-    assert not is_still(history.state, [])
+    assert is_still(history.state, [])
     launch = history.launch()
+    assert not is_still(history.state, [])
     history.record(launch)
     assert not is_still(history.state, [instance(history, launch)])
+    history.gone(launch)
+    assert is_still(history.state, [])
+    assert not is_still(history.state, [instance(history, 77)])
+    history.write(ev.StopRequested(by="me"))
+    assert not is_still(history.state, [])
