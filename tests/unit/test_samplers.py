@@ -8,7 +8,7 @@ from collections import deque
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import BatchSampler, RandomSampler, Sampler
 
 from spotrun.training import seeds
 from spotrun.training.data import samplers
@@ -50,6 +50,21 @@ def test_a_pass_that_is_drawn_again_in_another_process_is_the_same():
     assert again.array.tolist() == [1, 1]
     assert again.table[-2:] == [499, 1]
     assert pass_of(other, again, 3) == pass_of(state, sampler, 3) == [4]
+
+
+def test_data_that_a_sampler_holds_keeps_its_items():
+    """A RandomSampler holds the data set, which may be a list. Other lists of the script have its items too."""
+    data = [[1, 2], [3]]
+    items = list(data)
+    sampler, weights = RandomSampler(data), torch.ones(3)
+    state = Samplers(sampler)
+    sampler.weights = weights
+    pass_of(state, sampler, 0)
+    state.resume(state.state(next_pass=False))
+    pass_of(state, sampler, 0)
+    pass_of(state, sampler, 0)
+    assert [id(item) for item in data] == [id(item) for item in items]
+    assert sampler.weights is weights
 
 
 def test_a_pass_that_begins_twice_keeps_only_what_a_hook_has_changed():

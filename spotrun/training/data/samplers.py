@@ -99,9 +99,11 @@ class Samplers:
         return {name: copied(value) for name, value in self._living() if is_plain(value)}
 
     def _set(self, values: Values) -> None:
+        """What is so already stays the same object: it may be the data, whose items other parts of a script hold."""
+        living = dict(self._living())
         for name, value in values.items():
             path, _, attribute = name.rpartition(".")
-            if path in self._samplers:
+            if path in self._samplers and not (name in living and same(living[name], value)):
                 _fill(self._samplers[path], attribute, copied(value))
 
 
