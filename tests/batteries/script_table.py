@@ -113,7 +113,7 @@ def main(
         seen = measure(each, count, short_imports)
         results[each.name] = {**seen, "sha256": digest(each)}
         keep(results)
-        said = f"not verified: {seen['error']}" if "error" in seen else verdict(seen)
+        said = f"{verdict(seen)}: {seen['error']}" if "error" in seen else verdict(seen)
         print(f"{number:3}/{len(wanted)}  {each.name:22} {time.monotonic() - began_one:5.0f} s  {said}", flush=True)
     keep(results)
     print(summary(results, time.monotonic() - began))

@@ -20,6 +20,8 @@ HEAD = (
     "| script | pattern, and where it is common | steps | kills | verdict | compared | not compared, or refused |\n"
     "|---|---|---|---|---|---|---|\n"
 )
+ADVICE = "; try: "
+"""What spotrun refuses, it refuses with what to do instead. A script that fails by itself has none."""
 UNMEASURED = "not measured yet"
 _ROW = re.compile(r"^\| \[(?P<name>\w+)\]", re.M)
 _NAMED_MAX, _TEXT_MAX = 3, 300
@@ -67,13 +69,15 @@ def row(script: Script, seen: Mapping[str, Any] | None) -> str:
     if seen is None:
         cells += ["", "", UNMEASURED, "", ""]
     elif "error" in seen:
-        cells += ["", "", "not verified", "", seen["error"]]
+        cells += ["", "", verdict(seen), "", seen["error"]]
     else:
         cells += [str(seen["steps"]), _kills(seen), verdict(seen), _compared(seen), _left_out(seen)]
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |\n"
 
 
 def verdict(seen: Mapping[str, Any]) -> str:
+    if "error" in seen:
+        return "refused" if ADVICE in seen["error"] else "not verified"
     first = seen["first_difference"]
     if first is None:
         return "identical"

@@ -43,6 +43,10 @@ def test_an_error_of_verify_resume_is_a_row() -> None:
     )
 
 
+def test_what_spotrun_refuses_is_called_so() -> None:
+    assert verdict({"error": "a tuner runs trainings of its own; try: run it once before"}) == "refused"
+
+
 def test_a_row_of_the_page_stays_until_its_script_is_measured_anew() -> None:
     page = f"before\n{BEGIN}\n{END}\nafter\n"
     once = with_rows(page, {"ema": SEEN})
