@@ -86,6 +86,7 @@ class ListedCloud:
 
     name = "local"
     remarks = ()
+    rations_calls = False
 
     def __init__(self, run_uid: str, launch: int) -> None:
         self.alive = True
