@@ -27,6 +27,9 @@ LOOK_EVERY_S = 0.25
 """System time between two looks at how long the file is."""
 CHUNK_MAX_BYTES = 1 << 20
 TAIL_BYTES = 2000
+TEXT_MAX_BYTES = 4096
+"""A longer text is cut before secrets are looked for in it."""
+CUT = " …"
 LOG_NAME = "training.log"
 
 
@@ -67,8 +70,16 @@ class Console:
         return b"*" * sealed + data[sealed:]
 
     def clean(self, text: str) -> str:
-        """A text that did not come from the file, without secrets."""
-        return self.redaction.hide(text.encode()).decode(errors="replace")
+        """
+        A text that did not come from the file, without secrets. A long one is cut before, and loses what may be the
+        beginning of a secret at the cut too.
+        """
+        whole = text.encode(errors="backslashreplace")
+        data = whole[:TEXT_MAX_BYTES]
+        hidden = self.redaction.hide(data)
+        if data == whole:
+            return hidden.decode(errors="replace")
+        return hidden[: len(data) - self.redaction.unfinished(data)].decode(errors="ignore") + CUT
 
     def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 REASON_MAX = 1000
 """Characters. Hardly any exception's line is longer; what is gets cut between two words."""
+DETAIL_MAX = 4096
+"""Characters. No spotrun has written a longer detail; what follows is not looked at."""
 LOOKED_AT = 20
 """Without a traceback, the reason is in one of the last lines."""
 FOLLOWING_MAX = 200
@@ -44,7 +46,7 @@ def in_one_line(detail: str) -> str:
     The detail of an event as one line. Agents of earlier versions wrote a sentence and then the end of the output; an
     error with advice has a line for that.
     """
-    told, _, advice = detail.partition("\n  try: ")
+    told, _, advice = detail[:DETAIL_MAX].partition("\n  try: ")
     head, _, output = told.strip().partition("\n")
     reason = reason_in(output)
     return " ".join((head + (f": {reason}" if reason else "") + (f"; try: {advice}" if advice else "")).split())

@@ -22,6 +22,10 @@ from spotrun.secrets.named_values import hide
 HIDDEN = "***"
 PIECE = 12
 """This many characters of a secret give it away. Shorter secrets are looked for as a whole."""
+TEXT_MAX = 4096
+"""Characters. Nobody reads more of a reason, and it is cut before secrets are looked for in it."""
+AT_THE_CUT = 256
+"""Characters. A secret that is cut off is recognised by its beginning if that is longer."""
 VALUE_MIN, SECRET_MIN = 8, 4
 """Shorter values are words like `true` and `0.1`. If the name sounds secret, four characters are enough."""
 _OF_TEXT = re.compile(
@@ -69,12 +73,18 @@ class Redactor:
         text = self._whole.sub(HIDDEN, text) if self._whole is not None else text
         return hide(_WELL_KNOWN.sub(HIDDEN, text), HIDDEN)
 
+    def clean_short(self, text: str) -> str:
+        """The same. A long text is cut before, and loses what may be a part of a secret at the cut too."""
+        if len(text) <= TEXT_MAX:
+            return self.clean(text)
+        return self.clean(text[:TEXT_MAX])[:-AT_THE_CUT] + " …"
+
     def clean_all(self, value: Any) -> Any:
-        """Plain data with each of its texts cleaned, keys included."""
+        """Plain data with each of its texts cleaned and none of them long, keys included."""
         if isinstance(value, str):
-            return self.clean(value)
+            return self.clean_short(value)
         if isinstance(value, dict):
-            return {self.clean(key): self.clean_all(item) for key, item in value.items()}
+            return {self.clean_short(key): self.clean_all(item) for key, item in value.items()}
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
     def _without_pieces(self, text: str) -> str:

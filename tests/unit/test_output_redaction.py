@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.logs import CUT, TEXT_MAX_BYTES, Console, LogShipper
 from spotrun.agent.output_redaction import OutputRedaction, secret_values
 from spotrun.secrets.redaction import Redactor
 from tests.support.manual_clock import ManualClock
@@ -188,6 +188,36 @@ def test_however_output_comes_what_stands_behind_a_name_is_starred(
             shipped += some
     shipped += console.read(len(shipped), 600)
     assert shipped == console.redaction.hide(written)
+
+
+@pytest.mark.parametrize("before", range(TEXT_MAX_BYTES - 70, TEXT_MAX_BYTES + 1, 7))
+@pytest.mark.parametrize("named", ["", "--password ", "api_key: "])
+def test_a_long_text_is_cut_before_it_is_cleaned_and_no_part_of_a_secret_is_left(
+    before: int, named: str, tmp_path: Path
+) -> None:
+    secret = canary(1) * 2
+    console = Console(tmp_path, OutputRedaction(() if named else {secret}))
+    filler = ("a word " * before)[: before - len(named) - 1]
+    clean = console.clean(f"{filler} {named}{secret}{' and more' * 1000}")
+    assert len(clean) <= TEXT_MAX_BYTES + len(CUT)
+    assert clean.endswith(CUT)
+    assert secret[:6] not in clean
+
+
+def test_a_text_that_is_too_long_costs_no_more_than_its_beginning(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    class Counting(OutputRedaction):
+        def hide(self, data: bytes) -> bytes:
+            seen.append(len(data))
+            return super().hide(data)
+
+    assert Console(tmp_path, Counting()).clean("é" * 10**6).endswith(CUT)
+    assert seen == [TEXT_MAX_BYTES]
+
+
+def test_a_text_that_is_no_text_is_cleaned_all_the_same(tmp_path: Path) -> None:
+    assert Console(tmp_path).clean("a\ud800b") == "a\\ud800b"
 
 
 def test_what_is_shipped_and_the_last_lines_are_masked_across_chunks(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spotrun.agent.output_redaction import OutputRedaction, forms_of_all
-from spotrun.secrets.redaction import HIDDEN, Redactor
+from spotrun.secrets.redaction import AT_THE_CUT, HIDDEN, TEXT_MAX, Redactor
 
 FORMS: dict[str, Callable[[str], str]] = {
     "plain": lambda secret: secret,
@@ -45,6 +45,16 @@ def kernel(written: str, secret: str, form: str) -> str:
         "base64": base64.b64encode(secret.encode()).decode()[:16],
         "base64 for a URL": base64.urlsafe_b64encode(secret.encode()).decode()[:16],
     }.get(form, FORMS[form](secret)[-len(secret) - 1 : -1] if form == "plain" else "")
+
+
+@pytest.mark.parametrize("secret", ["pass1", "/run/secrets/" + "deep/" * 30, "Qx7vB2mK9pL4" * 12, "ghp_" + "a1B2" * 20])
+def test_no_part_of_a_secret_is_left_where_a_long_text_is_cut(secret: str) -> None:
+    redactor = Redactor([] if secret.startswith("ghp_") else [secret])
+    for before in range(TEXT_MAX - len(secret) - 2, TEXT_MAX + 2):
+        clean = redactor.clean_short(("word " * TEXT_MAX)[: before - 1] + " " + secret + " and more" * 1000)
+        assert len(clean) <= TEXT_MAX + 2
+        assert secret[:4] not in clean[-AT_THE_CUT:], before
+    assert redactor.clean_short("short") == "short"
 
 
 @pytest.mark.parametrize("form", FORMS)
