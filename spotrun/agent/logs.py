@@ -5,10 +5,15 @@ The output of set-up and training: a file on the instance, shipped to the store 
 
 What was shipped is counted from what is in the store, so a restarted agent goes on where the last one ended. A line
 after a silence is shipped at once; of a program that prints all the time, a chunk every few seconds.
+
+Programs hold the file open as long as they like, so it cannot be exchanged for another. It is rotated in its place: the
+disk gets back what was shipped, except for the end. What is gone reads as zeros, and every byte keeps its number.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import threading
 import time
@@ -27,6 +32,10 @@ LOOK_EVERY_S = 0.25
 """System time between two looks at how long the file is."""
 CHUNK_MAX_BYTES = 1 << 20
 TAIL_BYTES = 2000
+KEPT_BYTES = 64 << 20
+"""So much of what was shipped stays on the disk of the instance."""
+GIVEN_BACK_AT_ONCE_BYTES = 1 << 20
+"""A multiple of any page."""
 TEXT_MAX_BYTES = 4096
 """A longer text is cut before secrets are looked for in it."""
 CUT = " …"
@@ -39,8 +48,10 @@ class Console:
     through `redaction`.
     """
 
-    def __init__(self, folder: Path, redaction: OutputRedaction | None = None) -> None:
+    def __init__(self, folder: Path, redaction: OutputRedaction | None = None, kept_bytes: int = KEPT_BYTES) -> None:
         self.path = folder / LOG_NAME
+        self._kept_bytes = kept_bytes
+        self._given_back = 0
         self.redaction = redaction or OutputRedaction()
         self.path.touch(mode=0o600)
 
@@ -80,6 +91,15 @@ class Console:
         if data == whole:
             return hidden.decode(errors="replace")
         return hidden[: len(data) - self.redaction.unfinished(data)].decode(errors="ignore") + CUT
+
+    def give_back(self, shipped: int) -> None:
+        """Give the disk what is in the store, of which there are so many bytes; a file system may not be able to."""
+        end = (shipped - self._kept_bytes) // GIVEN_BACK_AT_ONCE_BYTES * GIVEN_BACK_AT_ONCE_BYTES
+        if end <= self._given_back:
+            return
+        with contextlib.suppress(OSError), self.path.open("r+b") as file, mmap.mmap(file.fileno(), end) as view:
+            view.madvise(mmap.MADV_REMOVE, self._given_back, end - self._given_back)
+        self._given_back = end
 
     def _raw(self, start: int, size_bytes: int) -> bytes:
         with self.path.open("rb") as file:
@@ -146,4 +166,5 @@ class LogShipper:
                 number, offset = self._shipped()
                 continue
             number, offset = number + 1, offset + len(data)
+            self._console.give_back(offset)
         return number, offset

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from spotrun.agent import decisions
 from spotrun.agent.arenas import Arenas
 from spotrun.agent.decisions import Leaving, SnapshotFacts, Standing
-from spotrun.agent.logs import Console, LogShipper
+from spotrun.agent.logs import CHUNK_MAX_BYTES, GIVEN_BACK_AT_ONCE_BYTES, Console, LogShipper
 from spotrun.agent.pace import Pace
 from spotrun.agent.snapshots import Snapshot, Stalls
 from spotrun.checkpoint import retention
@@ -40,6 +40,7 @@ from spotrun.trainer_link import Progress, SnapshotTaken
 from spotrun.units import Steps
 from tests.support.checkpoint_entries import committed, saved
 from tests.support.histories import History
+from tests.support.memory_store import MemoryStore
 
 # -- decisions -----------------------------------------------------------------------------------------------
 
@@ -539,3 +540,31 @@ def test_a_restarted_shipper_goes_on_where_the_last_one_ended(tmp_path: Path):
     chunks = store.list("logs/7/")
     assert [chunk.key for chunk in chunks] == [f"logs/7/{n:06d}.log" for n in range(3)]
     assert b"".join(store.get(chunk.key) for chunk in chunks) == console.path.read_bytes()
+
+
+def test_the_disk_gets_back_what_was_shipped_and_nothing_else_changes(tmp_path: Path):
+    store, clock, kept = MemoryStore(), ScaledClock(datetime.now(UTC), 1000), 1 << 20
+    written = b"".join(b"step %d: loss %d\n" % (step, step * 7) for step in range(200_000))
+    console = Console(tmp_path, kept_bytes=kept)
+    program = console.open()
+    for half in (written[: len(written) // 2], written[len(written) // 2 :]):
+        with os.fdopen(os.dup(program), "wb") as output:
+            output.write(half)
+        shipper = LogShipper(store, clock, console, 7)
+        shipper.start()
+        shipper.stop()
+        console = Console(tmp_path, kept_bytes=kept)  # of an agent that was started again
+    os.close(program)
+    assert b"".join(store.objects[key] for key in sorted(store.objects)) == written
+    assert console.size_bytes() == len(written) > 4 * kept
+    assert console.path.stat().st_blocks * 512 <= kept + GIVEN_BACK_AT_ONCE_BYTES + CHUNK_MAX_BYTES
+    assert console.tail(100).encode() in written[-100:]
+    assert console.read(len(written) - kept, kept) == written[-kept:]
+
+
+def test_what_was_not_shipped_stays_on_the_disk(tmp_path: Path):
+    console = Console(tmp_path, kept_bytes=1 << 20)
+    written = bytes(range(1, 201)) * 20_000
+    console.path.write_bytes(written)
+    console.give_back(0)
+    assert console.path.read_bytes() == written
