@@ -5,28 +5,47 @@ An AWS account without a server and without clients of the SDK: its operations t
     aws.reach(monkeypatch)
     aws.fault = lambda operation: ...   # may raise in place of an answer
 
-A launch costs a millisecond, so that a test can go through each call with each error.
+A launch costs a millisecond, so that a test can go through each call with each error. What is due by the account's
+clock has happened whenever somebody asks: an instance powers off at its time-to-live unless it is `frozen`, a schedule
+ends what it names and goes, and an hour after its end an instance is in no list any more.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from botocore.exceptions import ClientError
 
 from spotrun.clouds.aws.calls import Patience, Region
+from spotrun.clouds.aws.clock_skew import keep_right
 from spotrun.clouds.aws.config import AwsConfig
 from tests.support.manual_clock import ManualClock
+from tests.support.plain_charges import Charge
 
 ACCOUNT, REGION = "123456789012", "us-east-1"
 SUBNETS = {"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}
 TYPE, SPOT_USD, ON_DEMAND_USD = "g5.xlarge", "0.40", "1.006"
 CONFIG = AwsConfig(regions=(REGION,), instance_types=(TYPE,), image_parameter="/spotrun/image")
 INTERRUPTED = "Server.SpotInstanceTermination"
+POWERED_OFF, TERMINATED = "Client.InstanceInitiatedShutdown", "Client.UserInitiatedShutdown"
+LISTED_FOR = timedelta(hours=1)
+"""So long after its end: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html"""
+_LIFE = re.compile(r"^SPOTRUN_TIME_TO_LIVE_S=(\d+)$", re.MULTILINE)
 Row = dict[str, Any]
+
+
+class Schedule(NamedTuple):
+    """It ends these instances, and is deleted."""
+
+    at: datetime
+    instance_ids: list[str]
 
 
 def refusal(code: str, status: int = 400, words: str = "by the test", **headers: str) -> ClientError:
@@ -36,32 +55,61 @@ def refusal(code: str, status: int = 400, words: str = "by the test", **headers:
 
 
 class PlainAws:
-    """`calls` are the operations that were asked for, each with how long the caller would have waited."""
+    """
+    `calls` are the operations that were asked for, each with how long the caller would have waited. `charges` has, by
+    instance id, what the account is charged. `stale` is how old the list of instances is. With `tells_time` each answer
+    is dated.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self._began_at = clock.now()
+        self.clock = clock
+        self._spot = [(clock.now(), float(SPOT_USD))]
         self._of_token: dict[str, Row] = {}
+        self._ends_at: dict[str, datetime] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._ec2, self._iam = _Ec2(self), _Iam(self)
         self.calls: list[tuple[str, Patience]] = []
         self.fault: Callable[[str], None] = lambda _: None
-        self.schedules: set[str] = set()
+        self.charges: dict[str, Charge] = {}
+        self.frozen: set[str] = set()
+        self.stale = timedelta()
+        self.tells_time = False
+        self.spot_is_gone = False
 
     def reach(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whoever asks AWS in this test asks this account."""
         monkeypatch.setattr(Region, "partition", "aws")
-        monkeypatch.setattr(Region, "_client", lambda region, *_: _Client(self, region._patience))
+        monkeypatch.setattr(Region, "_client", lambda region, *_: _Client(self, region))
 
     def answer(self, operation: str, asked: dict[str, Any], patience: Patience) -> Any:
         self.calls.append((operation, patience))
         self.fault(operation)
+        self._let_time_pass()
         place = self._iam if hasattr(self._iam, operation) else self._ec2
         return getattr(place, operation)(**asked)
 
     @property
     def rows(self) -> list[Row]:
-        """The instances that there are and were, as EC2 describes them."""
+        """The instances that there are and were, as EC2 describes them while it lists them."""
+        self._let_time_pass()
         return list(self._of_token.values())
+
+    def listed(self) -> list[Row]:
+        """What DescribeInstances has: as it was a while ago, if the list is stale."""
+        now = self.clock.now()
+        return [self._as_of(row, now - self.stale) for row in self.rows if self._is_listed(row, now)]
+
+    def _is_listed(self, row: Row, now: datetime) -> bool:
+        charge = self.charges[row["InstanceId"]]
+        forgotten = charge.ended_at is not None and now - charge.ended_at > LISTED_FOR
+        return charge.began_at <= now - self.stale and not forgotten
+
+    def _as_of(self, row: Row, seen_at: datetime) -> Row:
+        ended_at = self.charges[row["InstanceId"]].ended_at
+        if ended_at is None or ended_at <= seen_at:
+            return row
+        of_its_end = ("StateReason", "StateTransitionReason")
+        return {name: told for name, told in row.items() if name not in of_its_end} | {"State": {"Name": "running"}}
 
     @property
     def alive(self) -> list[str]:
@@ -71,27 +119,70 @@ class PlainAws:
     def roles(self) -> list[str]:
         return list(self._iam.roles)
 
-    def end(self, instance_id: str, reason: str) -> None:
-        (row,) = [row for row in self.rows if row["InstanceId"] == instance_id]
+    @property
+    def profiles(self) -> list[str]:
+        return list(self._iam.profiles)
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        self._let_time_pass()
+        return self._schedules
+
+    @property
+    def charged_usd(self) -> float:
+        self._let_time_pass()
+        return sum(charge.usd(self.clock.now()) for charge in self.charges.values())
+
+    def spot_costs(self, usd_per_hour: float) -> None:
+        """From now on."""
+        self._spot.append((self.clock.now(), usd_per_hour))
+
+    def end(self, instance_id: str, reason: str, at: datetime | None = None) -> None:
+        """EC2 tells when a user or the instance itself did it; of an interruption only its spot request knows that."""
+        (row,) = [row for row in self._of_token.values() if row["InstanceId"] == instance_id]
+        at = at or self.clock.now()
         row["State"] = {"Name": "terminated"}
         row["StateReason"] = {"Code": reason}
-        row["StateTransitionReason"] = f"{reason} ({self._clock.now():%Y-%m-%d %H:%M:%S} GMT)"
+        row["StateTransitionReason"] = "" if reason == INTERRUPTED else f"{reason} ({at:%Y-%m-%d %H:%M:%S} GMT)"
+        charge = self.charges[instance_id]
+        charge.ended_at, charge.taken = at, reason == INTERRUPTED
+
+    def _let_time_pass(self) -> None:
+        now = self.clock.now()
+        for instance_id, ends_at in self._ends_at.items():
+            if ends_at <= now and self.charges[instance_id].ended_at is None and instance_id not in self.frozen:
+                self.end(instance_id, POWERED_OFF, ends_at)
+        for name, schedule in [*self._schedules.items()]:
+            if schedule.at <= now:
+                del self._schedules[name]
+                for instance_id in schedule.instance_ids:
+                    if self.charges[instance_id].ended_at is None:
+                        self.end(instance_id, TERMINATED, schedule.at)
 
     def launched(self, asked: dict[str, Any]) -> Row:
         known = self._of_token.get(asked["ClientToken"])
         if known is not None and known["State"]["Name"] == "terminated":
             raise refusal("IdempotentInstanceTerminated")
+        if self.spot_is_gone and known is None and "InstanceMarketOptions" in asked:
+            raise refusal("InsufficientInstanceCapacity")
         if asked["IamInstanceProfile"]["Name"] not in self._iam.profiles:
             raise refusal("InvalidParameterValue", words="Invalid IAM Instance Profile name")
         return known or self._of_token.setdefault(asked["ClientToken"], self._row(asked))
 
     def _row(self, asked: dict[str, Any]) -> Row:
-        spot = {"InstanceLifecycle": "spot"} if "InstanceMarketOptions" in asked else {}
+        number, is_spot, now = len(self._of_token), "InstanceMarketOptions" in asked, self.clock.now()
+        spot = {"InstanceLifecycle": "spot", "SpotInstanceRequestId": f"sir-{number:08x}"} if is_spot else {}
+        instance_id = f"i-{number:017x}"
+        prices = self._spot if is_spot else [(now, float(ON_DEMAND_USD))]
+        volume_gib = asked["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"]
+        self.charges[instance_id] = Charge(instance_id, is_spot, now, volume_gib, prices)
+        if life := _LIFE.search(asked["UserData"]):
+            self._ends_at[instance_id] = now + timedelta(seconds=int(life[1]))
         return {
-            "InstanceId": f"i-{len(self._of_token):017x}",
+            "InstanceId": instance_id,
             "InstanceType": asked["InstanceType"],
             "State": {"Name": "running"},
-            "LaunchTime": self._clock.now(),
+            "LaunchTime": now,
             "Placement": {"AvailabilityZone": SUBNETS[asked["SubnetId"]]},
             "Tags": asked["TagSpecifications"][0]["Tags"],
             **spot,
@@ -100,19 +191,35 @@ class PlainAws:
     @property
     def spot_prices(self) -> list[Row]:
         return [
-            {"InstanceType": TYPE, "AvailabilityZone": zone, "Timestamp": self._began_at, "SpotPrice": SPOT_USD}
+            {"InstanceType": TYPE, "AvailabilityZone": zone, "Timestamp": since, "SpotPrice": str(usd)}
             for zone in SUBNETS.values()
+            for since, usd in self._spot
         ]
 
 
 class _Client:
     """A client of any service: no two of them have an operation of one name."""
 
-    def __init__(self, account: PlainAws, patience: Patience) -> None:
-        self._account, self._patience = account, patience
+    def __init__(self, account: PlainAws, region: Region) -> None:
+        self._account, self._patience = account, region._patience
+        self._hooks: dict[str, Callable[..., None]] = {}
+        self.meta = SimpleNamespace(events=SimpleNamespace(register=self._hooks.__setitem__))
+        if account.tells_time:
+            keep_right(region._clock, self)
 
     def __getattr__(self, operation: str) -> Callable[..., Any]:
-        return lambda **asked: self._account.answer(operation, asked, self._patience)
+        return lambda **asked: self._dated(operation, asked)
+
+    def _dated(self, operation: str, asked: dict[str, Any]) -> Any:
+        if not self._hooks:
+            return self._account.answer(operation, asked, self._patience)
+        context: dict[str, Any] = {}
+        self._hooks["before-call"](context=context)
+        answer = self._account.answer(operation, asked, self._patience)
+        date = format_datetime(self._account.clock.now(), usegmt=True)
+        parsed = {**answer, "ResponseMetadata": {"HTTPHeaders": {"date": date}}}
+        self._hooks["after-call"](http_response=SimpleNamespace(status_code=200), parsed=parsed, context=context)
+        return parsed
 
     def get_paginator(self, operation: str) -> _Pages:
         return _Pages(getattr(self, operation))
@@ -162,17 +269,30 @@ class _Ec2:
         return {"Images": [{"State": "available"}]}
 
     def describe_instances(self, **_: Any) -> Row:
-        return {"Reservations": [{"Instances": self._account.rows}]}
+        return {"Reservations": [{"Instances": self._account.listed()}]}
 
     def describe_spot_instance_requests(self, **_: Any) -> Row:
-        return {"SpotInstanceRequests": []}
+        charges = self._account.charges
+        return {
+            "SpotInstanceRequests": [
+                {
+                    "SpotInstanceRequestId": row["SpotInstanceRequestId"],
+                    "Status": {
+                        "Code": "instance-terminated-no-capacity",
+                        "UpdateTime": charges[row["InstanceId"]].ended_at,
+                    },
+                }
+                for row in self._account.rows
+                if charges[row["InstanceId"]].is_spot and charges[row["InstanceId"]].taken
+            ]
+        }
 
     def run_instances(self, **asked: Any) -> Row:
         return {"Instances": [self._account.launched(asked)]}
 
     def terminate_instances(self, InstanceIds: list[str]) -> Row:
         for instance_id in set(InstanceIds) & set(self._account.alive):
-            self._account.end(instance_id, "Client.UserInitiatedShutdown")
+            self._account.end(instance_id, TERMINATED)
         return {"TerminatingInstances": []}
 
     def get_parameter(self, **_: Any) -> Row:
@@ -187,16 +307,18 @@ class _Ec2:
         product = {"product": {"attributes": {"instanceType": TYPE}}, "terms": terms}
         return {"PriceList": [json.dumps(product)]}
 
-    def create_schedule(self, Name: str, **_: Any) -> Row:
+    def create_schedule(self, Name: str, ScheduleExpression: str, Target: Row, **asked: Any) -> Row:
+        assert asked["ActionAfterCompletion"] == "DELETE"
         if Name in self._account.schedules:
             raise refusal("ConflictException", 409)
-        self._account.schedules.add(Name)
+        at = datetime.strptime(ScheduleExpression, "at(%Y-%m-%dT%H:%M:%S)").replace(tzinfo=UTC)
+        self._account.schedules[Name] = Schedule(at, json.loads(Target["Input"])["InstanceIds"])
         return {"ScheduleArn": Name}
 
     def delete_schedule(self, Name: str, **_: Any) -> Row:
         if Name not in self._account.schedules:
             raise refusal("ResourceNotFoundException", 404)
-        self._account.schedules.remove(Name)
+        del self._account.schedules[Name]
         return {}
 
 
@@ -212,7 +334,7 @@ class _Iam:
         if RoleName in self.roles:
             raise refusal("EntityAlreadyExists", 409)
         boundary = {"PermissionsBoundaryArn": PermissionsBoundary}
-        made = {"PermissionsBoundary": boundary, "Tags": Tags, "CreateDate": self._account._clock.now()}
+        made = {"PermissionsBoundary": boundary, "Tags": Tags, "CreateDate": self._account.clock.now()}
         self.roles[RoleName] = made
         return {"Role": made}
 

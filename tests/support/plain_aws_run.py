@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -21,9 +21,9 @@ from spotrun.run.state import RunState
 from spotrun.runner import Runner, Tick
 from tests.support.decisions import spec
 from tests.support.histories import AWS_RULE, History
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import AheadClock, ManualClock
 from tests.support.memory_store import MemoryStore
-from tests.support.plain_aws import CONFIG, INTERRUPTED, REGION, PlainAws
+from tests.support.plain_aws import CONFIG, INTERRUPTED, POWERED_OFF, REGION, PlainAws
 from tests.support.played_agent import Agent
 from tests.support.played_run import nothing
 from tests.support.world.faults import Watched
@@ -31,6 +31,9 @@ from tests.support.world.faults import Watched
 UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"
 PASS_S, SAVES_EVERY_S = 5.0, 60.0
+LONGEST_LIFE_S = 3 * 86_400.0
+A_SECOND_USD = 1.1 / 3600
+"""EC2 tells of ends to the second; on demand, with disk and address, that costs this much."""
 
 
 class LivedClock(ManualClock):
@@ -50,11 +53,18 @@ class _Over(Exception):
 
 
 class PlainAwsRun:
-    """`ticks` are those of all its runners. `stored` counts the calls of runners to their store, by their names."""
+    """
+    `ticks` are those of all its runners, whose machines have a clock that is `ahead` of AWS's. `stored` counts the
+    calls of runners to their store, by their names.
+    """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, ahead: timedelta | None = None, spot_policy: str = "auto"
+    ) -> None:
         self.clock = LivedClock(datetime(2026, 6, 1, tzinfo=UTC))
         self.aws = PlainAws(self.clock)
+        self.aws.tells_time = ahead is not None
+        self._ahead, self._spot_policy = ahead, spot_policy
         self.aws.reach(monkeypatch)
         self._store = MemoryStore(self.clock)
         created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
@@ -76,17 +86,19 @@ class PlainAwsRun:
     def new_runner(self) -> Runner:
         store = Watched(self._store, self._answer, nothing)
         policy = {"on_demand_after": "10m", "return_to_spot": False}
-        wanted = spec(resources={"cloud": "aws"}, checkpoint={"uri": "s3://bucket/runs"}, policy=policy)
+        resources = {"cloud": "aws", "spot_policy": self._spot_policy}
+        wanted = spec(resources=resources, checkpoint={"uri": "s3://bucket/runs"}, policy=policy)
+        clock = self.clock if self._ahead is None else AheadClock(self.clock, self._ahead)
         return Runner(
-            self._ledger(store),
+            Ledger(store, UID, "test", clock, retry_for_s=0),
             store,
-            AwsDriver(CONFIG, self.clock),
-            self.clock,
+            AwsDriver(CONFIG, clock),
+            clock,
             wanted,
             URI,
             MarketRecord(Watched(self._beside, self._answer, nothing)),
-            guards=AwsGuards([REGION], self.clock),
-            identities=RunRoles(Region(REGION, self.clock), self.clock),
+            guards=AwsGuards([REGION], clock),
+            identities=RunRoles(Region(REGION, clock), clock),
         )
 
     def goes_on(self, seconds: float, pass_s: float = PASS_S) -> None:
@@ -128,6 +140,15 @@ class PlainAwsRun:
             yield
             self.clock.advance(pass_s)
 
+    def is_alone(self, seconds: float, every_s: float) -> None:
+        """No runner is there. What trains goes on, and speaks so often."""
+        ends_s = self.clock.monotonic() + seconds
+        while not self.is_hung and self.training is not None and self.clock.monotonic() < ends_s:
+            self.training.trains_on()
+            self.clock.advance(every_s)
+        self.clock.pass_to(ends_s)
+        self.runner = self.new_runner()
+
     def _act(self) -> None:
         """The agents do what they would."""
         state = self.state
@@ -154,11 +175,12 @@ class PlainAwsRun:
         assert self.training is not None
         self.aws.end(self.training.instance_id, INTERRUPTED)
 
-    def completes(self) -> None:
+    def completes(self, *, powers_off: bool = True) -> None:
         assert self.training is not None
         agent = self.training
         agent.completes()
-        self.aws.end(agent.instance_id, "Client.InstanceInitiatedShutdown")
+        if powers_off:
+            self.aws.end(agent.instance_id, POWERED_OFF)
 
     def is_told_to_stop(self) -> None:
         self._ledger().append(lambda _: ev.StopRequested(by="somebody"))
@@ -168,9 +190,32 @@ class PlainAwsRun:
         if call in self.down:
             raise StoreUnavailable("connection reset")
 
-    def _ledger(self, store: object = None) -> Ledger:
-        return Ledger(store or self._store, UID, "test", self.clock, retry_for_s=0)
+    def _ledger(self) -> Ledger:
+        return Ledger(self._store, UID, "test", self.clock, retry_for_s=0)
+
+    @property
+    def entries(self) -> list[ev.Entry]:
+        found = (ev.decode_entry(self._store.get(key_of(number))) for number in range(self.state.next_number))
+        return [entry for entry in found if entry is not None]
 
     @property
     def state(self) -> RunState:
         return self._watching.refresh()
+
+    @property
+    def booked_usd(self) -> float:
+        """What the instances have cost so far, by the ledger."""
+        rule, launches = self.state.created.billing, self.state.launches.values()
+        return float(sum(launch.meter(rule).cost_until(self.clock.now()) for launch in launches))
+
+    def books_agree(self, within: float = 0.01) -> bool:
+        charged_usd = self.aws.charged_usd
+        return abs(self.booked_usd - charged_usd) <= max(within * charged_usd, A_SECOND_USD * len(self.aws.charges))
+
+    @property
+    def left_behind(self) -> list[str]:
+        """What there still is, and nobody takes away. A guard goes by itself when its time has come."""
+        self.clock.advance(LONGEST_LIFE_S)
+        told = "spotrun reap" in (self.ticks[-1].remark or "")
+        roles = [] if told else [*self.aws.roles, *self.aws.profiles]
+        return [*self.aws.alive, *self.aws.schedules, *roles]
