@@ -3,6 +3,10 @@ When an instance ended that the cloud no longer lists, and whose end no runner s
 
 A cloud forgets an instance about an hour after its end. A runner that was away for longer takes the earliest moment by
 which it may have been over, and the entry says which one that is: `spotrun bill` has the cloud's own figure later.
+
+The last heartbeat is such a moment where something ended the instance: its agent, which says so, or the cloud, which
+takes spot. What is on demand and falls silent in the middle of its training is not over, as far as anybody knows: a
+machine that hangs is billed until its time-to-live. So is spot that hangs, but nobody can tell it from what was taken.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from spotrun.instance import EndedBy
+from spotrun.offering import CapacityType
 from spotrun.policy.facts import Facts
 from spotrun.run import events as ev
 from spotrun.run.state import Attempt, Launch
@@ -26,6 +31,7 @@ def unseen_end(facts: Facts, launch: Launch) -> ev.InstanceGone:
     recorded = launch.recorded
     assert recorded is not None
     ended_at, bound = min(_bounds(facts, launch))
+    heard_at = _heard_at(facts, launch)
     return ev.InstanceGone(
         launch=launch.number,
         instance_id=recorded.instance_id,
@@ -35,6 +41,7 @@ def unseen_end(facts: Facts, launch: Launch) -> ev.InstanceGone:
         prices=recorded.prices,
         evidence=f"the cloud's list no longer has it; nobody saw its end, which is taken from {bound}",
         bounded_by=bound,
+        stopped_at=heard_at if heard_at is not None and heard_at < ended_at else None,
     )
 
 
@@ -57,8 +64,15 @@ def _bounds(facts: Facts, launch: Launch) -> Iterator[tuple[datetime, str]]:
     if over_at is not None:
         yield over_at, "the end of its attempt"
     heard_at = _heard_at(facts, launch)
-    if heard_at is not None:
+    if heard_at is not None and not _may_hang(facts, launch):
         yield heard_at, "its last heartbeat"
+
+
+def _may_hang(facts: Facts, launch: Launch) -> bool:
+    """Whether it was training, and nobody but its user would have ended it."""
+    if launch.intent.offering.capacity_type is CapacityType.SPOT or launch.condemned is not None:
+        return False
+    return launch.attempt is not None and facts.state.attempts[launch.attempt].end is None
 
 
 def _heard_at(facts: Facts, launch: Launch) -> datetime | None:

@@ -116,7 +116,7 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
         return state
     end = AttemptEnd(
         cause=_cause_of_loss(state.launches[event.launch], event),
-        stopped_at=event.ended_at,
+        stopped_at=event.stopped_at or event.ended_at,
         known_at=entry.at,
         last_step=event.last_step_seen,
         detail=event.evidence,

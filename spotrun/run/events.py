@@ -286,7 +286,8 @@ class InstanceGone(Event, frozen=True, kw_only=True):
 
     `ended_at` is the cloud's time if it has a record. `last_step_seen` is the newest step in the agent's heartbeat,
     from which the lost steps are computed; None if no heartbeat was readable. If nobody saw the end, `bounded_by` says
-    what it is taken from; "" if the cloud told its time.
+    what it is taken from; "" if the cloud told its time. `stopped_at` is when its agent was heard last, if the end is
+    taken to be later than that: nothing trained in between.
     """
 
     launch: Count
@@ -298,6 +299,7 @@ class InstanceGone(Event, frozen=True, kw_only=True):
     evidence: str
     last_step_seen: Count | None = None
     bounded_by: str = ""
+    stopped_at: Moment | None = None
 
 
 class DeadlineOutOfReach(Event, frozen=True, kw_only=True):

@@ -1,0 +1,133 @@
+"""
+The ledger of a run on AWS, and what its account was charged: runners that were away for a week, machines whose clock is
+off, and lists that are stale.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from spotrun.run import events as ev
+from spotrun.run.events import Entry
+from tests.support.plain_aws_run import PASS_S, PlainAwsRun
+
+WEEK_S = 7 * 86_400.0
+HEARTBEATS_APART_S = 600.0
+A_WEEK_WITHIN = 0.05
+STALE = timedelta(seconds=60)
+
+
+@pytest.fixture(params=["spot", "on-demand"])
+def run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> PlainAwsRun:
+    """It trains, and has done so for a minute."""
+    run = PlainAwsRun(monkeypatch, spot_policy=request.param)
+    assert run.trains_within(60)
+    run.goes_on(60)
+    return run
+
+
+def comes_back(run: PlainAwsRun) -> ev.InstanceGone:
+    """The runner that was away for a week sees what the ledger says of the instance that trained."""
+    run.is_alone(WEEK_S, HEARTBEATS_APART_S)
+    run.goes_on(300)  # an agent has some minutes to be heard again
+    gone = next(iter(run.state.launches.values())).gone
+    assert gone is not None
+    assert gone.bounded_by, "EC2 lists it no longer"
+    return gone
+
+
+def test_a_week_in_which_it_completed_and_powered_off_is_billed_as_it_was_charged(run: PlainAwsRun) -> None:
+    run.is_alone(3000, HEARTBEATS_APART_S)
+    run.completes()
+    comes_back(run)
+    assert run.books_agree(A_WEEK_WITHIN)
+    assert run.left_behind == []
+
+
+def test_a_week_in_which_its_time_to_live_ended_it_is_billed_as_it_was_charged(run: PlainAwsRun) -> None:
+    comes_back(run)
+    assert run.books_agree(A_WEEK_WITHIN)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["agent", "machine"])
+@pytest.mark.parametrize("run", ["on-demand"], indirect=True)
+def test_a_week_in_which_it_hung_until_its_time_to_live_is_billed_as_it_was_charged(
+    run: PlainAwsRun, frozen: bool
+) -> None:
+    """A machine that stands still does not power itself off: its guard ends it."""
+    assert run.training is not None
+    if frozen:
+        run.aws.frozen.add(run.training.instance_id)
+    run.is_hung = True
+    hung_at = run.clock.now()
+    gone = comes_back(run)
+    assert gone.bounded_by == "its time-to-live"
+    assert run.books_agree(A_WEEK_WITHIN)
+    assert gone.stopped_at is not None
+    assert gone.stopped_at <= hung_at, "no step is counted for the time in which it hung"
+
+
+@pytest.mark.parametrize("run", ["spot"], indirect=True)
+def test_spot_that_was_taken_without_a_word_in_a_week_is_billed_up_to_its_last_heartbeat(run: PlainAwsRun) -> None:
+    run.is_alone(2 * 3600.0, HEARTBEATS_APART_S)
+    run.is_interrupted()
+    assert comes_back(run).bounded_by == "its last heartbeat"
+    run.aws.spot_is_gone = True
+    heartbeat_usd = 0.42 * HEARTBEATS_APART_S / 3600
+    assert abs(run.booked_usd - run.aws.charged_usd) <= heartbeat_usd
+
+
+# -- clocks, and lists -------------------------------------------------------------------------------------------------
+
+
+def lives(run: PlainAwsRun) -> list[Entry]:
+    """It trains, loses spot, goes on on demand as there is no other, and completes; all its entries but commits."""
+    assert run.trains_within(180)
+    run.goes_on(60)
+    run.clock.advance(1800)
+    run.aws.spot_costs(0.55)
+    run.goes_on(60)
+    run.clock.advance(1800)
+    run.goes_on(60)
+    run.aws.spot_is_gone = True
+    run.is_interrupted()
+    assert run.trains_within(1000)
+    run.goes_on(120)
+    run.clock.advance(1800)
+    run.goes_on(60)
+    run.completes()
+    assert run.ends_within(180)
+    assert run.books_agree(), f"${run.aws.charged_usd} was charged, and ${run.booked_usd} is in the ledger"
+    return [entry for entry in run.entries if not isinstance(entry.event, ev.CheckpointCommitted)]
+
+
+def decisions(entries: list[Entry]) -> list[tuple[str, str]]:
+    return [(ev.kind(entry.event), str(getattr(entry.event, "offering", ""))) for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def right() -> list[Entry]:
+    """The entries with exact clocks, and lists that are up to date."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return lives(PlainAwsRun(monkeypatch, ahead=timedelta()))
+
+
+@pytest.mark.parametrize("minutes", [-4.0, 4.0])
+def test_a_clock_that_is_off_bends_neither_bill_nor_decisions(
+    monkeypatch: pytest.MonkeyPatch, right: list[Entry], minutes: float
+) -> None:
+    wrong = lives(PlainAwsRun(monkeypatch, ahead=timedelta(minutes=minutes)))
+    assert decisions(wrong) == decisions(right)
+    apart = [abs(one.at - other.at) for one, other in zip(wrong, right, strict=True)]
+    assert max(apart) <= timedelta(seconds=PASS_S + 1)
+
+
+@pytest.mark.parametrize("minutes", [0.0, 4.0])
+def test_a_list_that_is_a_minute_old_bends_neither_bill_nor_decisions(
+    monkeypatch: pytest.MonkeyPatch, right: list[Entry], minutes: float
+) -> None:
+    late = PlainAwsRun(monkeypatch, ahead=timedelta(minutes=minutes))
+    late.aws.stale = STALE
+    assert decisions(lives(late)) == decisions(right)
