@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotrun.cli.options import JsonOption, RunArgument, StoreOption, print_json
+from spotrun.cli.options import JsonOption, RunArgument, StoreOption, YesOption, print_json
 from spotrun.errors import BillUnexplained, SpecInvalid
+
+if TYPE_CHECKING:
+    from spotrun.bill.reconcile import Reconciliation
+    from spotrun.cli.runs import OpenRun
+    from spotrun.run.events import EndCorrected
+    from spotrun.run.state import RunState
 
 
 def bill(
@@ -22,7 +28,11 @@ def bill(
         list[str] | None,
         typer.Option("--gcp-billing", metavar="FILE", help="A detailed Google Cloud billing export, JSON or CSV."),
     ] = None,
+    correct: Annotated[
+        bool, typer.Option("--correct", help="Take over from the bill the ends of instances that no runner saw.")
+    ] = False,
     store: StoreOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """
@@ -61,8 +71,39 @@ def bill(
         print_json(shown.as_json(found, opened.id, simulated=simulated))
     else:
         shown.show(found, opened.id, simulated=simulated)
+    if correct:
+        _correct(opened, found, yes=yes)
     if found.unexplained:
         raise BillUnexplained(
             f"{opened.id}: {len(found.unexplained)} of {count_of(len(found.lines), 'line')} not explained",
             hint=f"spotrun bill {quote(run)} --json has the lines that were counted",
         )
+
+
+def _correct(opened: OpenRun, found: Reconciliation, *, yes: bool) -> None:
+    """Ask, then write. What is said goes to the error output: the other one may be JSON."""
+    from functools import partial
+
+    from spotrun.bill.corrections import corrections
+    from spotrun.cli.asking import confirm, say
+    from spotrun.cli.runs import who
+    from spotrun.folder.final_status import write_final_status
+    from spotrun.report.bill import correction
+    from spotrun.run.events import EndCorrected
+
+    wanted = corrections(opened.ledger.state, found)
+    for each in wanted:
+        say(correction(each))
+    if not wanted:
+        say("no end is corrected: the ledger has none that was only bounded and that the whole bill has otherwise")
+        return
+    confirm(yes, "Write these ends into the ledger?", default=False, declined="the ledger stays as it is")
+    for each in wanted:
+        event = EndCorrected(launch=each.launch, ended_at=each.ended_at, by=who(), evidence=found.statement.title)
+        opened.ledger.append(partial(_as_decided, event))
+    write_final_status(opened.store, opened.ledger)
+
+
+def _as_decided(event: EndCorrected, _: RunState) -> EndCorrected:
+    """The same whatever else was written meanwhile: the fold checks it again."""
+    return event

@@ -2,7 +2,7 @@
 When an instance ended that the cloud no longer lists, and whose end no runner saw.
 
 A cloud forgets an instance about an hour after its end. A runner that was away for longer takes the earliest moment by
-which it may have been over, and the entry says which one that is: `spotrun bill` has the cloud's own figure later.
+which it may have been over, and the entry says which one that is: `spotrun bill --correct` has the cloud's own later.
 
 The last heartbeat is such a moment where something ended the instance: its agent, which says so, or the cloud, which
 takes spot. What is on demand and falls silent in the middle of its training is not over, as far as anybody knows: a

@@ -10,6 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from spotrun.bill.charge import Charge, Statement
+from spotrun.bill.corrections import Correction
 from spotrun.bill.reconcile import ExplainedPart, Line, Reconciliation
 from spotrun.report.amounts import as_text, rounded, with_sums
 from spotrun.report.machine_readable import usd_text
@@ -53,6 +54,15 @@ def bill(found: Reconciliation, run: str, *, simulated: bool) -> RenderableType:
 
 def _unexplained(line: Line) -> str:
     return f"UNEXPLAINED, {plain(line.resource, 40)}: {plain(line.why)}"
+
+
+def correction(found: Correction) -> str:
+    """What `spotrun bill --correct` would change."""
+    was, ended_at = (f"{at:%Y-%m-%d %H:%M:%S}" for at in (found.was, found.ended_at))
+    amount = abs(found.usd)
+    changed = f"{as_text(round(amount, PLACES), amount, PLACES)} {'less' if found.usd < 0 else 'more'}"
+    whose = f"launch {found.launch} ({plain(found.instance_id, 40)})"
+    return f"{whose} ended at {ended_at}, and not at {was}, which is {plain(found.bound)}: {changed}"
 
 
 class Shown(NamedTuple):

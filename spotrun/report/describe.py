@@ -91,6 +91,11 @@ def _gone(event: ev.InstanceGone) -> str:
     return f"{whose} is gone: {event.evidence}"
 
 
+def _corrected(event: ev.EndCorrected) -> str:
+    ended_at = f"{event.ended_at:%Y-%m-%d %H:%M:%S}"
+    return f"the instance of launch {event.launch} ended at {ended_at}, by {event.evidence} ({event.by})"
+
+
 def _deadline_lost(event: ev.DeadlineOutOfReach) -> str:
     if not event.work_left_s:
         return "the deadline has passed"
@@ -158,6 +163,7 @@ SENTENCES: dict[type, Callable[[Any], str]] = {
     ev.StopRequested: lambda event: f"stop requested by {event.by}",
     ev.ResumeRequested: lambda event: f"resume requested by {event.by}",
     ev.PruneRequested: lambda event: f"{event.by} asks to keep at most {event.keep} of these checkpoints",
+    ev.EndCorrected: _corrected,
     ev.LaunchIntended: _intended,
     ev.LaunchRecorded: _recorded,
     ev.GuardArmed: lambda event: f"the instance of launch {event.launch} now has its guard",

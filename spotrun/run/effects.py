@@ -124,6 +124,16 @@ def _gone(state: RunState, entry: Entry, event: ev.InstanceGone) -> RunState:
     return _end_attempt(state, current.number, end)
 
 
+def _end_corrected(state: RunState, entry: Entry, event: ev.EndCorrected) -> RunState:
+    """What the launch has cost changes, and not when its attempt stood still: that is known from its agent."""
+    before, rule = state.launches[event.launch], state.created.billing
+    after = before.with_end(event.ended_at)
+    state = replace(state, launches=state.launches.changed(after))
+    if event.launch in state.unsettled:
+        return _settle(state, event.launch)
+    return replace(state, settled_usd=state.settled_usd - before.reserved_usd(rule) + after.reserved_usd(rule))
+
+
 def _cause_of_loss(launch: Launch, event: ev.InstanceGone) -> Cause:
     """The cloud's record comes first (failures.md P27, R15): it says who ended the instance."""
     if launch.condemned is not None:
@@ -331,6 +341,7 @@ EFFECTS: dict[type, Callable[[RunState, Entry, Any], RunState]] = {
     ev.StopRequested: _stop_requested,
     ev.ResumeRequested: _resume_requested,
     ev.PruneRequested: _prune_requested,
+    ev.EndCorrected: _end_corrected,
     ev.LaunchIntended: _launch_intended,
     ev.LaunchRecorded: _launch_recorded,
     ev.GuardArmed: _guard_armed,

@@ -203,6 +203,20 @@ class PruneRequested(Event, frozen=True, kw_only=True):
     keep: Count
 
 
+class EndCorrected(Event, frozen=True, kw_only=True):
+    """
+    The end of an instance that nobody saw, as the cloud's bill has it: it counts in place of the bound in
+    `InstanceGone`.
+
+    `evidence` names the bill.
+    """
+
+    launch: Count
+    ended_at: Moment
+    by: str
+    evidence: str
+
+
 # -- written by any runner -------------------------------------------------------------------------------------------
 
 
@@ -585,6 +599,7 @@ AnyEvent = (
     | StopRequested
     | ResumeRequested
     | PruneRequested
+    | EndCorrected
     | LaunchIntended
     | LaunchRecorded
     | GuardArmed

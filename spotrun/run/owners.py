@@ -14,6 +14,7 @@ OF_OWNER: frozenset[type[ev.Event]] = frozenset(
         ev.StopRequested,
         ev.ResumeRequested,
         ev.PruneRequested,
+        ev.EndCorrected,
         ev.LaunchIntended,
         ev.LaunchRecorded,
         ev.GuardArmed,

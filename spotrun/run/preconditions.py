@@ -106,6 +106,17 @@ def _check_gone(state: RunState, event: ev.InstanceGone) -> None:
     _require(_known_launch(state, event.launch).gone is None, "already gone")
 
 
+def _check_end_corrected(state: RunState, event: ev.EndCorrected) -> None:
+    launch = _known_launch(state, event.launch)
+    _require(launch.gone is not None and bool(launch.gone.bounded_by), "no end of it was taken from a bound")
+    began, latest = launch.billed_from, launch.latest_end
+    lived = began is not None and latest is not None and began <= event.ended_at <= latest
+    _require(lived, "not between the begin of its bill and its time-to-live")
+    assert launch.gone is not None
+    _require(event.ended_at != launch.gone.ended_at, "that is its end already")
+    launch.with_end(event.ended_at).reserved_usd(state.created.billing)  # which may be no figure
+
+
 def _check_ending_by_runner(state: RunState, _: Any) -> None:
     _check_open(state)
     _require(state.current_attempt is None, "an attempt is current")
@@ -227,6 +238,7 @@ CHECKS: dict[type, Callable[[RunState, Any], object]] = {
     ev.StopRequested: _check_open,
     ev.ResumeRequested: _check_resume_requested,
     ev.PruneRequested: _check_prune_requested,
+    ev.EndCorrected: _check_end_corrected,
     ev.LaunchIntended: _check_launch_intended,
     ev.LaunchRecorded: _check_launch_recorded,
     ev.GuardArmed: _check_guard_armed,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import CapacityType
@@ -80,6 +81,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         spot = self.intent.offering.capacity_type is CapacityType.SPOT
         ended_by = gone.ended_by if spot else EndedBy.USER
         return Meter(rule, self.prices, self.billed_from, gone.ended_at, ended_by)
+
+    def with_end(self, ended_at: datetime) -> Launch:
+        """The same with another end of its instance, which is gone."""
+        assert self.gone is not None
+        return replace(self, gone=replace(self.gone, ended_at=ended_at))
+
+    @property
+    def latest_end(self) -> datetime | None:
+        """When its time-to-live is over, counted from the begin of its bill; None if its meter never ran."""
+        began = self.billed_from
+        return None if began is None else began + timedelta(seconds=self.intent.time_to_live_s)
 
     def reserved_usd(self, rule: ev.BillingRule) -> Decimal:
         """

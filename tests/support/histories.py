@@ -150,8 +150,12 @@ class History:
         dearer_since: tuple[datetime, str] | None = None,
         last_step: int | None = None,
         never_ran: bool = False,
+        bounded_by: str = "",
     ) -> None:
-        """`never_ran`: so EC2 tells it where a fault of its own ended the instance, and then it knows no price."""
+        """
+        `never_ran`: so EC2 tells it where a fault of its own ended the instance, and then it knows no price.
+        `bounded_by`: nobody saw the end.
+        """
         recorded = self.state.launches[launch].recorded
         prices = () if recorded is None or never_ran else recorded.prices
         if dearer_since is not None:
@@ -166,8 +170,13 @@ class History:
                 prices=prices,
                 evidence="the cloud's record",
                 last_step_seen=last_step,
+                bounded_by=bounded_by,
             )
         )
+
+    def corrected(self, launch: int, ended_at: datetime) -> None:
+        """The cloud's bill knows another end."""
+        self.write(ev.EndCorrected(launch=launch, ended_at=ended_at, by="a test", evidence="the bill"))
 
     # -- attempts and their trainers
 
@@ -343,6 +352,7 @@ def _moves(history: History) -> list[Move]:
     """What can happen next. What happens more often in life is named more often."""
     state = history.state
     moves: list[Move] = [_end_an_instance] if _instances_to_end(state) else []
+    moves += [_correct_an_end] if _bounded_ends(state) else []
     if state.terminal is not None:
         return moves + ([_write_a_void_entry] if state.terminal.outcome == "completed" else [_request_resume])
     if state.pending_launch is not None:
@@ -383,7 +393,23 @@ def _end_an_instance(history: History, draw: Draw) -> None:
     dearer = None
     if recorded is not None and history.now > recorded.billed_from and draw(st.booleans()):
         dearer = (recorded.billed_from + (history.now - recorded.billed_from) / 2, draw(_PRICES))
-    history.gone(launch, draw(st.sampled_from(EndedBy)), dearer_since=dearer)
+    bounded_by = draw(st.sampled_from(["", "its last heartbeat"]))
+    history.gone(launch, draw(st.sampled_from(EndedBy)), dearer_since=dearer, bounded_by=bounded_by)
+
+
+def _bounded_ends(state: RunState) -> list[int]:
+    bounded = ((number, launch.gone) for number, launch in state.launches.items() if launch.billed_from is not None)
+    return [number for number, gone in bounded if gone is not None and gone.bounded_by]
+
+
+def _correct_an_end(history: History, draw: Draw) -> None:
+    launch = history.state.launches[draw(st.sampled_from(_bounded_ends(history.state)))]
+    assert launch.gone is not None
+    assert launch.billed_from is not None
+    lived = launch.gone.ended_at - launch.billed_from
+    ended_at = launch.billed_from + lived * draw(st.sampled_from([0.5, 0.75]))
+    if ended_at != launch.gone.ended_at:
+        history.corrected(launch.number, ended_at)
 
 
 def _launch(history: History, draw: Draw) -> None:

@@ -1,0 +1,89 @@
+"""The ends that a bill knows, where the ledger has only a bound of them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from spotrun.bill.charge import Charge, ChargeKind, Statement
+from spotrun.bill.reconcile import Line, Reason, Reconciliation
+from spotrun.run.billing import metered
+from spotrun.run.state import Launch, RunState
+
+
+@dataclass(frozen=True)
+class Correction:
+    """
+    The end of a launch's instance by the bill. `bound` is what the ledger has taken `was` from. With the new end the
+    run costs `usd` more; below 0, less.
+    """
+
+    launch: int
+    instance_id: str
+    bound: str
+    was: datetime
+    ended_at: datetime
+    usd: Decimal
+
+
+def corrections(state: RunState, found: Reconciliation) -> tuple[Correction, ...]:
+    """
+    One for each instance that was charged for another time than up to its bound. The bill has to cover all of its life:
+    while the last charged hour is the last one in the file, more may follow.
+    """
+    return tuple(_corrections(state, found))
+
+
+def _corrections(state: RunState, found: Reconciliation) -> Iterator[Correction]:
+    rule = state.created.billing
+    for line in found.lines:
+        if line.launch is None or all(part.reason is not Reason.UNSEEN_END for part in line.parts):
+            continue
+        launch = state.launches[line.launch]
+        assert launch.gone is not None
+        ended_at = _end_by(line, launch)
+        if _covers(found.statement, launch, ended_at) and ended_at != launch.gone.ended_at:
+            yield Correction(
+                launch=launch.number,
+                instance_id=launch.gone.instance_id,
+                bound=launch.gone.bounded_by,
+                was=launch.gone.ended_at,
+                ended_at=ended_at,
+                usd=launch.with_end(ended_at).reserved_usd(rule) - launch.reserved_usd(rule),
+            )
+
+
+def _covers(statement: Statement, launch: Launch, ended_at: datetime) -> bool:
+    since, until, began = statement.since, statement.until, launch.billed_from
+    if since is None or until is None or began is None:
+        return False
+    return since <= began and ended_at < until
+
+
+def _end_by(line: Line, launch: Launch) -> datetime:
+    """The moment up to which the ledger would charge what the cloud has charged."""
+    began, latest = launch.billed_from, launch.latest_end
+    assert began is not None
+    assert latest is not None
+    usage = [charge for charge in line.charges if charge.kind is ChargeKind.USAGE]
+    charged = _metered(usage) or _paid_for(usage, launch, began, latest)
+    return min(began + charged, latest)
+
+
+def _metered(usage: Sequence[Charge]) -> timedelta | None:
+    """The time on the cloud's meter, if the bill gives it."""
+    hours = [charge.hours for charge in usage if charge.hours is not None]
+    if len(hours) < len(usage):
+        return None
+    return timedelta(seconds=round(sum(hours, Decimal(0)) * 3600))
+
+
+def _paid_for(usage: Sequence[Charge], launch: Launch, began: datetime, latest: datetime) -> timedelta:
+    """The whole seconds that cost what was charged, at the prices of the ledger."""
+    paid = sum((charge.amount_usd for charge in usage), Decimal(0))
+    life_s = range(int((latest - began).total_seconds()))
+    seconds = bisect_left(life_s, paid, key=lambda each: metered(launch.prices, began, began + timedelta(seconds=each)))
+    return timedelta(seconds=seconds)
