@@ -50,7 +50,8 @@ class StreamPosition:
     What a pass over a stream needs to begin at `batch` of `epoch`: the stream's own `state`, None if it has none.
 
     `ended`: the pass has no batch left, and `state` is that between two passes. `earlier`: of a stream that can be read
-    only once, the passes before and how many batches each has read.
+    only once, the passes before and how many batches each has read. `mark`: of a stream without a state, the
+    `mark_of` its last batch.
     """
 
     epoch: int
@@ -58,11 +59,13 @@ class StreamPosition:
     ended: bool
     state: Any
     earlier: tuple[tuple[tuple[int, ...], int], ...] = ()
+    mark: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As snapshots store it; `StreamPosition(**stored)` is the way back."""
         whole = {"epoch": self.epoch, "batch": self.batch, "ended": self.ended, "state": self.state}
-        return whole | {"earlier": self.earlier} if self.earlier else whole
+        marked = {} if self.mark is None else {"mark": self.mark}
+        return whole | marked | ({"earlier": self.earlier} if self.earlier else {})
 
     def begins(self, epoch: int | None, batch: int) -> bool:
         return (self.epoch, self.batch) == (epoch, batch)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from spotrun.training import seeds
 from spotrun.training.data import data_order, generators, streams
+from spotrun.training.data.marks import mark_of
 from spotrun.training.data.proxy import Proxy
 from spotrun.training.place import PassStart, StreamPosition
 
@@ -71,6 +72,8 @@ class ExactLoader:
         self._once = self.order is None and streams.is_read_once(loader)
         self._earlier: list[tuple[tuple[int, ...], int]] = []
         self.proxy = LoaderProxy(self._loader, self)
+        self.gave_others = False
+        """A stream that was read again after a resume gave another batch than before it."""
 
     @property
     def name(self) -> str:
@@ -101,7 +104,8 @@ class ExactLoader:
         earlier = tuple(self._earlier)
         if self._current.ended and self._current.number == batch:
             return StreamPosition(epoch, batch, True, self.state_between(), earlier).to_dict()
-        return StreamPosition(epoch, batch, False, self._current.states.get(batch), earlier).to_dict()
+        state, mark = self._current.states.get(batch), self._current.marks.get(batch)
+        return StreamPosition(epoch, batch, False, state, earlier, mark).to_dict()
 
     def state_between(self) -> Any:
         """The state of a stream between two passes, None if it has none."""
@@ -142,6 +146,7 @@ class ExactLoader:
 
     def _begin_once(self, stream: streams.Stream, before: _Pass | None, last: tuple[int, ...]) -> _Pass:
         """What a pass has read is gone for the next one, and for a new process that has not read it again."""
+        resumed = self._resumed
         if self._resumed is not None:
             if not self._resumed.begins(self._epoch, self._first):
                 return _Pass(iter(()))  # the framework has yet to restore its place, and will begin again there
@@ -155,6 +160,7 @@ class ExactLoader:
             self._earlier.append((last, before.number))
         begun = self._pass_once(stream, self._key)
         begun.skip(self._first)
+        self._compare(begun, resumed)
         return begun
 
     def _pass_once(self, stream: streams.Stream, key: tuple[int, ...]) -> _OncePass:
@@ -181,9 +187,13 @@ class ExactLoader:
             begun = _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=0)
             for _ in range(self._first):
                 next(begun, None)
+            self._compare(begun, resumed)
             return begun
         self._load(stream.inside if self._first else stream.between, resumed.state)
         return _StreamPass(iter(self._loader), root, self._rank, stream.inside, number=self._first)
+
+    def _compare(self, begun: _Pass, resumed: StreamPosition | None) -> None:
+        self.gave_others |= resumed is not None and resumed.mark not in (None, begun.marks.get(self._first))
 
     def _load(self, holder: Any, state: Any) -> None:
         if holder is not None:
@@ -198,6 +208,7 @@ class _Pass(Iterator[Any]):
         self.number = 0
         self.ended = False
         self.states: dict[int, Any] = {}
+        self.marks: dict[int, int] = {}
 
     def __next__(self) -> Any:
         try:
@@ -213,7 +224,7 @@ class _Pass(Iterator[Any]):
 class _StreamPass(_Pass):
     """
     Reads each batch under generators seeded by the batch's number, and leaves those of the training alone. `states` has
-    the state of `holder` after each of the last batches.
+    the state of `holder` after each of the last batches; where there is none, `marks` has what these are known by.
     """
 
     def __init__(self, batches: Iterator[Any], root: int, rank: int, holder: Any, number: int) -> None:
@@ -231,6 +242,9 @@ class _StreamPass(_Pass):
             batch = super()._read()
         self.number += 1
         self._keep_state()
+        if self._holder is None:
+            self.marks[self.number] = mark_of(batch)
+            self.marks.pop(self.number - KEPT_STATES, None)
         return batch
 
     def _keep_state(self) -> None:

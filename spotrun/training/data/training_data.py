@@ -113,9 +113,14 @@ class TrainingData:
         }
 
     def news(self) -> list[Lost]:
-        """What data sets keep in the workers of their loaders, and no image holds; each time."""
+        """What data sets keep in workers of their loaders, and streams that did not give the same again; each time."""
+        again = [
+            Lost(f"data[{number}]", f"a {one.name} that gives other batches when it is read again")
+            for number, one in enumerate(self._train_loaders())
+            if one.gave_others
+        ]
         loaders = [*self._framework.loaders("train"), *self._framework.loaders("validate")]
-        return [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]
+        return again + [lost for loader in loaders if (notes := notes_of(loader)) is not None for lost in notes.read()]
 
     def samples(self, batches: int) -> int:
         """How many samples the first `batches` batches of this epoch hold; 0 if that is unknown."""

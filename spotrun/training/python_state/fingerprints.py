@@ -156,6 +156,11 @@ def _checksum(tensor: Tensor, whole: bool) -> int:
     return int((flat if whole else flat[:: max(1, flat.numel() // (SAMPLES * SAMPLE_BYTES))]).sum(dtype=torch.int64))
 
 
+def sampled_tensor(tensor: Tensor) -> int:
+    """A checksum of it; of a large one of its samples."""
+    return _checksum(tensor, tensor.numel() <= SMALL_ELEMENTS)
+
+
 def _table(container: Any) -> Unchanged:
     before = _items(container)
     long = len(before) > SMALL_ELEMENTS

@@ -1,0 +1,45 @@
+"""
+A number by which a batch is recognised when its stream is read again: of its tensors, arrays and plain values.
+
+A stream that reads what the training changes, such as a replay memory, gives other batches then. Nobody would see it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from spotrun.training.python_state.arrays import is_dense
+from spotrun.training.python_state.fingerprints import sampled, sampled_tensor
+from spotrun.training.python_state.values import SCALARS
+
+DEPTH = 5
+
+
+def mark_of(batch: Any) -> int:
+    """Large tensors and arrays are looked at by samples. What is something else does not count."""
+    mark = 0
+    for part in _parts(batch, DEPTH):
+        mark = zlib.crc32(part, mark)
+    return mark
+
+
+def _parts(value: Any, depth: int) -> Iterator[bytes]:
+    if isinstance(value, Tensor):
+        if value.is_cpu and is_dense(value):
+            yield b"%d" % sampled_tensor(value.detach())
+    elif isinstance(value, np.ndarray):
+        if not value.dtype.hasobject:
+            yield b"%d" % sampled(value)
+    elif type(value) in SCALARS:
+        yield repr(value).encode("utf-8", "surrogatepass")
+    elif depth and isinstance(value, Mapping):
+        for item in value.values():
+            yield from _parts(item, depth - 1)
+    elif depth and isinstance(value, list | tuple):
+        for item in value:
+            yield from _parts(item, depth - 1)

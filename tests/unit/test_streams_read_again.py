@@ -1,0 +1,72 @@
+"""A stream without a state is read again up to its place; what it gives then is compared with what it gave before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from spotrun.training.data.loader import ExactLoader
+from spotrun.training.data.marks import mark_of
+from spotrun.training.place import PassStart
+
+
+class Memory(IterableDataset):
+    def __init__(self, items: list[float]) -> None:
+        self.items = items
+
+    def __iter__(self):
+        for item in self.items:
+            yield torch.tensor([item]) + torch.rand(1)
+
+
+def begun(items: list[float], batch: int, state: dict[str, Any] | None = None) -> ExactLoader:
+    one = ExactLoader(DataLoader(Memory(items), 2), 1, 0, lambda _: PassStart(0, batch))
+    one.resume(state)
+    return one
+
+
+def place_after(batches: int) -> dict[str, Any] | None:
+    one = begun([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0)
+    read = iter(one.proxy)
+    for _ in range(batches):
+        next(read)
+    return one.state(0, batches, epoch_ended=False)
+
+
+def test_a_stream_that_gives_the_same_again_is_not_named() -> None:
+    one = begun([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2, place_after(2))
+    assert next(iter(one.proxy)).shape == (2, 1)
+    assert not one.gave_others
+
+
+def test_a_stream_that_reads_what_the_training_changes_is_seen() -> None:
+    one = begun([1.0, 2.0, 3.0, 9.0, 5.0, 6.0], 2, place_after(2))
+    iter(one.proxy)
+    assert one.gave_others
+
+
+def test_a_place_of_an_earlier_spotrun_is_not_compared() -> None:
+    state = place_after(2)
+    assert state is not None
+    del state["mark"]
+    one = begun([9.0] * 6, 2, state)
+    iter(one.proxy)
+    assert not one.gave_others
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.ones(2), torch.tensor([1.0, 2.0])),
+        ({"x": [torch.ones(2, dtype=torch.bfloat16)]}, {"x": [torch.zeros(2, dtype=torch.bfloat16)]}),
+        ((np.ones(3), "a"), (np.ones(3), "b")),
+        (torch.ones(4, 4).t()[1:], torch.arange(12.0).view(3, 4)),
+    ],
+)
+def test_batches_are_told_apart_by_what_they_hold(one: Any, other: Any) -> None:
+    assert mark_of(one) != mark_of(other)
+    assert mark_of(one) == mark_of(one)
