@@ -18,6 +18,7 @@ from spotrun.errors import StoreError
 from spotrun.folder import keys, start_file, workdir
 from spotrun.folder.ledger import Ledger
 from spotrun.folder.revision import revision_of
+from spotrun.folder.travelling import require_script, travelling
 from spotrun.run import fold
 from spotrun.run.events import LEDGER_VERSION, Entry, EpochsEnd, RunCreated
 from spotrun.run.state import RunState
@@ -46,9 +47,11 @@ def create_run(spec: RunSpec, writer: str, start: Path | None = None) -> str:
 
     Raises:
         StoreError: the store cannot hold a run.
-        SpecInvalid: the work folder is too large.
+        SpecInvalid: the work folder is too large, or its script does not travel.
         CloudError: the interruption rates that the specification names cannot be read.
     """
+    if spec.train.script is not None:
+        require_script(travelling(Path(spec.workdir)), spec.train.script)
     uid = new_uid()
     uri = f"{spec.checkpoint.uri.rstrip('/')}/{spec.name}-{uid}"
     store = open_store(uri)

@@ -19,6 +19,7 @@ from spotrun.doctor.machine import LIGHTNINGS, is_installed
 from spotrun.errors import CloudError, NotInstalled, SpecInvalid, StoreError, command_for, installer
 from spotrun.folder.final_status import read_final_status
 from spotrun.folder.market_record import MarketRecord
+from spotrun.folder.travelling import require_script, told, travelling
 from spotrun.market.quotes import Quotes
 from spotrun.market.wishes import too_dear, unmet, wishes_of
 from spotrun.market.world import World, suitable
@@ -112,6 +113,19 @@ def check_script(spec: RunSpec, *, here: bool) -> str | None:
             raise SpecInvalid(reason, hint=f"correct {script}", key=("train", "script")) from None
         return f"{reason}, says Python {platform.python_version()} of this machine"
     return None
+
+
+def left_behind(spec: RunSpec) -> str | None:
+    """
+    What to say of files of the work folder that do not travel.
+
+    Raises:
+        SpecInvalid: the script is one of them, or a file of rules cannot be read.
+    """
+    found = travelling(Path(spec.workdir))
+    if spec.train.script is not None:
+        require_script(found, spec.train.script)
+    return told(found)
 
 
 def _offered_for(spec: RunSpec) -> Sequence[Offering]:

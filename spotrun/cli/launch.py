@@ -56,7 +56,7 @@ def launch(
     from spotrun.cli import attend, nights
     from spotrun.cli.asking import confirm, say
     from spotrun.cli.background import leave_behind
-    from spotrun.cli.before_launch import check_script, going_on, require_framework, with_baseline_price
+    from spotrun.cli.before_launch import check_script, going_on, left_behind, require_framework, with_baseline_price
     from spotrun.cli.known import remember
     from spotrun.cli.runs import OpenRun, default_store, open_run, who
     from spotrun.cli.signals import Signalled
@@ -101,10 +101,11 @@ def launch(
     def show() -> None:
         with placed(spec_path, overrides):
             unread = check_script(spec, here=cloud_of(spec).here)
+            staying = left_behind(spec)
             attend.show_plan(spec)
         if cloud_of(spec).here:
             require_framework(spec)
-        for line in [*others, *([] if unread is None else [unread])]:
+        for line in [*others, *(one for one in (unread, staying) if one is not None)]:
             say(f"note: {line}")
         require_sinks(spec)
         require_variables(spec.secret_references, os.environ)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from spotrun.folder import travelling
 from spotrun.folder.stored_files import is_path_inside
-from spotrun.folder.workdir import LEFT_OUT
 
-NEVER = LEFT_OUT | {".cache", ".ipynb_checkpoints", ".spotrun"}
+NEVER = travelling.NEVER | {".cache", ".ipynb_checkpoints", ".spotrun"}
 """Caches, environments and version control: nobody fetches them, and they are large. Our own marks neither."""
 OUTSIDE = "it is a link that leads out of the work folder"
 NOWHERE = "it is a link that leads to nothing, or to itself"

@@ -9,12 +9,10 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 from spotrun.errors import SpecInvalid, SpotrunError
+from spotrun.folder.travelling import travelling
 from spotrun.store.port import Store
 
 SIZE_MAX_BYTES = 100 * 1024 * 1024
-LEFT_OUT = frozenset(
-    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
-)
 
 
 def key_of(sha256: str) -> str:
@@ -25,35 +23,24 @@ def pack(folder: Path) -> bytes:
     """
     The folder's plain files as a tar.gz that depends on their names, modes and contents alone.
 
-    Caches, virtual environments, version control, links and special files are left out.
+    travelling.py says which files do not travel.
 
     Raises:
-        SpecInvalid: the files are too large to be sent to every instance.
+        SpecInvalid: the files are too large to be sent to every instance, or a file of rules cannot be read.
     """
-    files = sorted(_files(folder))
+    files = sorted(travelling(folder).files)
     size = sum(path.stat().st_size for path in files)
     if size > SIZE_MAX_BYTES:
         raise SpecInvalid(
             f"workdir {folder} holds {size / 1e6:,.0f} MB; at most {SIZE_MAX_BYTES / 1e6:,.0f} MB travel with a run",
-            hint="set workdir to the script's folder, and read the data from a bucket or another folder",
+            hint="set workdir to the script's folder, name what it does not need in .spotrunignore, and read the data "
+            "from a bucket or another folder",
         )
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in files:
             _add(archive, path, path.relative_to(folder).as_posix())
     return gzip.compress(raw.getvalue(), compresslevel=6, mtime=0)
-
-
-def _files(folder: Path) -> list[Path]:
-    found: list[Path] = []
-    for path in folder.iterdir():
-        if path.name in LEFT_OUT or path.is_symlink():
-            continue
-        if path.is_dir():
-            found += _files(path)
-        elif path.is_file():
-            found.append(path)
-    return found
 
 
 def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:

@@ -418,7 +418,8 @@ class RunSpec(Model):
         description="The name of the run: small letters, digits and dashes. Default: the name of the file."
     )
     workdir: fields.WorkFolder = Field(
-        description="The folder to upload and to train in, relative to this file. Default: this file's folder."
+        description="The folder to upload and to train in, relative to this file. Default: this file's folder. "
+        "What .gitignore and .spotrunignore name stays behind."
     )
     train: TrainSpec = Field(description="What to run: script and args, or run.")
     setup: fields.Command | None = Field(

@@ -1,0 +1,178 @@
+"""
+Which files of the user's work folder travel with a run.
+
+Everyone who may read the run's folder in its store reads them, and so does each instance. So what looks like a secret
+stays behind, and what the user's `.gitignore` files name. The file `.spotrunignore` at the top of the work folder has
+the last word, in the same syntax: `data/` leaves out, `!.env` takes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pathspec import GitIgnoreSpec
+
+from spotrun.errors import SpecInvalid
+
+OWN_RULES = ".spotrunignore"
+GIT_RULES = ".gitignore"
+RULES_MAX_BYTES = 1 << 20
+NAMED_MAX = 5
+NEVER = frozenset(
+    {".git", ".venv", "venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", "node_modules"}
+)
+"""Caches, virtual environments and version control stay behind whatever the rules say."""
+
+SECRETS = GitIgnoreSpec.from_lines(
+    [
+        *(".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist", ".envrc"),
+        *(".aws/", ".azure/", ".config/gcloud/", ".docker/", ".gnupg/", ".kaggle/", ".kube/", ".oci/", ".ssh/"),
+        *(".boto", ".git-credentials", ".netrc", "_netrc", ".npmrc", ".pgpass", ".pypirc", ".s3cfg", ".vault-token"),
+        *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx"),
+        *("kaggle.json", "application_default_credentials.json", "client_secret*.json", ".streamlit/secrets.toml"),
+        *("*.tfstate", "*.tfvars", ".bash_history", ".python_history", ".zsh_history"),
+    ]
+)
+"""Where programs keep keys, passwords and tokens."""
+KEY_FILE_MAX_BYTES = 1 << 16
+KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
+"""In the JSON file of a service account of Google Cloud, whatever its name."""
+
+
+class Travelling(NamedTuple):
+    """
+    `files` travel. What is left out is named by its path in the folder, a folder's with a slash at its end: `secrets`
+    look like such, `ignored` are what rules name.
+    """
+
+    files: list[Path]
+    secrets: list[str]
+    ignored: list[str]
+
+
+def travelling(folder: Path) -> Travelling:
+    """
+    Links and special files do not travel either, and are not named.
+
+    Raises:
+        SpecInvalid: a file of rules cannot be read.
+    """
+    own = _rules(folder / OWN_RULES)
+    above = [(parent, rules) for parent in _up_to_repository(folder) if (rules := _rules(parent / GIT_RULES))]
+    found = Travelling([], [], [])
+    _look(folder, folder, own, above, found)
+    return found
+
+
+def require_script(found: Travelling, script: str) -> None:
+    """
+    Raises:
+        SpecInvalid: the script, named by its path in the folder, is left out.
+    """
+    reasons = {"it looks like a secret": found.secrets, f"{GIT_RULES} or {OWN_RULES} says so": found.ignored}
+    for why, names in reasons.items():
+        if any(script == name or (name.endswith("/") and script.startswith(name)) for name in names):
+            raise SpecInvalid(
+                f"{script} does not travel with the run: {why}",
+                hint=f"write !/{script} into {OWN_RULES}, at the top of the work folder",
+                key=("train", "script"),
+            )
+
+
+def told(found: Travelling) -> str | None:
+    """What a user should know of the files that stay behind; None if there is nothing to say."""
+    if not found.secrets and not found.ignored:
+        return None
+    said = []
+    if found.secrets:
+        said.append(f"{_few(found.secrets)} may hold secrets")
+    if found.ignored:
+        said.append(f"{GIT_RULES} or {OWN_RULES} names {_few(found.ignored)}")
+    return f"of the work folder stays here: {'; '.join(said)}. A line !NAME in {OWN_RULES} takes a file along."
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _up_to_repository(folder: Path) -> list[Path]:
+    """The folders above a work folder whose rules git reads for it too, the topmost first."""
+    if (folder / ".git").exists():
+        return []
+    above: list[Path] = []
+    for parent in folder.resolve().parents:
+        above.insert(0, parent)
+        if (parent / ".git").exists():
+            return above
+    return []
+
+
+def _look(
+    top: Path,
+    folder: Path,
+    own: GitIgnoreSpec | None,
+    above: Sequence[tuple[Path, GitIgnoreSpec]],
+    found: Travelling,
+) -> None:
+    rules = _rules(folder / GIT_RULES)
+    git = [*above, (folder, rules)] if rules is not None else above
+    for path in sorted(folder.iterdir()):
+        if path.name in NEVER or path.is_symlink():
+            continue
+        name = path.relative_to(top).as_posix()
+        if path.is_dir():
+            left_out = _judge(path, f"{name}/", own, git)
+            if left_out is None or _may_take_along(own, git):
+                _look(top, path, own, git, found)
+            else:
+                getattr(found, left_out).append(f"{name}/")
+        elif path.is_file():
+            left_out = _judge(path, name, own, git)
+            (found.files.append(path) if left_out is None else getattr(found, left_out).append(name))
+
+
+def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> str | None:
+    """The field of `Travelling` that it belongs in; None if it travels. The rules that lie deepest come first."""
+    if own is not None and (decided := own.check_file(name).include) is not None:
+        return "ignored" if decided else None
+    if SECRETS.check_file(name).include or _holds_key(path):
+        return "secrets"
+    slash = "/" if name.endswith("/") else ""
+    for folder, rules in reversed(git):
+        below = path if folder in path.parents else path.resolve()
+        decided = rules.check_file(below.relative_to(folder).as_posix() + slash).include
+        if decided is not None:
+            return "ignored" if decided else None
+    return None
+
+
+def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgnoreSpec]]) -> bool:
+    """Whether a rule may want something of a folder that another rule leaves out."""
+    return any(
+        pattern.include is False for rules in (own, *(each for _, each in git)) if rules for pattern in rules.patterns
+    )
+
+
+def _holds_key(path: Path) -> bool:
+    if path.suffix != ".json" or path.stat().st_size > KEY_FILE_MAX_BYTES:
+        return False
+    return KEY_MARK in path.read_bytes()
+
+
+def _rules(path: Path) -> GitIgnoreSpec | None:
+    if not path.is_file():
+        return None
+    try:
+        if path.stat().st_size > RULES_MAX_BYTES:
+            raise ValueError(f"it is larger than {RULES_MAX_BYTES} bytes")
+        return GitIgnoreSpec.from_lines(list(_lines(path)))
+    except (OSError, ValueError) as problem:
+        raise SpecInvalid(f"{path} cannot be read: {problem}", hint="mend it, or remove it") from None
+
+
+def _lines(path: Path) -> Iterator[str]:
+    text = path.read_bytes().decode(errors="surrogateescape")
+    yield from text.removeprefix("\ufeff").split("\n")
