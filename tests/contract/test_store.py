@@ -166,6 +166,7 @@ def test_one_of_sixteen_racing_processes_creates_each_object(
     kind: str, tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = address(kind, tmp_path, servers, monkeypatch)
+    open_store(uri)  # imports the client once, not in each process
     processes = multiprocessing.get_context("fork")
     start, told = processes.Barrier(WRITERS), processes.Queue()
     writers = [

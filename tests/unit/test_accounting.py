@@ -6,6 +6,7 @@ import time
 from datetime import datetime, timedelta
 from decimal import Decimal
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -500,6 +501,7 @@ def test_folds_split_anywhere_give_the_same_account(history: History, cut: int):
     assert summarise(in_two, history.now) == summarise(fold(history.entries), history.now)
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs(), st.integers(0, 500))
 def test_the_epochs_and_the_rest_sum_to_the_total_exactly(history: History, later: int):
@@ -552,6 +554,7 @@ def check_timeline(state: RunState, spans: tuple[Span, ...], now: datetime) -> N
     assert moments[-1] == account_end(state, now)
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs())
 def test_wall_time_is_the_time_from_creation_to_the_end_without_the_pauses(history: History):
@@ -571,6 +574,7 @@ def test_an_instance_that_ended_as_its_bill_began_is_counted_once():
     assert summary_of(history).total.on_demand_usd == billed > 0
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(random_runs())
 def test_the_instances_bill_is_what_their_meters_say(history: History):
@@ -590,6 +594,7 @@ def test_a_run_that_has_ended_keeps_its_account(history: History, later: int):
     assert summarise(state, history.now) == summarise(state, history.now + timedelta(seconds=later))
 
 
+@pytest.mark.exhaustive
 @quickly
 @given(histories())
 def test_training_is_only_ever_told_of_an_attempt(entries: list[Entry]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ def usd(text: str) -> Decimal:
     return Decimal(0) if text == "-" or "<" in text else Decimal(text.replace("$", ""))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs())
 def test_the_money_of_any_run_adds_up_in_rows_and_columns(history: History) -> None:

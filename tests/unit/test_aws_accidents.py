@@ -60,6 +60,7 @@ def test_an_error_that_stays_ends_no_runner_and_no_training_and_is_told(run: Pla
     accidents.stays(run, call, ERRORS[kind])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("call", CALLS)
 def test_an_account_that_forbids_a_call_from_the_start_on_says_so(run: PlainAwsRun, call: str) -> None:
     """It is the run that fails, not its runner; or the run goes without what it may not ask for."""

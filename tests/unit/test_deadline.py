@@ -62,7 +62,7 @@ ZONE_PATTERNS = st.lists(st.sets(st.sampled_from(["local-1a", "local-1b"])), min
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("strategy", ["ours", "greedy", "uniform_progress", "eager_fallback"])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(job=jobs(), pattern=ZONE_PATTERNS, hold=st.floats(0.3, 20.0))
 def test_no_deadline_that_on_demand_alone_meets_is_missed_whatever_the_market_does(
     strategy: str, job: tuple[int, float, float, float], pattern: list[set[str]], hold: float

@@ -246,6 +246,7 @@ def test_a_start_costs_its_toll_in_a_simulated_lifetime() -> None:
     assert tolled.cost_usd - free.cost_usd == pytest.approx(0.25)
 
 
+@pytest.mark.exhaustive
 def test_a_forecast_knows_what_crosses_regions() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"})
     hour = timedelta(hours=1)
@@ -269,6 +270,7 @@ def test_what_is_sent_in_an_hour_is_paid_beside_any_price() -> None:
     assert list(ticks) == [{"a": 1.0, "b": 2.5}, {"a": 3.0}]
 
 
+@pytest.mark.exhaustive
 def test_the_runner_pays_for_what_crosses_about_what_the_forecast_says() -> None:
     wanted = spec(checkpoint={"every": "10m", "uri": "s3://bucket/runs"}, policy={"return_to_spot": False})
     created = newborn(wanted, ScaledClock(START, 1.0), WEST).created

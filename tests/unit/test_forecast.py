@@ -247,6 +247,7 @@ def test_on_demand_alone_costs_its_bill_and_ours_is_never_late_where_spot_alone_
     assert spot.interruptions > 0
 
 
+@pytest.mark.exhaustive
 def test_the_same_seed_gives_the_same_forecast() -> None:
     first, again, other = (forecast(Asked((Question("ours", ONE),), JOB, 60.0), 40, seed=seed) for seed in (1, 1, 2))
     assert first == again != other
@@ -278,6 +279,7 @@ def test_patience_takes_the_spot_that_is_the_cheapest_by_now_and_stays_there() -
     assert simulate(Patient(60.0, 60.0), JOB, market, keep_places=True).places == ("b",) * 18
 
 
+@pytest.mark.exhaustive
 def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> None:
     wanted = spec(policy={"on_demand_after": "4m", "return_cooldown": "30m"})
     assert patience(wanted) == Patient(240.0, 1800.0)
@@ -288,6 +290,7 @@ def test_what_is_forecast_without_a_deadline_is_what_the_runner_decides_by() -> 
     assert waits[:3] == (None, ON_DEMAND_PLACE, ON_DEMAND_PLACE)  # one tick of 4 min
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_may_only_have_spot_is_not_compared_with_falling_back() -> None:
     found = without_deadline(spot_policy="spot")
     own, alone = (
@@ -378,6 +381,7 @@ def test_what_is_not_packed_is_forecast_anew_each_time() -> None:
     assert "takes 5m or 1.2 x less or more, as measured 1 x in earlier runs, 2m once its set-up is packed" in told
 
 
+@pytest.mark.exhaustive
 def test_what_is_not_known_of_the_job_widens_its_forecast() -> None:
     nowhere = Question("on_demand_only", SpotPools("any", (), (), ()))
     (sure,), (unsure,) = (

@@ -124,6 +124,7 @@ def test_a_name_that_is_no_unicode_comes_back() -> None:
     assert same(round_trip(state), state)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=300, deadline=None)
 @given(states)
 def test_a_state_comes_back_bit_for_bit(state):

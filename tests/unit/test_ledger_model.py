@@ -28,7 +28,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 
 DEVIATIONS = 2
-SAMPLES = 8000
+SAMPLES = 4000
 ACTORS = ("agent-a", "runner-a", "agent-b", "runner-b")
 FATES = ("ok", "answer lost", "lost", "late", "crash before", "crash after", "another first")
 

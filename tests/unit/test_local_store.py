@@ -103,6 +103,7 @@ def test_readers_never_see_a_part_of_a_write(tmp_path: Path) -> None:
     assert not torn
 
 
+@pytest.mark.exhaustive
 def test_writing_while_another_deletes_the_last_object_of_the_folder_loses_nothing(tmp_path: Path) -> None:
     """A delete removes the emptied folder, perhaps between another writer's two calls."""
     store, stop, failed = LocalStore(tmp_path), threading.Event(), []

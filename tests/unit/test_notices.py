@@ -214,6 +214,7 @@ def test_n6_what_is_not_a_notice_is_none(body: bytes) -> None:
     assert parse_rebalance(body) is None
 
 
+@pytest.mark.exhaustive
 @given(
     st.one_of(st.binary(), st.text().map(str.encode), st.dictionaries(st.text(), st.text()).map(repr).map(str.encode))
 )

@@ -287,6 +287,7 @@ def test_the_old_instance_goes_when_the_standby_has_taken_over_though_it_is_neve
     assert world.result.downtime_s < 400
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
     """Twelve hours with an alarm in nine minutes of each instance, and no loss: the changeovers end by themselves."""
@@ -298,6 +299,7 @@ def test_a_cloud_that_cries_wolf_is_soon_not_believed(seed: int) -> None:
     assert result.instances_usd < Decimal("12.5") * Decimal("1.10")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(4))
 def test_recommendations_true_and_false_make_no_run_miss_its_deadline(seed: int) -> None:
     changing = zones("ab", "b", "ab", "a", hold_s=1500.0)

@@ -106,6 +106,7 @@ def test_hostile_names_are_shown_and_do_nothing():
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_runs(skewed=True))
 def test_any_run_at_any_moment_has_a_page(history: History):
@@ -113,6 +114,7 @@ def test_any_run_at_any_moment_has_a_page(history: History):
     Page(report_page(history))
 
 
+@pytest.mark.exhaustive
 def test_a_long_run_stays_small_and_says_what_it_leaves_out():
     history = History()
     history.running()

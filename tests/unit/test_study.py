@@ -46,6 +46,7 @@ def test_polarity_is_the_readers_business_and_is_told(traces: Path) -> None:
     assert found.rows[0].misses == 0
 
 
+@pytest.mark.exhaustive
 def test_the_same_study_has_the_same_hash_and_another_changeover_another(traces: Path) -> None:
     other = Options(STRATEGIES, (2 * HOUR_S,), (3 * HOUR_S, 4 * HOUR_S), (720.0,))
     digests = [study(records_in(traces), options).digest for options in (OPTIONS, OPTIONS, other)]

@@ -238,6 +238,7 @@ def opened(folder: Folder) -> Iterator[Callable[[str, str], Any]]:
         file.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["w", "a", "wb", "w+", "r+b"])
 def test_a_file_that_is_open_goes_on_where_it_was(folder: Folder, opened: Callable[[str, str], Any], mode: str) -> None:
     folder.write("log", "head\n" if mode == "r+b" else "")
@@ -263,6 +264,7 @@ def test_a_file_that_is_open_goes_on_where_it_was(folder: Folder, opened: Callab
     assert (folder.work / "log").read_bytes() == saved[:place] + b"3\n" + saved[place + 2 :]
 
 
+@pytest.mark.exhaustive
 def test_two_thousand_files_take_a_moment(folder: Folder) -> None:
     for number in range(2000):
         folder.write(f"runs/{number % 20}/{number}.json", "{}")

@@ -38,6 +38,7 @@ from tests.support.world.market import CalmMarket
 # -- one seed, one world -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("faults", [Faults(), ALL_FAULTS], ids=["no faults", "all faults"])
 def test_a_seed_is_a_world_down_to_the_last_entry_and_another_seed_another(faults: Faults) -> None:
     first, again, other = (world(seed, faults=faults).run(1e6) for seed in (7, 7, 8))
