@@ -222,6 +222,10 @@ def test_cron_systemd_and_github_have_the_same_line() -> None:
     assert timer["Timer"]["Persistent"] == "true"
     assert service["Service"]["SuccessExitStatus"] == str(NightUnderWay.exit_code)
     assert workflow["concurrency"]["cancel-in-progress"] is False
+    actions = [step["uses"] for step in workflow["jobs"]["train"]["steps"] if "uses" in step]
+    assert [action for action in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action)] == []
+    assert workflow["permissions"] == {"contents": "read", "id-token": "write"}
+    assert "secrets.AWS" not in (SHIPPED / "github-actions.yml").read_text(), "no key is stored"
 
 
 def test_the_workflow_is_one_that_github_takes(tmp_path: Path) -> None:
