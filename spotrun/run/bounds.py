@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cache
+from threading import Lock
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -42,6 +43,7 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 """With its zone: two moments of which one has none cannot be compared."""
 
 T = TypeVar("T")
+_BUILDING = Lock()
 
 
 class OutOfBounds(ValueError):
@@ -63,6 +65,11 @@ def decode(data: bytes | bytearray, kind: type[T]) -> T:
     return value
 
 
+def prepare(kind: Any) -> None:
+    """Build the decoder of a module's own types while it is imported, which no two threads do at once."""
+    _decoder(kind)
+
+
 def amount_of(value: object) -> Decimal | None:
     """The amount that a text or a number says; None if it says none."""
     try:
@@ -73,8 +80,17 @@ def amount_of(value: object) -> Decimal | None:
     return amount
 
 
-@cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """
+    One at a time: while msgspec 0.22 builds what it knows of a Struct, another thread sees it half built, and the
+    process dies of a null pointer.
+    """
+    with _BUILDING:
+        return _built(kind)
+
+
+@cache
+def _built(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 

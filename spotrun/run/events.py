@@ -20,7 +20,7 @@ import msgspec
 from spotrun.errors import LedgerDamaged
 from spotrun.instance import EndedBy, PriceSegment
 from spotrun.offering import Offering, require_amount
-from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode
+from spotrun.run.bounds import SMALL_BYTES, Count, ExitCode, Moment, OutOfBounds, Scale, Seconds, decode, prepare
 
 LEDGER_VERSION = 3
 OLD_LEDGER_VERSION = 2
@@ -649,6 +649,7 @@ Sign = Callable[[bytes], str]
 """Makes the signature, in hex, of an entry's JSON."""
 
 _encoder = msgspec.json.Encoder(decimal_format="string")
+prepare(Entry)
 _SEAL, _AFTER_SEAL = b'{"sha256":"', b'",'
 _SEAL_SIZE = len(_SEAL) + 64 + len(_AFTER_SEAL)
 

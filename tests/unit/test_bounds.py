@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from spotrun.errors import BillUnexplained, SpotrunError
@@ -173,3 +176,22 @@ def test_a_run_whose_beginning_is_gone_still_ends_what_the_cloud_lists(store: Mu
     assert not [*store.flaws("down {run} -y", "entry 0")]
     assert not store.cloud.alive
     store.restore()
+
+
+@pytest.mark.usefixtures("_hasty_threads")
+def test_threads_may_be_the_first_to_read_a_kind_at_once() -> None:
+    """msgspec 0.22 alone ends the process here, with a null pointer."""
+    for _ in range(150):
+        inner = msgspec.defstruct("Inner", [(f"field{n}", int | None, None) for n in range(20)])
+        outer = msgspec.defstruct("Outer", [(f"field{n}", list[inner] | None, None) for n in range(20)])  # type: ignore[valid-type]
+        with ThreadPoolExecutor(4) as pool:
+            read = list(pool.map(lambda _, kind=outer: decode(b'{"field7": [{"field3": 3}]}', kind), range(4)))
+        assert [each.field7[0].field3 for each in read] == [3] * 4
+
+
+@pytest.fixture
+def _hasty_threads() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
