@@ -283,11 +283,14 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     account.expired = {"FIRST"}
     for hour in range(24):
         run.store_says = LoginExpired("S3 answered 400 ExpiredToken") if hour < 12 else None
-        assert "ExpiredToken" in (runner.tick().blind or "")
         run.clock.advance(3600)
         agent.trains_on()
+        tick = runner.tick()
+        assert "ExpiredToken" in (tick.blind or tick.remark or "")
     run.store_says = None
     log_in("SECOND")
+    run.clock.advance(60)
+    agent.trains_on()
     (launch,) = run.state.launches.values()
     assert launch.recorded is not None
     assert launch.recorded.billed_from + timedelta(seconds=launch.intent.time_to_live_s) > run.clock.now()
@@ -296,7 +299,7 @@ def test_p26_a_day_of_expired_credentials_kills_nothing(
     assert [type(action.event) for action in seen.actions if isinstance(action, Append)] == [LaunchIntended]
     assert [each.alive for each in seen.instances] == [True]
     assert seen.state.current_attempt == agent.attempt
-    assert seen.state.commits[-1].event.step == 23 + 24
+    assert seen.state.commits[-1].event.step == 23 + 24 + 1
     assert count(account, "TerminateInstances") == 0
     assert len(launches(account)) == 1
 
