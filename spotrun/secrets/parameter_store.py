@@ -11,7 +11,7 @@ from botocore.config import Config
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from spotrun.errors import StoreUnavailable
-from spotrun.secrets.reference import SecretUnreadable
+from spotrun.secrets.reference import PARAMETERS, SecretUnreadable
 
 BATCH = 10
 """One GetParameters call may name this many."""
@@ -60,7 +60,10 @@ def _read(paths: Sequence[str]) -> dict[str, str]:
         what = f"the Parameter Store did not give {', '.join(paths)}: {error}"
         if _passes(error):
             raise StoreUnavailable(what) from error
-        hint = "the role of instances (infra/aws) may read below /spotrun/; your own key has to allow kms:Decrypt"
+        hint = (
+            f"the role of a run (infra/aws) may read what is below {PARAMETERS} and that its job names; "
+            "your own key has to allow kms:Decrypt"
+        )
         raise (_Denied if _code(error) in _DENIALS else SecretUnreadable)(what, hint=hint) from error
     return found
 

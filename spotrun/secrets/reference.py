@@ -11,7 +11,7 @@ from spotrun.units import Unreadable
 ENVIRONMENT, PARAMETER = "env", "ssm"
 REFERENCE_PATTERN = r"^(env:[A-Za-z_][A-Za-z0-9_]*|ssm:(/[A-Za-z0-9_.-]+)+)$"
 PARAMETERS = "/spotrun/"
-"""The path below which the role of instances may read in the Parameter Store (infra/aws/account.yaml)."""
+"""The path below which the role of a run may read what its job names (infra/aws/account.yaml)."""
 
 
 class Reference(NamedTuple):

@@ -26,6 +26,7 @@ from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.doctor.finding import Finding, Verdict
 from spotrun.errors import AccessDenied, CloudError, SpecInvalid, StoreError
 from spotrun.offering import CapacityType
+from spotrun.secrets.reference import PARAMETER, Reference
 from spotrun.spec.model import ResourcesSpec
 from spotrun.spec.values import read_accelerators
 from tests.support.aws_launches import CONFIG, count, launches, request
@@ -62,9 +63,14 @@ def wanted(**facts: Any) -> ResourcesSpec:
 
 
 def examined(
-    resources: ResourcesSpec | None = None, clock: Clock | None = None, region: Region | None = None, **config: Any
+    resources: ResourcesSpec | None = None,
+    clock: Clock | None = None,
+    region: Region | None = None,
+    secrets: Mapping[str, Reference] | None = None,
+    **config: Any,
 ) -> dict[str, Finding]:
-    doctor = AwsDoctor(region or calls(), replace(CONFIG, **config), resources or wanted(), clock or system_clock())
+    around = replace(CONFIG, **config)
+    doctor = AwsDoctor(region or calls(), around, resources or wanted(), clock or system_clock(), secrets)
     return {finding.name: finding for finding in doctor.findings()}
 
 
@@ -212,6 +218,18 @@ def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount,
     assert action.partition(":")[0] in found["role"].detail
     assert "spotrun-runner" in found["role"].hint
     assert found["role"].exit_code == AccessDenied.exit_code
+
+
+def test_policies_that_let_no_role_name_a_secret_are_told_before_a_run_is(account: GuardedAccount) -> None:
+    ours = [{**each} for each in RUNNER[0]["Statement"]]
+    (tagging,) = [each for each in ours if each["Sid"] == "TagRolesOfRuns"]
+    tagging["Condition"] = {"ForAllValues:StringEquals": {"aws:TagKeys": ["spotrun:run", "spotrun:folder"]}}
+    account.policies = ({"Statement": ours},)
+    assert failures(examined()) == {}
+    found = failures(examined(secrets={"WORD": Reference(PARAMETER, "/spotrun/WORD")}))
+    assert set(found) == {"role", "secret WORD"}
+    assert "iam:TagRole" in found["role"].detail
+    assert "spotrun-runner" in found["role"].hint
 
 
 def test_an_account_without_the_policy_of_nodes_is_found(account: GuardedAccount) -> None:

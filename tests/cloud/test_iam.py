@@ -11,15 +11,19 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore.serialize import create_serializer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.network import Image
 from spotrun.clouds.aws.request import run_instances
+from spotrun.clouds.aws.secret_tags import SECRETS_MAX, secret_tags
 from spotrun.folder.final_status import KEY
 from spotrun.folder.status_objects import RUNNER_KEY
 from spotrun.instance import LaunchRequest
 from spotrun.notify.delivery import FOLDER as NOTIFIED
 from spotrun.offering import CapacityType, Offering
+from spotrun.secrets.reference import ENVIRONMENT, PARAMETER, Reference
 from tests.support.aws_templates import Template
 from tests.support.ec2_server import ACCOUNT, REGION
 from tests.support.iam import Asked, Decision, conditions_hold, decide
@@ -37,13 +41,15 @@ ROLE, PROFILE = f"arn:aws:iam::{ACCOUNT}:role", f"arn:aws:iam::{ACCOUNT}:instanc
 OF_RUN, PROFILE_OF_RUN = f"{ROLE}/spotrun-run-0123456789", f"{PROFILE}/spotrun-run-0123456789"
 NODE_POLICY = f"arn:aws:iam::{ACCOUNT}:policy/spotrun-node"
 BOUND, GIVEN = {"iam:PermissionsBoundary": NODE_POLICY}, {"iam:PolicyARN": NODE_POLICY}
-TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder")}
+TAGGED = {"aws:TagKeys": ("spotrun:run", "spotrun:folder", "spotrun:secret-1", "spotrun:secret-20")}
+SECRETS = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun"
 OURS = {"aws:ResourceTag/spotrun:run": "0123456789"}
 TO_EC2, TO_SCHEDULER = {"iam:PassedToService": "ec2.amazonaws.com"}, {"iam:PassedToService": "scheduler.amazonaws.com"}
 TLS, CREATING = {"aws:SecureTransport": "true"}, {"aws:SecureTransport": "true", "s3:if-none-match": "*"}
 ATTACHED = {
     "runner": ("spotrun-runner", "bucket"),
     "node": ("spotrun-node", "bucket"),
+    "node without secrets": ("spotrun-node", "bucket"),
     "node without tags": ("spotrun-node", "bucket"),
     "node of a folder elsewhere": ("spotrun-node", "bucket"),
     "guard": ("spotrun-guard/end-instances",),
@@ -57,8 +63,10 @@ OF_NODE = {
     "aws:PrincipalTag/spotrun:run": "0123456789",
     "aws:PrincipalTag/spotrun:folder": "runs/resnet50-0123456789",
 }
+NAMING = {"aws:PrincipalTag/spotrun:secret-1": "team/hf", "aws:PrincipalTag/spotrun:secret-2": "wandb"}
 TAGS_OF = {
-    "node": OF_NODE,
+    "node": OF_NODE | NAMING,
+    "node without secrets": OF_NODE,
     "node elsewhere": OF_NODE,
     "node of a folder elsewhere": OF_NODE | {"aws:PrincipalTag/spotrun:folder": "elsewhere/resnet50-0123456789"},
 }
@@ -73,8 +81,11 @@ ALLOWED = [
     ("node", Asked("s3:PutObject", f"{RUN}/ledger/00000001.json", CREATING)),
     ("node", Asked("s3:PutObject", f"{RUN}/hints/agent-1.json", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/checkpoints/1/0/part-0", TLS)),
-    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
-    ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    *(
+        ("node", Asked(f"ssm:{verb}", f"{SECRETS}/{path}"))
+        for verb in ("GetParameter", "GetParameters")
+        for path in ("wandb", "team/hf")
+    ),
     ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66.json", CREATING)),
     ("node", Asked("s3:PutObject", f"{RUN}/environments/5feceb66/7/000000", TLS)),
     ("node", Asked("s3:DeleteObject", f"{RUN}/environments/5feceb66.json", TLS)),
@@ -158,7 +169,15 @@ DENIED = [
         )
     ),
     ("node without tags", Asked("s3:ListBucket", BUCKET, TLS)),
-    ("node without tags", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
+    *(
+        (who, Asked(f"ssm:{verb}", f"{SECRETS}/{path}"))
+        for verb in ("GetParameter", "GetParameters")
+        for who, path in (
+            *(("node", path) for path in ("aws", "wandb2", "wandb/deeper", "team", "hf", "team/", "*")),
+            *(("node without secrets", path) for path in ("wandb", "", "${aws:PrincipalTag/spotrun:secret-1}")),
+            ("node without tags", "wandb"),
+        )
+    ),
     ("node without tags", Asked("ssm:UpdateInstanceInformation")),
     *(
         ("node", Asked(f"iam:{action}", OF_RUN, BOUND | GIVEN | TO_EC2 | TAGGED))
@@ -170,6 +189,8 @@ DENIED = [
     ("runner", Asked("iam:CreateRole", f"{ROLE}/admins/spotrun-run-0123456789", BOUND)),
     ("runner", Asked("iam:TagRole", f"{ROLE}/administrator", TAGGED)),
     ("runner", Asked("iam:TagRole", OF_RUN, {"aws:TagKeys": ("spotrun:run", "team")})),
+    ("runner", Asked("iam:TagRole", OF_RUN, {"aws:TagKeys": ("spotrun:secret-1", "spotrun:secrets")})),
+    ("runner", Asked("iam:TagRole", f"{ROLE}/spotrun-guard", {"aws:TagKeys": ("spotrun:secret-1",)})),
     (
         "runner",
         Asked("iam:AttachRolePolicy", OF_RUN, BOUND | {"iam:PolicyARN": "arn:aws:iam::aws:policy/AmazonS3FullAccess"}),
@@ -201,6 +222,7 @@ DENIED = [
     ("node", Asked("s3:GetObject", f"{RUN}/work/5feceb66.tar.gz", {"aws:SecureTransport": "false"})),
     ("node", Asked("s3:PutBucketPolicy", BUCKET, TLS)),
     ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/database/password")),
+    ("node", Asked("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/wandb")),
     ("node", Asked("ssm:GetParameters", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrunner/wandb")),
     ("node", Asked("ssm:GetParametersByPath", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/")),
     ("node", Asked("ssm:PutParameter", f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/spotrun/wandb")),
@@ -322,6 +344,29 @@ def test_every_statement_that_we_ship_decides_something_here_or_is_named() -> No
     launched = asked_by(launch(by_template("lt-node")), KNOWN)
     cases = [*ALLOWED, *DENIED, *(("runner", asked) for asked in launched)]
     assert shipped - {sid for who, asked in cases for sid in decided(who, asked).by} == NOT_EVALUATED
+
+
+# -- the secrets of a job --------------------------------------------------------------------------------------------
+
+NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=2).map("/".join)
+JOB = st.lists(NAMES, max_size=SECRETS_MAX, unique=True)
+
+
+@given(JOB, NAMES, st.sampled_from(["ssm:GetParameter", "ssm:GetParameters"]))
+def test_the_role_of_a_run_reads_what_its_job_names_and_nothing_else(job: list[str], path: str, action: str) -> None:
+    tags = secret_tags(Reference(PARAMETER, f"/spotrun/{each}") for each in job)
+    who = OF_NODE | {f"aws:PrincipalTag/{key}": text for key, text in tags.items()}
+    asked = Asked(action, f"{SECRETS}/{path}", who)
+    assert decide([DOCUMENTS["spotrun-node"]], asked).allowed is (path in job)
+
+
+def test_the_policy_has_a_line_for_each_secret_that_a_job_may_name() -> None:
+    job = [f"s{number}" for number in range(SECRETS_MAX)]
+    tags = secret_tags(Reference(PARAMETER, f"/spotrun/{each}") for each in [*job, *job])
+    who = {f"aws:PrincipalTag/{key}": text for key, text in tags.items()}
+    for each in job:
+        assert decide([DOCUMENTS["spotrun-node"]], Asked("ssm:GetParameters", f"{SECRETS}/{each}", who)).allowed
+    assert secret_tags([Reference(PARAMETER, "/database/password"), Reference(ENVIRONMENT, "HOME")]) == {}
 
 
 # -- launches --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from spotrun.clouds.aws.config import OWN_PROFILE, AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.request import RUN
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
+from spotrun.clouds.aws.secret_tags import KEY as SECRET
+from spotrun.clouds.aws.secret_tags import SECRETS_MAX
 from spotrun.store.lifecycle import s3_expiries, s3_older_versions_days
 from tests.support import ec2_server
 from tests.support.aws_templates import NAMES, Template, deploy, path_of
@@ -248,5 +251,7 @@ def test_the_policies_know_the_names_and_tags_of_the_roles_of_runs() -> None:
     assert runners["MakeRolesOfRuns"]["Condition"]["ArnEquals"] == {
         "iam:PermissionsBoundary": f"arn:aws:iam::{ACCOUNT}:policy/{POLICY}"
     }
-    assert runners["TagRolesOfRuns"]["Condition"]["ForAllValues:StringEquals"]["aws:TagKeys"] == [RUN, FOLDER]
-    assert {f"aws:PrincipalTag/{tag}" in json.dumps(DOCUMENTS[POLICY]) for tag in (RUN, FOLDER)} == {True}
+    tags = runners["TagRolesOfRuns"]["Condition"]["ForAllValues:StringLike"]["aws:TagKeys"]
+    assert tags == [RUN, FOLDER, f"{SECRET}*"]
+    read = {RUN, FOLDER, *(f"{SECRET}{number}" for number in range(1, SECRETS_MAX + 1))}
+    assert read == {*re.findall('aws:PrincipalTag/([^}"]+)', json.dumps(DOCUMENTS[POLICY]))}

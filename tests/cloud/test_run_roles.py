@@ -16,9 +16,10 @@ from moto.iam.models import iam_backends
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.run_role import FOLDER, POLICY, RunRoles
 from spotrun.clouds.identities import SETTLES_WITHIN
-from spotrun.errors import CloudError, CloudUnavailable, QuotaExceeded
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
 from spotrun.run import events as ev
 from spotrun.run.events import Cause
+from spotrun.secrets.reference import PARAMETER, Reference
 from tests.support.aws_launches import count, launches
 from tests.support.ec2_run import UID, URI, Ec2Run
 from tests.support.ec2_server import ACCOUNT, REGION
@@ -38,10 +39,10 @@ def run(account: GuardedAccount) -> Ec2Run:
     return Ec2Run(account)
 
 
-def roles(clock: ManualClock | None = None) -> RunRoles:
-    """What a runner that has asked nothing yet asks."""
-    clock = clock or ManualClock()
-    return RunRoles(Region(REGION, clock), clock)
+def roles(*secrets: str) -> RunRoles:
+    """What a runner that has asked nothing yet asks, for a job with secrets at these paths."""
+    clock = ManualClock()
+    return RunRoles(Region(REGION, clock), clock, secrets=[Reference(PARAMETER, path) for path in secrets])
 
 
 def made() -> dict[str, Any] | None:
@@ -193,6 +194,59 @@ def test_an_account_without_the_policy_is_told_to_make_it(account: GuardedAccoun
     with pytest.raises(CloudError, match=f"no policy {POLICY}") as raised:
         roles().make(UID, URI)
     assert "account.yaml" in str(raised.value)
+
+
+# -- the secrets of its job ------------------------------------------------------------------------------------------
+
+WITH_SECRETS = {**WHOLE["tags"], "spotrun:secret-1": "team/hf", "spotrun:secret-2": "wandb"}
+NAMED = ("/spotrun/wandb", "/spotrun/team/hf", "/database/password")
+
+
+def test_a_role_names_the_secrets_of_its_job_that_roles_may_read(account: GuardedAccount) -> None:
+    for _ in range(2):
+        roles(*NAMED).make(UID, URI)
+    assert made() == WHOLE | {"tags": WITH_SECRETS}
+    assert count(account, "TagRole") == 0
+
+
+def test_a_role_that_an_earlier_spotrun_made_learns_the_secrets_of_its_job_before_the_next_launch(
+    account: GuardedAccount,
+) -> None:
+    roles().make(UID, URI)
+    for _ in range(2):
+        roles(*NAMED).make(UID, URI)
+    assert made() == WHOLE | {"tags": WITH_SECRETS}
+    assert count(account, "TagRole") == 1
+
+
+def test_an_account_with_the_policies_of_before_keeps_what_was_begun_there_going_and_begins_nothing(
+    account: GuardedAccount,
+) -> None:
+    account.policies = [only_these_tags(policy, ["spotrun:run", FOLDER]) for policy in account.policies or ()]
+    roles().make(UID, URI)
+    roles(*NAMED).make(UID, URI)
+    assert made() == WHOLE
+    with pytest.raises(AccessDenied, match="iam:TagRole") as refused:
+        roles(*NAMED).make("0123456780", "s3://bucket/runs/r-0123456780")
+    assert "infra/aws" in str(refused.value.hint)
+    account.denied.clear()
+
+
+def only_these_tags(policy: Document, tags: list[str]) -> Document:
+    found = [{**each} for each in policy["Statement"]]
+    for each in found:
+        if each["Sid"] == "TagRolesOfRuns":
+            each["Condition"] = {"ForAllValues:StringEquals": {"aws:TagKeys": tags}}
+    return {"Statement": found}
+
+
+@pytest.mark.parametrize("job", [(), ("/spotrun/wandb",), ("/spotrun/wandb", "/spotrun/hf", "/spotrun/c")], ids=str)
+def test_a_role_that_names_other_secrets_is_not_used(account: GuardedAccount, job: tuple[str, ...]) -> None:
+    roles("/spotrun/wandb", "/spotrun/hf").make(UID, URI)
+    with pytest.raises(CloudError, match="other tags"):
+        roles(*job).make(UID, URI)
+    roles().remove(UID)
+    assert made() is None
 
 
 # -- until EC2 knows it ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from spotrun.agent.trainer_process import user_environment
 from spotrun.clock import system_clock
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.secret_checks import secret_findings
+from spotrun.clouds.aws.secret_tags import SECRETS_MAX
 from spotrun.doctor.finding import Verdict
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.run import events as ev
@@ -92,6 +94,24 @@ def test_a_variable_of_this_machine_is_no_secret_of_an_instance_on_aws(tmp_path:
         load_spec(job)
 
 
+def test_a_job_names_no_more_secrets_than_the_role_of_its_run_can(tmp_path: Path) -> None:
+    def loaded(secrets: object, extra: str = "") -> int:
+        job = tmp_path / "job.yaml"
+        job.write_text(
+            "name: n\ntrain: {run: x}\nresources: {cloud: aws}\ncheckpoint: {uri: 's3://bucket/runs'}\n"
+            f"secrets: {json.dumps(secrets)}\n{extra}"
+        )
+        return len(load_spec(job).secrets)
+
+    many = [f"S{number}" for number in range(SECRETS_MAX + 1)]
+    assert loaded(many[1:]) == SECRETS_MAX
+    with pytest.raises(SpecInvalid, match="names 21 parameters, and the role of a run may read 20"):
+        loaded(many)
+    assert loaded(many, "aws: {instance_profile: mine}\n") == SECRETS_MAX + 1
+    with pytest.raises(SpecInvalid, match="too long for a tag"):
+        loaded({"A": "ssm:/spotrun/" + "a" * 257})
+
+
 # -- on an instance --------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +131,12 @@ def put(account: GuardedAccount, path: str, value: str = CANARY, kind: str = "Se
         boto3.client("ssm").put_parameter(Name=path, Value=value, Type=kind)
 
 
+def name(account: GuardedAccount, *paths: str) -> None:
+    """What the job names that the caller is an instance of."""
+    with account.as_administrator():
+        account.identify(RUN, *paths)
+
+
 @pytest.fixture(autouse=True)
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is denied is denied for good."""
@@ -124,9 +150,22 @@ def read(**paths: str) -> dict[str, str]:
 
 def test_an_instance_reads_its_secrets_with_its_role(account: GuardedAccount) -> None:
     paths = {f"S{number}": f"/spotrun/s{number}" for number in range(12)}  # more than one call may name
-    for name, path in paths.items():
-        put(account, path, f"{CANARY}{name}")
-    assert read(**paths) == {name: f"{CANARY}{name}" for name in paths}
+    for variable, path in paths.items():
+        put(account, path, f"{CANARY}{variable}")
+    name(account, *paths.values())
+    assert read(**paths) == {variable: f"{CANARY}{variable}" for variable in paths}
+
+
+def test_an_instance_reads_no_secret_that_only_other_jobs_name(account: GuardedAccount) -> None:
+    for path in ("/spotrun/a", "/spotrun/b", "/spotrun/a/deeper"):
+        put(account, path)
+    name(account, "/spotrun/a")
+    assert read(A="/spotrun/a") == {"A": CANARY}
+    for others in ("/spotrun/b", "/spotrun/a/deeper"):
+        with pytest.raises(SecretUnreadable, match="AccessDenied") as refused:
+            read(A="/spotrun/a", B=others)
+        assert "that its job names" in str(refused.value.hint)
+    assert [asked.resource.partition("parameter")[2] for asked in account.denied] == ["/spotrun/b", "/spotrun/a/deeper"]
 
 
 def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccount) -> None:
@@ -139,6 +178,7 @@ def test_what_is_no_secret_of_ours_is_not_for_an_instance(account: GuardedAccoun
 
 def test_a_secret_that_is_missing_or_in_the_clear_is_told_with_the_command(account: GuardedAccount) -> None:
     put(account, "/spotrun/clear", kind="String")
+    name(account, "/spotrun/clear", "/spotrun/b")
     with pytest.raises(SecretUnreadable, match="is not encrypted") as clear:
         read(A="/spotrun/clear")
     with pytest.raises(SecretUnreadable, match=f"no parameter /spotrun/b in {REGION}") as missing:
@@ -180,6 +220,7 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
     account: GuardedAccount, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     put(account, "/spotrun/a")
+    name(account, "/spotrun/a")
     client, refusals = parameter_store._client, [answer(code, 400)] * 3
 
     def late() -> Any:
@@ -194,6 +235,7 @@ def test_a_role_that_is_not_known_everywhere_yet_is_waited_for(
 
 def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(account, "/spotrun/WORD")
+    name(account, "/spotrun/WORD")
     seen = tmp_path / "seen"
     run = AgentRun(
         tmp_path,
@@ -225,6 +267,7 @@ def test_only_the_trainer_has_them(account: GuardedAccount, tmp_path: Path, monk
 
 
 def test_a_secret_that_cannot_be_read_ends_the_run_with_the_reason(account: GuardedAccount, tmp_path: Path) -> None:
+    name(account, "/spotrun/WORD")
     keys = {"resources": {"cloud": "aws"}, "checkpoint": {"uri": "s3://bucket/runs"}, "secrets": ["WORD"]}
     run = AgentRun(tmp_path, setup="touch set-up", **keys)
     try:

@@ -44,6 +44,7 @@ from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.local.config import NOTICE
 from spotrun.instance import Instance, InstanceState
 from spotrun.offering import CapacityType, Offering
+from spotrun.secrets.reference import PARAMETER, Reference
 from tests.support.ec2_machines import Identity, Machine
 from tests.support.ec2_prices import PriceFeed
 from tests.support.ec2_spot import SpotRequests
@@ -157,10 +158,14 @@ class Ec2Account:
         self.calls.clear()
         self.keys.clear()
 
-    def identify(self, run_uid: str) -> None:
-        """What a runner does before its first launch, for a driver that is tested without one."""
+    def identify(self, run_uid: str, *secrets: str) -> None:
+        """
+        What a runner does before its first launch, for a driver that is tested without one. `secrets` are the paths of
+        the parameters that the job names.
+        """
         clock = ManualClock()
-        RunRoles(Region(REGION, clock), clock).make(run_uid, f"s3://bucket/runs/r-{run_uid}")
+        named = [Reference(PARAMETER, path) for path in secrets]
+        RunRoles(Region(REGION, clock), clock, secrets=named).make(run_uid, f"s3://bucket/runs/r-{run_uid}")
 
     def refuse(self, action: str, code: str, status: int, times: int = 1) -> None:
         with self._lock:

@@ -241,13 +241,13 @@ def _identity(action: str, parameters: Parameters, known: Known) -> Iterator[Ask
         yield Asked(f"iam:{action}", role, _role_context(action, parameters, known))
     elif action in _OF_PROFILES:
         yield Asked(f"iam:{action}", profile)
-    else:
+    elif action != "TagRole":
         raise NotImplementedError(f"iam:{action}")
     if action == "AddRoleToInstanceProfile":
         yield Asked("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
     tags = {parameters[key]: text for key, text in _tag_pairs(parameters)}
     if tags:
-        resource, verb = (role, "TagRole") if action == "CreateRole" else (profile, "TagInstanceProfile")
+        resource, verb = (role, "TagRole") if "RoleName" in parameters else (profile, "TagInstanceProfile")
         yield Asked(f"iam:{verb}", resource, _tags_of("Request", tags) | {"aws:TagKeys": tuple(tags)})
 
 

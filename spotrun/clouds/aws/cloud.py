@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib.resources import files
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from spotrun import address
 from spotrun.clock import Clock, ScaledClock, system_clock
+from spotrun.clouds.aws import secret_tags
 from spotrun.clouds.aws.config import AwsConfig, config_of, in_small_letters
 from spotrun.clouds.aws.notices import Ec2Notices
 from spotrun.clouds.cloud import Account, Cloud, Shell, Wish, zone_elsewhere
@@ -52,6 +53,8 @@ class Aws(Cloud):
             if reference.kind == ENVIRONMENT:
                 advice = f"keep it in the Parameter Store, and write ssm:/spotrun/{name}"
                 yield Unreadable("a variable of this machine is not on an instance", advice, at=("secrets", name))
+        if spec.aws.instance_profile is None:
+            yield from secret_tags.refusals(spec.secret_references.values())
         uri = spec.checkpoint.uri
         if not uri.startswith("s3://"):
             advice = "write s3://BUCKET/PREFIX, or give it by --store or SPOTRUN_STORE"
@@ -83,7 +86,7 @@ class Aws(Cloud):
     def identities(self, spec: RunSpec, clock: Clock) -> Identities:
         if spec.aws.instance_profile is not None:
             return NoIdentities()
-        return _identities(self.regions(spec, Wish()), clock)
+        return _identities(self.regions(spec, Wish()), clock, spec.secret_references.values())
 
     def put_right(self, clock: Clock, spec: RunSpec) -> None:
         """Each answer does so; this is the first of the run."""
@@ -206,12 +209,12 @@ def _guards(regions: Sequence[str], clock: Clock) -> Guards:
     return AwsGuards(regions, clock)
 
 
-def _identities(regions: Sequence[str], clock: Clock) -> Identities:
+def _identities(regions: Sequence[str], clock: Clock, secrets: Iterable[Reference] = ()) -> Identities:
     with _sdk():
         from spotrun.clouds.aws.calls import Region
         from spotrun.clouds.aws.run_role import RunRoles
     first, *others = (Region(name, clock) for name in regions)
-    return RunRoles(first, clock, others)
+    return RunRoles(first, clock, others, secrets)
 
 
 def _resources(spec: RunSpec | None, wish: Wish) -> ResourcesSpec:

@@ -141,7 +141,7 @@ class AwsDoctor:
         if self._config.instance_profile is not None:
             yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
-        with _trial_role(self._region, self._clock) as uid:
+        with _trial_role(RunRoles(self._region, self._clock, secrets=self._secrets.values()), self._clock) as uid:
             yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
@@ -200,9 +200,9 @@ class AwsDoctor:
 
 
 @contextlib.contextmanager
-def _trial_role(region: Region, clock: Clock) -> Iterator[str]:
+def _trial_role(roles: RunRoles, clock: Clock) -> Iterator[str]:
     """The uid of a run that does not exist. Inside the block it has a role."""
-    roles, uid = RunRoles(region, clock), trial_uid(clock.now())
+    uid = trial_uid(clock.now())
     try:
         roles.make(uid, _NOWHERE)
         _make_again(roles, uid, clock)

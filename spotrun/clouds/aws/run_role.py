@@ -1,8 +1,8 @@
 """
 The identities of runs on EC2: a role and an instance profile of the same name, both with the run's uid in it.
 
-One policy, which is also its boundary, says what such a role may do (infra/aws/account.yaml): reach the folder that the
-role's tags name. Calls and their errors:
+One policy, which is also its boundary, says what such a role may do (infra/aws/account.yaml): reach the folder and read
+the secrets that the role's tags name. Calls and their errors:
 https://docs.aws.amazon.com/IAM/latest/UserGuide/id_roles_use_switch-role-ec2_instance-profiles.html
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,8 +21,11 @@ from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
 from spotrun.clouds.aws.request import RUN
+from spotrun.clouds.aws.secret_tags import KEY as SECRET
+from spotrun.clouds.aws.secret_tags import secret_tags
 from spotrun.clouds.identities import SETTLES_WITHIN
 from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, QuotaExceeded
+from spotrun.secrets.reference import Reference
 
 POLICY = "spotrun-node"
 """infra/aws makes it."""
@@ -39,13 +42,17 @@ class RunRoles:
     """
     See Identities. The role is made first and removed last, so that the role finds whatever is left of a run.
 
-    IAM is the same in all regions, so one region is enough to ask it. `others` may be asked for the account.
+    IAM is the same in all regions, so one region is enough to ask it. `others` may be asked for the account. `secrets`
+    are those of the job: a role that is made may read these and no others.
     """
 
-    def __init__(self, region: Region, clock: Clock, others: Sequence[Region] = ()) -> None:
+    def __init__(
+        self, region: Region, clock: Clock, others: Sequence[Region] = (), secrets: Iterable[Reference] = ()
+    ) -> None:
         self._region = region
         self._others = others
         self._clock = clock
+        self._secrets = secret_tags(secrets)
         self._policy = ""
 
     def make(self, run_uid: str, run_uri: str) -> datetime | None:
@@ -83,27 +90,50 @@ class RunRoles:
             "AssumeRolePolicyDocument": json.dumps(_trust(self._region.partition)),
             "PermissionsBoundary": self._policy_arn,
             "Description": "What the instances of one run of spotrun may do.",
-            "Tags": _as_list(tags),
+            "Tags": _as_list({**tags, **self._secrets}),
         }
         try:
             self._ask("make a role", "create_role", **asked)
         except AlreadyThere:
-            return self._known_role(name, tags)
+            return self._made_before(name, tags)
+        except AccessDenied:
+            # policies of an earlier spotrun refuse the tags of secrets, also where the role is there and needs none
+            with contextlib.suppress(NotThere):
+                return self._made_before(name, tags)
+            raise
         return None
 
-    def _known_role(self, name: str, tags: Mapping[str, str]) -> datetime:
+    def _made_before(self, name: str, tags: Mapping[str, str]) -> datetime:
+        role = self._known_role(name, tags)
+        self._have_secrets(role)
+        made_at: datetime = role["CreateDate"]
+        return made_at.astimezone(UTC)
+
+    def _known_role(self, name: str, tags: Mapping[str, str]) -> Any:
         """
         Raises:
             CloudError: spotrun did not make it for this run, and it may reach anything.
         """
         role = self._ask("look at a role", "get_role", RoleName=name)["Role"]
         boundary = role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
-        found = {each["Key"]: each["Value"] for each in role.get("Tags", [])}
-        if boundary != self._policy_arn or not tags.items() <= found.items():
-            what = f"the role {name} has another boundary than {POLICY}, or other tags than this run's"
-            raise CloudError(what, hint="delete it: spotrun did not make it like this")
-        made_at: datetime = role["CreateDate"]
-        return made_at.astimezone(UTC)
+        if boundary != self._policy_arn or not tags.items() <= _tags_of(role).items():
+            raise _not_ours(name)
+        return role
+
+    def _have_secrets(self, role: Any) -> None:
+        """
+        The role that an earlier spotrun made names no secrets, and gets these tags now. An account whose policies are
+        of that time too refuses them, but there a role reads its secrets without.
+
+        Raises:
+            CloudError: it names others.
+        """
+        named = {key: text for key, text in _tags_of(role).items() if key.startswith(SECRET)}
+        if named and named != self._secrets:
+            raise _not_ours(role["RoleName"])
+        if named != self._secrets:
+            with contextlib.suppress(AccessDenied):
+                self._ask("tag a role", "tag_role", RoleName=role["RoleName"], Tags=_as_list(self._secrets))
 
     def _have_profile(self, name: str, tags: Mapping[str, str]) -> bool:
         """Whether it was made just now."""
@@ -181,6 +211,15 @@ def _trust(partition: str) -> dict[str, Any]:
 def _folder(uri: str) -> str:
     place = address.parse(uri)
     return place.prefix if isinstance(place, address.BucketAddress) else ""
+
+
+def _not_ours(name: str) -> CloudError:
+    what = f"the role {name} has another boundary than {POLICY}, or other tags than this run's"
+    return CloudError(what, hint="delete it: spotrun did not make it like this")
+
+
+def _tags_of(role: Any) -> dict[str, str]:
+    return {each["Key"]: each["Value"] for each in role.get("Tags", [])}
 
 
 def _both(name: str) -> dict[str, str]:
