@@ -12,7 +12,7 @@ from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid, StoreUnavaila
 from spotrun.units import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from spotrun.cli.runs import OpenRun
     from spotrun.clouds.driver import CloudDriver
@@ -38,7 +38,8 @@ def reap(
     """
     Find and end instances that no run needs any more.
 
-    On AWS this also removes roles of ended runs, and what a doctor left behind.
+    On AWS this also removes roles of ended runs, and what a doctor left behind. If one region does not answer, the
+    others are reaped all the same.
     """
     from spotrun.address import DEFAULT_STORE
     from spotrun.cli.runs import runs_in
@@ -46,21 +47,31 @@ def reap(
 
     runs = cache(lambda: {run.created.uid: run for run in runs_in(store or DEFAULT_STORE)})
     account = cloud_named(cloud).account(region or ())
-    _end_instances(account.driver, account.guards, runs, yes)
+    found, unseen = _listed(account.driver)
+    _end_instances(found, account.driver, account.guards, runs, yes)
     _remove_identities(account.identities, runs, yes)
+    if unseen is not None:
+        raise unseen
 
 
 # -- instances -------------------------------------------------------------------------------------------------------
 
 
-def _end_instances(driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
+def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
+    """All instances; where a region does not answer, those of the others, and its error."""
+    try:
+        return driver.instances(), None
+    except CloudError as error:
+        found = driver.instances(must_see=())
+        for remark in driver.remarks:
+            print(remark)
+        return found, error
+
+
+def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
     from spotrun.cli.asking import confirm
 
-    unwanted = [
-        instance
-        for instance in driver.instances()
-        if instance.alive and not _wanted(instance, runs().get(instance.run_uid))
-    ]
+    unwanted = [each for each in found if each.alive and not _wanted(each, runs().get(each.run_uid))]
     for instance in unwanted:
         print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
     if not unwanted:

@@ -22,10 +22,12 @@ from spotrun.clouds.aws.config import OWN_PROFILE
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.request import RUN as RUN_TAG
+from spotrun.clouds.aws.request import TOKEN
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.guards import Guard
 from spotrun.clouds.identities import TRIAL_LASTS, trial_uid
 from spotrun.creation import create_run
+from spotrun.errors import CloudError
 from spotrun.folder.ledger import key_of
 from spotrun.run import events as ev
 from spotrun.spec.file import load_spec
@@ -35,10 +37,19 @@ from tests.support.guarded_account import GuardedAccount
 from tests.support.manual_clock import ManualClock
 from tests.support.object_stores import RunningServer
 
+WEST = "us-west-2"
+
+
+def reaped(store: str, *regions: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spotrun", "reap", "-y", "--cloud", "aws", "--store", store]
+    command += [word for region in regions for word in ("--region", region)]
+    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=120)
+
 
 def reap(store: str) -> str:
-    command = [sys.executable, "-m", "spotrun", "reap", "-y", "--cloud", "aws", "--region", REGION, "--store", store]
-    return subprocess.run(command, env=os.environ, capture_output=True, text=True, check=True, timeout=120).stdout
+    done = reaped(store, REGION)
+    done.check_returncode()
+    return done.stdout
 
 
 def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
@@ -72,7 +83,7 @@ def test_an_orphan_is_ended_with_its_guard_and_a_strangers_instance_is_not(
 
 def run_on_aws(folder: Path, name: str, store: str) -> OpenRun:
     job = folder / f"{name}.yaml"
-    regions = "us-east-1, us-west-2" if name == "elsewhere" else "us-east-1"
+    regions = f"{REGION}, {WEST}" if name == "elsewhere" else REGION
     job.write_text(
         f"run: 'true'\nresources: {{cloud: aws}}\naws: {{regions: [{regions}]}}\ncheckpoint: {{uri: '{store}'}}\n"
     )
@@ -83,8 +94,37 @@ def launched_in(region: str, run_uid: str) -> Any:
     """moto's own record of an instance in a region that nobody looks at who does not know of it."""
     ec2 = ec2_backends[ACCOUNT][region]
     facts = {"instance_type": "g5.xlarge", "is_instance_type_default": False, "region_name": region}
-    made = ec2.run_instances(next(iter(ec2.amis)), 1, "", [], **facts, tags={"instance": {RUN_TAG: run_uid}})
+    tags = {"instance": {RUN_TAG: run_uid, TOKEN: f"{run_uid}-7"}}
+    made = ec2.run_instances(next(iter(ec2.amis)), 1, "", [], **facts, tags=tags)
     return made.instances[0]
+
+
+def orphan_in(region: str, folder: Path) -> Any:
+    """An instance of a run of the store in `folder` that has not asked for any."""
+    job = folder / f"{region}.yaml"
+    job.write_text(f"run: 'true'\ncheckpoint: {{uri: {folder}/runs}}\n")
+    return launched_in(region, open_run(create_run(load_spec(job), "a test"), None).created.uid)
+
+
+def test_orphans_are_ended_in_each_region_that_is_named(account: GuardedAccount, tmp_path: Path) -> None:
+    orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
+    done = reaped(f"{tmp_path}/runs", WEST, REGION)
+    assert done.returncode == 0
+    assert "ended 2\n" in done.stdout
+    assert [each.state for each in orphans] == ["terminated", "terminated"]
+
+
+def test_a_region_that_does_not_answer_is_named_and_keeps_no_other_from_being_reaped(
+    account: GuardedAccount, tmp_path: Path
+) -> None:
+    orphans = [orphan_in(region, tmp_path) for region in (WEST, REGION)]
+    account.closed = {WEST: ("OptInRequired", 401)}
+    done = reaped(f"{tmp_path}/runs", WEST, REGION)
+    assert done.returncode == CloudError.exit_code
+    assert "ended 1\n" in done.stdout
+    assert f"{WEST} is left out: " in done.stdout
+    assert "OptInRequired" in done.stderr
+    assert [each.state for each in orphans] == ["running", "terminated"]
 
 
 def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
@@ -109,7 +149,7 @@ def test_the_roles_of_runs_that_are_over_are_removed_and_no_others(
         runs[name].ledger.append(lambda _: ev.RunStopped(reason="a test"))
     runs["resumed"].ledger.append(lambda _: ev.ResumeRequested(by="a test"))
     runs["damaged"].store.put(key_of(1), b"{}")
-    living = launched_in("us-west-2", runs["elsewhere"].created.uid)
+    living = launched_in(WEST, runs["elsewhere"].created.uid)
 
     said = reap(store)
 

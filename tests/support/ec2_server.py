@@ -177,8 +177,9 @@ class Ec2Account:
             self._lost.append(action)
 
     def row(self, instance_id: str) -> Any:
-        """moto's own record of an instance."""
-        return ec2_backends[ACCOUNT][REGION].get_instance(instance_id)
+        """moto's own record of an instance, whichever region has it."""
+        found = (backend.get_instance_by_id(instance_id) for backend in ec2_backends[ACCOUNT].values())
+        return next(row for row in found if row is not None)
 
     def end(self, instance_id: str, reason: str) -> None:
         """An end that nobody called for, with its StateReason."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import boto3
@@ -125,7 +126,7 @@ class GuardedAccount(Ec2Account):
 
     def _known(self) -> Known:
         tags: dict[str, dict[str, str]] = {}
-        for row in ec2_backends[ACCOUNT][REGION].describe_tags():
+        for row in chain.from_iterable(each.describe_tags() for each in ec2_backends[ACCOUNT].values()):
             tags.setdefault(row["resource_id"], {})[row["key"]] = row["value"]
         boundaries = {role.name: role.permissions_boundary_arn for role in iam_backends[ACCOUNT]["aws"].get_roles()}
         return Known(tags, boundaries={name: arn for name, arn in boundaries.items() if arn})
