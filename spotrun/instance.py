@@ -32,6 +32,8 @@ class EndedBy(StrEnum):
     """It powered itself off."""
     TIME_TO_LIVE = "time_to_live"
     """Its armed time-to-live ran out."""
+    QUOTA = "quota"
+    """The cloud ended it before it ran: the account may have no more of something that it needs, a disk for example."""
     FAULT = "fault"
     """The machine failed (hardware, or the local supervisor was killed)."""
 

@@ -14,8 +14,9 @@ NO_CAPACITY = "no capacity"
 
 
 def refused(launch: Launch) -> bool:
-    """The cloud had nothing to give, which says nothing about our code."""
-    return launch.taken_before_it_ran or (launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL)
+    """The cloud had nothing to give, or the account may have no more: which says nothing about our code."""
+    closed = launch.closed is not None and launch.closed.cause is not Cause.EXTERNAL
+    return closed or launch.taken_before_it_ran or launch.over_quota
 
 
 def rejected(launch: Launch) -> bool:
@@ -27,17 +28,27 @@ def why_refused(launch: Launch) -> str:
     """The kind of refusal, in a few words; "" if neither the market nor a quota nor the request was the reason."""
     if rejected(launch):
         return "the request is rejected"
+    if launch.over_quota:
+        return "a quota is full"
     if launch.closed is None:
         return NO_CAPACITY if launch.taken_before_it_ran else ""
-    kinds = {Cause.CAPACITY: NO_CAPACITY, Cause.QUOTA: "a quota is full", Cause.ACCESS: "it is denied"}
-    return kinds.get(launch.closed.cause, "")
+    return {Cause.CAPACITY: NO_CAPACITY, Cause.ACCESS: "it is denied"}.get(launch.closed.cause, "")
+
+
+def words_of_refusal(launch: Launch) -> str:
+    """What the cloud said when it refused the launch, or ended its instance before it ran."""
+    if launch.closed is not None:
+        return launch.closed.detail
+    return "" if launch.gone is None else launch.gone.evidence
 
 
 def stillborn(launch: Launch) -> bool:
-    """Its instance ended before an attempt, or the cloud rejected its request, and the market was not the reason."""
+    """Its instance ended before an attempt, or the cloud rejected its request: not for the market, and for no quota."""
     if launch.closed is not None:
         return launch.closed.cause is Cause.EXTERNAL
-    return launch.attempt is None and launch.gone is not None and launch.gone.ended_by is not EndedBy.CLOUD
+    if launch.attempt is not None or launch.gone is None or launch.over_quota:
+        return False
+    return launch.gone.ended_by is not EndedBy.CLOUD
 
 
 def rejected_in_a_row(launches: Iterable[Launch]) -> Iterator[Launch]:

@@ -18,7 +18,14 @@ from spotrun.market.world import affordable
 from spotrun.offering import CapacityType, Offering, Pool
 from spotrun.policy.facts import Facts, once
 from spotrun.policy.images import with_good_image
-from spotrun.policy.launches import NO_CAPACITY, STILLBORN_MAX, rejected, rejected_in_a_row, why_refused
+from spotrun.policy.launches import (
+    NO_CAPACITY,
+    STILLBORN_MAX,
+    rejected,
+    rejected_in_a_row,
+    why_refused,
+    words_of_refusal,
+)
 from spotrun.policy.patience import since_opened
 from spotrun.run.events import Cause
 from spotrun.run.reasons import in_one_line
@@ -94,8 +101,7 @@ def why_none(facts: Facts, capacity_type: CapacityType) -> str:
 
 
 def _refusal(launch: Launch) -> str:
-    assert launch.closed is not None
-    detail = in_one_line(launch.closed.detail)
+    detail = in_one_line(words_of_refusal(launch))
     return f"{launch.intent.offering}, {why_refused(launch)}" + (f" ({detail})" if detail else "")
 
 
@@ -107,18 +113,17 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
         pool = launch.intent.offering.pool
         if launch.taken_before_it_ran:
             found[pool] = _rest(launch, POOL_REST)
-        elif launch.closed is None:
-            found.pop(pool, None)
         elif _lasts(launch):
             found[pool] = _lasting_rest(launch, found.get(pool))
+        elif launch.closed is None:
+            found.pop(pool, None)
         elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS):
             found[pool] = _rest(launch, POOL_REST)
     return {pool: rest for pool, rest in found.items() if facts.now < rest.until}
 
 
 def _lasts(launch: Launch) -> bool:
-    full = launch.closed is not None and launch.closed.cause is Cause.QUOTA
-    return full or rejected(launch)
+    return launch.over_quota or rejected(launch)
 
 
 def _lasting_rest(launch: Launch, before: Rest | None) -> Rest:

@@ -42,8 +42,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def taken_before_it_ran(self) -> bool:
         """The cloud had accepted it, and then had no capacity: its instance ended before its meter began."""
+        return self._ended_before_it_ran(EndedBy.CLOUD)
+
+    @property
+    def over_quota(self) -> bool:
+        """A quota left no room for it. Some clouds say so at once, some only when they start it."""
+        asked = self.closed is not None and self.closed.cause is Cause.QUOTA
+        return asked or self._ended_before_it_ran(EndedBy.QUOTA)
+
+    def _ended_before_it_ran(self, by: EndedBy) -> bool:
         gone = self.gone
-        return gone is not None and gone.ended_by is EndedBy.CLOUD and gone.billed_from is None
+        return gone is not None and gone.ended_by is by and gone.billed_from is None
 
     @property
     def settled(self) -> bool:

@@ -155,10 +155,32 @@ def test_p1_an_instance_that_ec2_takes_back_for_want_of_capacity_ends_no_run(acc
     assert state.settled_usd == 0
 
 
-@pytest.mark.parametrize("reason", ["Client.InternalError", "Client.VolumeLimitExceeded"])
-def test_the_reason_of_an_end_during_the_launch_is_in_its_event_and_in_the_message(
-    account: GuardedAccount, reason: str
-) -> None:
+def test_p4_a_volume_that_the_account_may_not_have_is_a_quota_which_rests_and_is_told(account: GuardedAccount) -> None:
+    """EC2 accepts the launch, and tells only of the instance that there is no room for its volume."""
+    run = Ec2Run(account)
+    runner = run.runner()
+    while not runner.tick().waiting_for:
+        for launched in run.instances():
+            account.end(launched, "Client.VolumeLimitExceeded")
+        run.clock.advance(2)
+    told = runner.tick().waiting_for
+    assert told is not None
+    assert "a quota is full" in told
+    assert "Client.VolumeLimitExceeded" in told
+    state = run.state
+    assert state.terminal is None
+    assert all(launch.over_quota for launch in state.launches.values())
+    pools = [launch.intent.offering.pool for launch in state.launches.values()]
+    assert len({*pools}) == len(pools) > 1, "each pool rests"
+    assert state.settled_usd == 0
+    before = len(launches(account))
+    run.clock.advance(601)
+    run.ticks(runner)
+    assert len(launches(account)) == before + 1, "and is asked again after ten minutes"
+
+
+def test_the_reason_of_an_end_during_the_launch_is_in_its_event_and_in_the_message(account: GuardedAccount) -> None:
+    reason = "Client.InternalError"
     run = Ec2Run(account)
     runner = run.runner()
     for _ in range(3):

@@ -167,6 +167,19 @@ def test_a_pool_whose_instances_end_before_they_run_lacks_capacity_and_ends_no_r
     assert {seen.kind for seen in observations_of(history.state)} == {Fate.REFUSED}
 
 
+def test_a_pool_whose_instances_find_no_room_in_a_quota_rests_like_one_that_says_so() -> None:
+    history = History()
+    began, found = history.now, []
+    while history.now - began < timedelta(hours=3):
+        for event in events_of(decided(history, SPOT_ONLY, market=ONE_POOL)):
+            found.append(round((history.now - began) / timedelta(minutes=1)))
+            history.gone(history.write(event), EndedBy.QUOTA)
+        history.after(60)
+    assert found == [0, 10, 30, 70, 130]
+    assert history.state.terminal is None
+    assert [*observations_of(history.state)] == [], "a quota says nothing of the market"
+
+
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +197,14 @@ def test_a_full_quota_is_told_in_the_clouds_words_and_not_as_a_lack_of_capacity(
         "no spot pool may be asked just now; sim-gpu spot in local/local-a, a quota is full "
         f"({FULL}): asked again at 12:10:00 UTC"
     )
+
+
+def test_a_quota_that_an_instance_meets_is_told_as_a_quota_too() -> None:
+    history = History()
+    for _ in range(3):
+        (intent,) = events_of(decided(history, SPOT_ONLY))
+        history.gone(history.write(intent), EndedBy.QUOTA)
+    assert "a quota is full (the cloud's record): asked again at 12:10:00 UTC" in told(history)
 
 
 def test_where_some_pools_lack_capacity_and_one_rejects_both_is_told() -> None:

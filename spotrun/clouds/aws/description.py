@@ -24,6 +24,7 @@ ENDED_BY = {
     "Server.SpotInstanceTermination": EndedBy.CLOUD,
     "Server.SpotInstanceShutdown": EndedBy.CLOUD,
     "Server.InsufficientInstanceCapacity": EndedBy.CLOUD,
+    "Client.VolumeLimitExceeded": EndedBy.QUOTA,
     "Client.UserInitiatedShutdown": EndedBy.USER,
     "Client.InstanceTerminated": EndedBy.USER,
     "Client.InstanceInitiatedShutdown": EndedBy.ITSELF,

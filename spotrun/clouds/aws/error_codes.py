@@ -84,6 +84,8 @@ class Unexplained(CloudUnavailable):
 
 _OTHER_OFFERING = "add a zone or type under resources, or set spot_policy: auto"
 _QUOTA = "ask for more in the Service Quotas console (EC2, by vCPUs), or name another region"
+_DISKS = "ask for more in the Service Quotas console (EBS), delete volumes, or make aws.volume_gb smaller"
+_INTERFACES = "ask for more in the Service Quotas console (VPC: network interfaces), or name another region"
 _CREDENTIALS = "`aws sts get-caller-identity` tells who you are; check AWS_PROFILE, keys and permissions"
 _EXPIRED = "log in anew, for example by `aws sso login`; instances and agents go on meanwhile"
 _IMAGE = "name an image that exists in this region and that you may use"
@@ -99,16 +101,21 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
         (
             *("InsufficientInstanceCapacity", "InsufficientCapacity", "InsufficientHostCapacity"),
             *("InsufficientReservedInstanceCapacity", "UnfulfillableCapacity", "SpotMaxPriceTooLow"),
-            *("InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity"),
+            *("InsufficientFreeAddressesInSubnet", "InsufficientAddressCapacity", "InsufficientVolumeCapacity"),
         ),
         (InsufficientCapacity, _OTHER_OFFERING),
     ),
-    **dict.fromkeys(("Unsupported", "InvalidAvailabilityZone"), (Unsupported, _OTHER_OFFERING)),
+    **dict.fromkeys(
+        ("Unsupported", "InvalidAvailabilityZone", "VolumeTypeNotAvailableInZone"),
+        (Unsupported, _OTHER_OFFERING),
+    ),
     **dict.fromkeys(
         ("VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"),
         (VcpusInUse, _QUOTA),
     ),
-    **dict.fromkeys(("InstanceLimitExceeded", "VolumeLimitExceeded"), (QuotaExceeded, _QUOTA)),
+    "InstanceLimitExceeded": (QuotaExceeded, _QUOTA),
+    **dict.fromkeys(("VolumeLimitExceeded", "MaxIOPSLimitExceeded"), (QuotaExceeded, _DISKS)),
+    "NetworkInterfaceLimitExceeded": (QuotaExceeded, _INTERFACES),
     **dict.fromkeys(
         (
             *("UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "OptInRequired"),
