@@ -48,9 +48,10 @@ def doctor(
         () if region is None else (region,), accelerators, () if instance_type is None else (instance_type,), image
     )
     for finding in findings(subjects or [], store, wish):
-        found.append(finding)
         if not as_json:
             _show(finding)
+        if finding.verdict is not Verdict.WAITS:
+            found.append(finding)
     failures = [finding for finding in found if finding.verdict is Verdict.FAILED]
     if as_json:
         import msgspec

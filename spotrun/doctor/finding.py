@@ -11,12 +11,16 @@ from spotrun.errors import SpotrunError
 
 
 class Verdict(StrEnum):
-    """`warned`: a run works, at a price. `unknown`: it could not be found out. `failed`: do not launch."""
+    """
+    `warned`: a run works, at a price. `unknown`: it could not be found out. `failed`: do not launch. `waits` is none
+    yet: the check goes on, and this says what it waits for.
+    """
 
     OK = "ok"
     WARNED = "warned"
     UNKNOWN = "unknown"
     FAILED = "failed"
+    WAITS = "waits"
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,10 @@ def warned(name: str, detail: str, hint: str) -> Finding:
 
 def unknown(name: str, reason: str, hint: str = "") -> Finding:
     return Finding(name=name, verdict=Verdict.UNKNOWN, detail=reason, hint=hint)
+
+
+def waits(name: str, what: str) -> Finding:
+    return Finding(name=name, verdict=Verdict.WAITS, detail=what)
 
 
 def failed(name: str, error: SpotrunError) -> Finding:

@@ -74,6 +74,12 @@ def examined(
     return {finding.name: finding for finding in doctor.findings()}
 
 
+def told_to_wait(clock: ManualClock) -> list[tuple[float, Finding]]:
+    """Who waits is told what for; and when that was."""
+    doctor = AwsDoctor(calls(), CONFIG, wanted(), clock)
+    return [(clock.monotonic(), found) for found in doctor.findings() if found.verdict is Verdict.WAITS]
+
+
 def failures(found: dict[str, Finding]) -> dict[str, Finding]:
     return {name: each for name, each in found.items() if each.verdict is Verdict.FAILED}
 
@@ -181,6 +187,23 @@ def test_a_role_that_ec2_does_not_know_yet_is_waited_for(account: GuardedAccount
     clock = Knowing(account, at=LOOK_AGAIN_S * 3)
     assert failures(examined(clock=clock)) == {}
     assert len(launches(account)) == 3 + 2, "three in vain, then one of each capacity type"
+
+
+def test_who_has_to_wait_for_a_role_is_told_at_once_what_for(account: GuardedAccount) -> None:
+    account.profiles_are_known = False
+    ((at_s, told),) = told_to_wait(Knowing(account, at=LOOK_AGAIN_S * 3))
+    assert (at_s, told.name) == (0.0, "launch on spot")
+    assert "3m at most" in told.detail
+    assert "Invalid IAM Instance Profile name" in told.detail
+
+
+def test_a_role_that_nobody_may_change_just_after_it_was_made_is_waited_for(account: GuardedAccount) -> None:
+    account.refuse("AttachRolePolicy", "AccessDenied", 403)
+    assert failures(examined(clock=ManualClock(datetime.now(UTC)))) == {}
+    account.refuse("AttachRolePolicy", "AccessDenied", 403)
+    ((_, told),) = told_to_wait(ManualClock(datetime.now(UTC)))
+    assert told.name == "role"
+    assert "AccessDenied" in told.detail
 
 
 def test_a_role_that_ec2_never_comes_to_know_is_found_and_removed(account: GuardedAccount) -> None:

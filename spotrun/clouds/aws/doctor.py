@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks, guard
@@ -26,13 +25,13 @@ from spotrun.clouds.aws.right_checks import needs_policy, price_findings, spot_f
 from spotrun.clouds.aws.run_role import RunRoles
 from spotrun.clouds.aws.secret_checks import secret_findings
 from spotrun.clouds.identities import SETTLES_WITHIN, trial_uid
-from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, warned
+from spotrun.doctor.finding import Finding, Verdict, findings_of, ok, unknown, waits, warned
 from spotrun.errors import CloudError, CloudUnavailable, IdentityUnknown
 from spotrun.instance import LaunchRequest
 from spotrun.offering import CapacityType, Offering
 from spotrun.secrets.reference import Reference
 from spotrun.spec.model import ResourcesSpec
-from spotrun.units import count_of
+from spotrun.units import count_of, to_the_second
 
 LOOK_AGAIN_S = 5.0
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
@@ -141,7 +140,9 @@ class AwsDoctor:
         if self._config.instance_profile is not None:
             yield from findings_of("permissions", lambda: self._permissions("doctor", timedelta()))
             return
-        with _trial_role(RunRoles(self._region, self._clock, secrets=self._secrets.values()), self._clock) as uid:
+        roles = RunRoles(self._region, self._clock, secrets=self._secrets.values())
+        with _trial_role(roles, self._clock) as uid:
+            yield from self._made(roles, uid)
             yield from findings_of("permissions", lambda: self._permissions(uid, SETTLES_WITHIN))
         yield ok("role", "a run can have a role of its own; the trial role is removed again")
 
@@ -165,19 +166,35 @@ class AwsDoctor:
         parameters = run_instances(request, self._config, image, network.group)
         try:
             with needs_policy():
-                self._rehearse(parameters, until)
+                rehearse = partial(account_checks.rehearse_launch, self._region, parameters)
+                yield from self._settled(name, rehearse, IdentityUnknown, until)
         except CloudError as error:
             raise type(error)(error.message, hint=error.hint or _DEPLOY) from error
         yield ok(name, f"EC2 would launch {offering.instance_type} in {offering.zone}")
 
-    def _rehearse(self, parameters: dict[str, Any], until: datetime) -> None:
-        """EC2 may not know a new role yet."""
+    def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:
+        """As one runner does, and then as a second one, which looks at what is there."""
+        make = partial(roles.make, uid, _NOWHERE)
+        for _ in range(2):
+            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + SETTLES_WITHIN)
+
+    def _settled(
+        self, name: str, ask: Callable[[], object], unsettled: type[CloudError], until: datetime
+    ) -> Iterator[Finding]:
+        """Ask until AWS knows the new role everywhere. Who has to wait is told once what for."""
+        told = False
         while True:
             try:
-                return account_checks.rehearse_launch(self._region, parameters)
-            except IdentityUnknown:
+                ask()
+            except unsettled as error:
                 if self._clock.now() >= until:
                     raise
+                if not told:
+                    at_most = to_the_second(until - self._clock.now())
+                    yield waits(name, f"for AWS to know the new role everywhere, {at_most} at most ({error.message})")
+                told = True
+            else:
+                return
             self._clock.sleep(LOOK_AGAIN_S)
 
     def _may_terminate(self) -> Iterator[Finding]:
@@ -201,31 +218,15 @@ class AwsDoctor:
 
 @contextlib.contextmanager
 def _trial_role(roles: RunRoles, clock: Clock) -> Iterator[str]:
-    """The uid of a run that does not exist. Inside the block it has a role."""
+    """The uid of a run that does not exist. After the block it has no role."""
     uid = trial_uid(clock.now())
     try:
-        roles.make(uid, _NOWHERE)
-        _make_again(roles, uid, clock)
         yield uid
     except BaseException:
         with contextlib.suppress(CloudError):  # the first reason is the one to report
             roles.remove(uid)
         raise
     roles.remove(uid)
-
-
-def _make_again(roles: RunRoles, uid: str, clock: Clock) -> None:
-    """As a second runner would, which looks at what is there. IAM may not know all of it yet."""
-    until = clock.now() + SETTLES_WITHIN
-    while True:
-        try:
-            roles.make(uid, _NOWHERE)
-        except CloudUnavailable:
-            if clock.now() >= until:
-                raise
-        else:
-            return
-        clock.sleep(LOOK_AGAIN_S)
 
 
 def _clock_findings(skew: timedelta | None) -> Iterator[Finding]:
