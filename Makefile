@@ -5,6 +5,7 @@
 # make chaos   200 trainings on a real S3 server through 5 to 20 SIGKILLs each, compared bit by bit (an hour and a half)
 # make attacks 10,000 simulated runs whose node writes what it likes: is anything spent, ended or undone? (ten minutes)
 # make mutations 1,000 random changes of each kind of stored object: does every command end with a figure or one error? (half an hour)
+# make secrets 1,000 secrets in all forms, whole and broken, through log, ledger, status, terminal, news and page: is one read? (ten minutes)
 # make accidents   each call to AWS with each error code, once, for a while and for ever: is the bill right, and nothing left? (half an hour)
 # make best    a run with a best checkpoint, killed at 20 random steps on each of two clouds: are its files the same? (half an hour)
 # make kinds   40 scripts that keep things in random ways: does verify-resume see all that their own records see? (ten minutes)
@@ -34,7 +35,7 @@ SOURCES := pyproject.toml constraints.txt Makefile
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
-.PHONY: demo quick test torture chaos attacks mutations accidents best kinds scripts calls planned interruptions checkpoint-benchmark downtime picture docs \
+.PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts calls planned interruptions checkpoint-benchmark downtime picture docs \
 	reference browser install dev lint types clean moved
 
 demo: .venv/.installed
@@ -64,6 +65,9 @@ attacks: .venv/.installed-dev
 
 mutations: .venv/.installed-dev
 	OMP_NUM_THREADS=1 PYTHONPATH=. .venv/bin/python tests/batteries/mutations.py
+
+secrets: .venv/.installed-dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.told_secrets
 
 accidents: .venv/.installed-dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m tests.batteries.accidents

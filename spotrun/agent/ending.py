@@ -49,7 +49,7 @@ class Ending:
         self._trainers.close()
         if cause not in (Cause.SAVES_FAILED, Cause.STORE_FULL):
             self._store_files()
-        self._journal.ended(cause, self._trainers.last_step, self._node.console.clean(detail), lossy=lossy)
+        self._journal.ended(cause, self._trainers.last_step, detail, lossy=lossy)
         self._go(f"ended: {cause.value}")
 
     def _store_files(self) -> None:

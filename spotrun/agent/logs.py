@@ -22,6 +22,7 @@ from pathlib import Path
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, unless_no_room
+from spotrun.secrets.exact_values import PART
 from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0
@@ -82,15 +83,16 @@ class Console:
 
     def clean(self, text: str) -> str:
         """
-        A text that did not come from the file, without secrets. A long one is cut before, and loses what may be the
-        beginning of a secret at the cut too.
+        A text that did not come from the file, without secrets. A long one is cut before. Where it ends with what may
+        be the beginning of a secret, that goes too: somebody has cut it.
         """
         whole = text.encode(errors="backslashreplace")
-        data = whole[:TEXT_MAX_BYTES]
+        data = whole.removesuffix(CUT.encode())[:TEXT_MAX_BYTES]
         hidden = self.redaction.hide(data)
-        if data == whole:
+        begun = self.redaction.begun(data, PART) if data == whole else self.redaction.unfinished(data)
+        if data == whole and not begun:
             return hidden.decode(errors="replace")
-        return hidden[: len(data) - self.redaction.unfinished(data)].decode(errors="ignore") + CUT
+        return hidden[: len(data) - begun].decode(errors="ignore") + CUT
 
     def give_back(self, shipped: int) -> None:
         """Give the disk what is in the store, of which there are so many bytes; a file system may not be able to."""

@@ -99,7 +99,7 @@ class Node:
             assignment=assignment,
             clock=clock,
             store=store,
-            recorder=Recorder(ledger, clock, inbox),
+            recorder=Recorder(ledger, clock, inbox, console.clean),
             inbox=inbox,
             status=status,
             console=console,
@@ -107,7 +107,7 @@ class Node:
             spec=spec,
             secrets=secrets,
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
-            heartbeat=Heartbeat(store, clock, assignment.launch, status, console.tail),
+            heartbeat=Heartbeat(store, clock, assignment.launch, status, console),
             shipper=LogShipper(store, clock, console, assignment.launch),
             watcher=NoticeWatcher(cloud_of(spec).notice_source(os.environ, clock), clock, inbox, console.note),
         )
@@ -127,7 +127,7 @@ class Node:
     def note(self, text: str) -> None:
         """A line for people, in the training's log and on the instance's own console."""
         self.console.note(text)
-        print(f"spotrun: {text}", file=sys.stderr, flush=True)
+        print(f"spotrun: {self.console.clean(text)}", file=sys.stderr, flush=True)
 
 
 def _booted_at(path: Path, clock: Clock) -> datetime:

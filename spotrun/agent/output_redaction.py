@@ -9,14 +9,15 @@ can still be counted in bytes of the file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
 from spotrun.secrets import named_values
+from spotrun.secrets.exact_values import BREAKS_MAX, ExactValues
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
 ONE_BYTE_EACH = "latin-1"
 """Bytes as text in which each is one character, whatever their encoding."""
+STAR = ord("*")
 VALUE_MIN = 8
 """Characters. A shorter value occurs in any output by chance."""
 
@@ -41,20 +42,25 @@ class OutputRedaction:
 
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
         self.sealed = sealed
-        self._secrets = sorted((secret.encode() for secret in secrets), key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, self._secrets))) if self._secrets else None
+        self._secrets = [secret.encode() for secret in secrets]
+        self._exact = ExactValues(secret.decode(ONE_BYTE_EACH) for secret in self._secrets)
 
     @property
     def reach(self) -> int:
         """How many bytes before a position may belong to a secret that continues there."""
-        return max(named_values.REACH, len(self._secrets[0]) - 1 if self._secrets else 0)
+        return max(named_values.REACH, self._exact.longest + BREAKS_MAX if self._secrets else 0)
 
     def hide(self, data: bytes) -> bytes:
-        """`data`, as long as it was, without any whole secret."""
-        return named_values.hide(self._without_exact(data).decode(ONE_BYTE_EACH)).encode(ONE_BYTE_EACH)
+        """`data`, as long as it was, without any whole secret. What breaks one in the middle stays."""
+        return named_values.hide(self._without_exact(data)).encode(ONE_BYTE_EACH)
 
-    def _without_exact(self, data: bytes) -> bytes:
-        return data if self._pattern is None else self._pattern.sub(lambda found: b"*" * len(found[0]), data)
+    def _without_exact(self, data: bytes) -> str:
+        text = data.decode(ONE_BYTE_EACH)
+        hidden = bytearray(data)
+        for places in self._exact.found(text):
+            for place in places:
+                hidden[place] = STAR
+        return hidden.decode(ONE_BYTE_EACH)
 
     def finds(self, data: bytes) -> bool:
         """Whether an exact value is in it: what a file says behind a name may be its purpose."""
@@ -65,10 +71,9 @@ class OutputRedaction:
         How many bytes at the end may be the beginning of a secret of which the rest is still to come. `data` as it was
         written: what is hidden may be a name before another value.
         """
-        named = named_values.unfinished(self._without_exact(data)[-named_values.REACH :].decode(ONE_BYTE_EACH))
-        return max([named, *(self._begun(data, secret) for secret in self._secrets)])
+        end = data[-self.reach :]
+        return max(named_values.unfinished(self._without_exact(end)[-named_values.REACH :]), self.begun(end))
 
-    @staticmethod
-    def _begun(data: bytes, secret: bytes) -> int:
-        longest = min(len(secret) - 1, len(data))
-        return next((size for size in range(longest, 0, -1) if data.endswith(secret[:size])), 0)
+    def begun(self, data: bytes, least: int = 1) -> int:
+        """How many bytes at the end are the beginning of an exact value: so many characters of it at least."""
+        return self._exact.begun(data[-self.reach :].decode(ONE_BYTE_EACH), least)

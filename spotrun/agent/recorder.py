@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from spotrun.agent.clean_texts import Clean, cleaned
 from spotrun.agent.inbox import EntryUnwritten, Inbox, LedgerLost, LedgerRead
 from spotrun.clock import Clock
 from spotrun.errors import SpotrunError, StoreUnavailable, WritesRefused
@@ -45,10 +46,14 @@ def unless(done: Callable[[RunState], object], event: AnyEvent) -> Decide:
 
 
 class Recorder:
-    """Appends in order and tails. If no further append can succeed, the inbox gets a LedgerLost."""
+    """
+    Appends in order and tails, each text of an event after `clean`. If no further append can succeed, the inbox gets a
+    LedgerLost.
+    """
 
-    def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, inbox: Inbox, clean: Clean) -> None:
         self._ledger = ledger
+        self._clean = clean
         self._inbox = inbox
         self._tail_s = max(TAIL_MIN_S, TAIL_S / clock.scale)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -75,7 +80,7 @@ class Recorder:
         The future raises what Ledger.append raises, except that StoreUnavailable means an hour of it.
         """
         future: Future[Entry | None] = Future()
-        self._jobs.put((decide, future))
+        self._jobs.put((lambda state: cleaned(decide(state), self._clean), future))
         return future
 
     def _work(self) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from spotrun.agent.clean_texts import cleaned
+from spotrun.agent.logs import Console
 from spotrun.clock import Clock
 from spotrun.errors import unless_no_room
 from spotrun.folder.status_objects import BEAT_EVERY_MIN_S, BEAT_EVERY_S, AgentStatus, agent_key, write_status
@@ -63,14 +64,12 @@ class Status:
 class Heartbeat:
     """A thread that overwrites the agent's status object, whether anything has changed or not."""
 
-    def __init__(
-        self, store: Store, clock: Clock, launch: int, status: Status, console_tail: Callable[[], str]
-    ) -> None:
+    def __init__(self, store: Store, clock: Clock, launch: int, status: Status, console: Console) -> None:
         self._store = store
         self._clock = clock
         self._launch = launch
         self._status = status
-        self._console_tail = console_tail
+        self._console = console
         self._sequence = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
@@ -97,8 +96,8 @@ class Heartbeat:
             launch=self._launch,
             at=self._clock.now(),
             sequence=self._sequence,
-            console_tail=self._console_tail(),
+            console_tail=self._console.tail(),
             **node,
             **self._status.facts,
         )
-        write_status(self._store, agent_key(self._launch), status)
+        write_status(self._store, agent_key(self._launch), cleaned(status, self._console.clean))

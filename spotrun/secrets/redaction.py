@@ -17,6 +17,7 @@ from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus, urlsplit
 
+from spotrun.secrets.exact_values import ExactValues, Pieces, letters_of
 from spotrun.secrets.named_values import hide
 
 HIDDEN = "***"
@@ -60,18 +61,13 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = {form for secret in secrets for form in forms_of(secret)}
-        whole = {
-            each for each in known if len(each) < PIECE or each.startswith("/")
-        }  # paths share long pieces with harmless paths
-        self._pieces = {form[i : i + PIECE] for form in known - whole for i in range(len(form) - PIECE + 1)}
-        longest_first = sorted(whole, key=len, reverse=True)
-        self._whole = re.compile("|".join(map(re.escape, longest_first))) if whole else None
+        paths = {each for each in known if each.startswith("/")}  # they share long pieces with harmless paths
+        whole = {each for each in known if letters_of(each) < PIECE}
+        self._whole, self._pieces = ExactValues(paths | whole), Pieces(known - paths, PIECE)
 
     def clean(self, text: str) -> str:
         """`text` without the secrets that are known by value or by shape."""
-        text = self._without_pieces(text)
-        text = self._whole.sub(HIDDEN, text) if self._whole is not None else text
-        return hide(_WELL_KNOWN.sub(HIDDEN, text), HIDDEN)
+        return hide(_WELL_KNOWN.sub(HIDDEN, self._without_exact(text)), HIDDEN)
 
     def clean_short(self, text: str) -> str:
         """The same. A long text is cut before, and loses what may be a part of a secret at the cut too."""
@@ -87,18 +83,16 @@ class Redactor:
             return {self.clean_short(key): self.clean_all(item) for key, item in value.items()}
         return [self.clean_all(item) for item in value] if isinstance(value, list | tuple) else value
 
-    def _without_pieces(self, text: str) -> str:
-        """`text` with each stretch that pieces of secrets cover replaced by one HIDDEN."""
+    def _without_exact(self, text: str) -> str:
+        """`text` with one HIDDEN in the place of each stretch that known values cover, and of what breaks them."""
+        stretches = sorted((each[0], each[-1] + 1) for each in [*self._whole.found(text), *self._pieces.found(text)])
         kept: list[str] = []
-        covered_to = 0
-        for i, character in enumerate(text):
-            if text[i : i + PIECE] in self._pieces:
-                if i >= covered_to:
-                    kept.append(HIDDEN)
-                covered_to = i + PIECE
-            if i >= covered_to:
-                kept.append(character)
-        return "".join(kept)
+        done = 0
+        for start, end in stretches:
+            if start > done or not kept:
+                kept += text[done:start], HIDDEN
+            done = max(done, end)
+        return "".join([*kept, text[done:]])
 
 
 def forms_of(secret: str) -> Iterator[str]:

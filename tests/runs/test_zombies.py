@@ -59,7 +59,7 @@ class Agent:
         clock, inbox = system_clock(), Inbox()
         self.ledger = Ledger(store, "0123456789", writer, clock)
         self.ledger.refresh()
-        self._recorder = Recorder(self.ledger, clock, inbox)
+        self._recorder = Recorder(self.ledger, clock, inbox, str)
         self._recorder.start()
         node: Any = SimpleNamespace(store=store, recorder=self._recorder)
         files = CommitFiles(node, Pieces(node))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from typing import Any, NamedTuple
@@ -21,6 +23,19 @@ class Said(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+
+def call(patch: pytest.MonkeyPatch, *words: str) -> Said:
+    """A command, for what is no test: a battery has no `capsys`."""
+    out, err = io.StringIO(), io.StringIO()
+    patch.setattr(sys, "argv", ["spotrun", *words])
+    patch.setattr(sys, "stdin", io.StringIO())
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        return Said(end.code if isinstance(end.code, int) else 1, out.getvalue(), err.getvalue())
+    raise AssertionError("the command returned")
 
 
 class Spotrun:

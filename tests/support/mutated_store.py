@@ -5,10 +5,7 @@ called in this process, on a cloud that is a list.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import sys
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -24,7 +21,6 @@ from msgspec.structs import replace
 from spotrun.checkpoint import layout
 from spotrun.checkpoint.upload import upload
 from spotrun.cli import background, down
-from spotrun.cli.app import main
 from spotrun.cli.runs import OpenRun
 from spotrun.clouds.cloud import Account
 from spotrun.clouds.local.cloud import Local
@@ -44,6 +40,7 @@ from spotrun.run.owners import is_of_owner
 from spotrun.store.local import LocalStore
 from tests.support import mutations
 from tests.support.bills import billed, cost_and_usage_rows, write_csv
+from tests.support.called_spotrun import call
 from tests.support.checkpoint_entries import committed
 from tests.support.decisions import MARKET, spec
 from tests.support.histories import START, History
@@ -356,15 +353,7 @@ class MutatedStore:
 
     def call(self, *words: str) -> tuple[int, str, str, str]:
         """The exit code of a command, what it printed on its two outputs, and the exception that it raised if any."""
-        out, err = io.StringIO(), io.StringIO()
-        self._patch.setattr(sys, "argv", ["spotrun", *words])
-        self._patch.setattr(sys, "stdin", io.StringIO())
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-            return code, out.getvalue(), err.getvalue(), ""
+            return *call(self._patch, *words), ""
         except BaseException as error:  # noqa: BLE001 - that is what must not happen
             return 1, "", "", f"{type(error).__name__}: {error!s:.300}"
-        return 0, out.getvalue(), err.getvalue(), "the command returned"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotrun.agent.logs import CUT, TEXT_MAX_BYTES, Console, LogShipper
-from spotrun.agent.output_redaction import OutputRedaction, secret_values
+from spotrun.agent.output_redaction import STAR, OutputRedaction, secret_values
 from spotrun.secrets.redaction import Redactor
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -188,6 +188,59 @@ def test_however_output_comes_what_stands_behind_a_name_is_starred(
             shipped += some
     shipped += console.read(len(shipped), 600)
     assert shipped == console.redaction.hide(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "shipped"),
+    [
+        ("epoch 3 of two\n", "epoch 3 of two\n"),
+        ("epoch 3 two-\n", "epoch 3 "),
+        ("it is two\x1b[1", "it is "),
+        (r"it is two-\u00", "it is "),
+        ("a path: C:\\temp\n", "a path: C:\\temp\n"),
+    ],
+)
+def test_what_may_be_the_beginning_of_a_broken_secret_waits_for_the_rest(
+    tmp_path: Path, written: str, shipped: str
+) -> None:
+    console = Console(tmp_path, OutputRedaction({"two-secrets!"}))
+    console.path.write_text(written)
+    assert console.read(0, 200, last=False).decode() == shipped
+    with console.path.open("a") as file:
+        file.write("m")
+    assert console.read(0, 200).decode() == f"{written}m"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["secret-one", "two-", "secrets!", "se", "cret-", "\n", "\x1b[31m", "\x1b[0", "m", r"\u001b[1m"]
+        ),
+        max_size=30,
+    ),
+    st.data(),
+)
+def test_however_output_comes_no_more_is_seen_of_a_broken_secret_than_three_letters(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[str], data: st.DataObject
+) -> None:
+    """What ends a line is shipped at once; so are three letters at its end that may be the beginning of a secret."""
+    written = "".join(parts).encode()
+    console = Console(tmp_path_factory.mktemp("log"), OutputRedaction({"secret-one", "two-secrets!"}))
+    shipped, begun = b"", 0
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=6))), len(written)]:
+        with console.path.open("ab") as file:
+            file.write(written[begun:cut])
+        begun = cut
+        while some := console.read(len(shipped), 40, last=False):
+            shipped += some
+    while some := console.read(len(shipped), 40):
+        shipped += some
+    hidden = console.redaction.hide(written)
+    assert len(shipped) == len(written)
+    of_secrets = [each == STAR for each, whole in zip(shipped, hidden, strict=True) if whole == STAR]
+    seen = "".join("*" if starred else "x" for starred in of_secrets)
+    assert shipped.count(STAR) == sum(of_secrets), "something is starred that is no secret"
+    assert "xxxx" not in seen
 
 
 @pytest.mark.parametrize("before", range(TEXT_MAX_BYTES - 70, TEXT_MAX_BYTES + 1, 7))

@@ -1,0 +1,42 @@
+"""
+The texts of what an agent writes to the ledger and to its status object, without the secrets of the run.
+
+All of an event or a status passes here just before it is written, whoever has put it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+Clean = Callable[[str], str]
+Written = TypeVar("Written")
+
+NAMES = frozenset(
+    (
+        *("prefix", "manifest_blake3", "borrows", "key", "blake3", "instance_id"),
+        *("phase", "kind", "how", "why"),
+    )
+)
+"""Fields that stay as they are, as they hold no text: the name of an object, its digest, a word of spotrun's own."""
+
+
+def cleaned(written: Written, clean: Clean) -> Written:
+    """The same event or status, with each of its texts after `clean`, keys of mappings too."""
+    return cast(Written, _cleaned(written, clean))
+
+
+def _cleaned(value: Any, clean: Clean) -> Any:
+    if isinstance(value, str):
+        return value if isinstance(value, Enum) else clean(value)
+    if isinstance(value, dict):
+        return {_cleaned(key, clean): _cleaned(item, clean) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_cleaned(item, clean) for item in value)
+    if isinstance(value, msgspec.Struct):
+        fields = {name: getattr(value, name) for name in value.__struct_fields__ if name not in NAMES}
+        return msgspec.structs.replace(value, **{name: _cleaned(item, clean) for name, item in fields.items()})
+    return value
