@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
 from spotrun.clouds.aws.calls import Patience, Region
 from spotrun.clouds.aws.clock_skew import keep_right
@@ -35,6 +35,14 @@ TYPE, SPOT_USD, ON_DEMAND_USD = "g5.xlarge", "0.40", "1.006"
 CONFIG = AwsConfig(regions=(REGION,), instance_types=(TYPE,), image_parameter="/spotrun/image")
 INTERRUPTED = "Server.SpotInstanceTermination"
 POWERED_OFF, TERMINATED = "Client.InstanceInitiatedShutdown", "Client.UserInitiatedShutdown"
+EMPTY: dict[str, Any] = {
+    "describe_instances": {"Reservations": []},
+    "describe_instance_types": {"InstanceTypes": []},
+    "describe_instance_type_offerings": {"InstanceTypeOfferings": []},
+    "describe_spot_price_history": {"SpotPriceHistory": []},
+    "get_products": {"PriceList": []},
+}
+"""What a region answers that has nothing."""
 LISTED_FOR = timedelta(hours=1)
 """So long after its end: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/terminating-instances.html"""
 _LIFE = re.compile(r"^SPOTRUN_TIME_TO_LIVE_S=(\d+)$", re.MULTILINE)
@@ -58,7 +66,8 @@ class PlainAws:
     """
     `calls` are the operations that were asked for, each with how long the caller would have waited. `charges` has, by
     instance id, what the account is charged. `stale` is how old the list of instances is. With `tells_time` each answer
-    is dated.
+    is dated. A region that is not `REGION` has nothing. One that is `hanging` takes the caller's time.
+    In the `full_zone` no quota is left for spot.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -72,6 +81,8 @@ class PlainAws:
         self.fault: Callable[[str], None] = lambda _: None
         self.charges: dict[str, Charge] = {}
         self.frozen: set[str] = set()
+        self.full_zone = ""
+        self.hanging: set[str] = set()
         self.stale = timedelta()
         self.tells_time = False
         self.spot_is_gone = False
@@ -81,12 +92,22 @@ class PlainAws:
         monkeypatch.setattr(Region, "partition", "aws")
         monkeypatch.setattr(Region, "_client", lambda region, *_: _Client(self, region))
 
-    def answer(self, operation: str, asked: dict[str, Any], patience: Patience) -> Any:
+    def answer(self, operation: str, asked: dict[str, Any], patience: Patience, region: str) -> Any:
         self.calls.append((operation, patience))
         self.fault(operation)
+        if region in self.hanging:
+            self.clock.advance(patience.read_s)
+            raise ReadTimeoutError(endpoint_url=f"https://{region}")
         self._let_time_pass()
+        if region != REGION:
+            return EMPTY[operation]
         place = self._iam if hasattr(self._iam, operation) else self._ec2
-        return getattr(place, operation)(**asked)
+        try:
+            return getattr(place, operation)(**asked)
+        except ClientError:
+            raise
+        except Exception as mistake:  # noqa: BLE001  whoever asks takes any other for a fault of the SDK, which passes
+            pytest.fail(f"this account does not know how to answer {operation}: {mistake!r}")
 
     @property
     def rows(self) -> list[Row]:
@@ -129,9 +150,10 @@ class PlainAws:
         return self._schedules
 
     @property
-    def charged_usd(self) -> float:
+    def charged_usd(self) -> dict[str, float]:
+        """For each instance."""
         self._let_time_pass()
-        return sum(charge.usd(self.clock.now()) for charge in self.charges.values())
+        return {instance_id: charge.usd(self.clock.now()) for instance_id, charge in self.charges.items()}
 
     def spot_costs(self, usd_per_hour: float) -> None:
         """From now on."""
@@ -165,6 +187,8 @@ class PlainAws:
             raise refusal("IdempotentInstanceTerminated")
         if self.spot_is_gone and known is None and "InstanceMarketOptions" in asked:
             raise refusal("InsufficientInstanceCapacity")
+        if SUBNETS[asked["SubnetId"]] == self.full_zone and known is None and "InstanceMarketOptions" in asked:
+            raise refusal("VcpuLimitExceeded")
         if asked["IamInstanceProfile"]["Name"] not in self._iam.profiles:
             raise refusal("InvalidParameterValue", words="Invalid IAM Instance Profile name")
         return known or self._of_token.setdefault(asked["ClientToken"], self._row(asked))
@@ -201,7 +225,7 @@ class _Client:
     """A client of any service: no two of them have an operation of one name."""
 
     def __init__(self, account: PlainAws, region: Region) -> None:
-        self._account, self._patience = account, region._patience
+        self._account, self._region = account, region
         self._hooks: dict[str, Callable[..., None]] = {}
         self.meta = SimpleNamespace(events=SimpleNamespace(register=self._hooks.__setitem__))
         if account.tells_time:
@@ -211,11 +235,14 @@ class _Client:
         return lambda **asked: self._dated(operation, asked)
 
     def _dated(self, operation: str, asked: dict[str, Any]) -> Any:
+        def call() -> Any:
+            return self._account.answer(operation, asked, self._region._patience, self._region.name)
+
         if not self._hooks:
-            return self._account.answer(operation, asked, self._patience)
+            return call()
         context: dict[str, Any] = {}
         self._hooks["before-call"](context=context)
-        answer = self._account.answer(operation, asked, self._patience)
+        answer = call()
         date = format_datetime(self._account.clock.now(), usegmt=True)
         parsed = {**answer, "ResponseMetadata": {"HTTPHeaders": {"date": date}}}
         self._hooks["after-call"](http_response=SimpleNamespace(status_code=200), parsed=parsed, context=context)
@@ -294,6 +321,13 @@ class _Ec2:
         for instance_id in set(InstanceIds) & set(self._account.alive):
             self._account.end(instance_id, TERMINATED)
         return {"TerminatingInstances": []}
+
+    def get_service_quota(self, **_: Any) -> Row:
+        return {"Quota": {"Value": 4.0}}
+
+    def describe_launch_template_versions(self, **_: Any) -> Row:
+        version = {"LaunchTemplateId": "lt-1", "VersionNumber": 1, "LaunchTemplateData": {}}
+        return {"LaunchTemplateVersions": [version]}
 
     def get_parameter(self, **_: Any) -> Row:
         return {"Parameter": {"Value": "ami-1"}}

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spotrun.clouds.aws.calls import Region
+from spotrun.clouds.aws.config import AwsConfig
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.guard import AwsGuards
 from spotrun.clouds.aws.run_role import RunRoles
@@ -32,6 +33,7 @@ UID = "fedcba9876"
 URI = f"s3://bucket/runs/r-{UID}"
 PASS_S, SAVES_EVERY_S = 5.0, 60.0
 LONGEST_LIFE_S = 3 * 86_400.0
+WITHIN, UNSEEN_WITHIN = 0.01, 0.05
 A_SECOND_USD = 1.1 / 3600
 """EC2 tells of ends to the second; on demand, with disk and address, that costs this much."""
 
@@ -59,12 +61,17 @@ class PlainAwsRun:
     """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, ahead: timedelta | None = None, spot_policy: str = "auto"
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        ahead: timedelta | None = None,
+        spot_policy: str = "auto",
+        config: AwsConfig = CONFIG,
     ) -> None:
         self.clock = LivedClock(datetime(2026, 6, 1, tzinfo=UTC))
         self.aws = PlainAws(self.clock)
         self.aws.tells_time = ahead is not None
         self._ahead, self._spot_policy = ahead, spot_policy
+        self._config = config
         self.aws.reach(monkeypatch)
         self._store = MemoryStore(self.clock)
         created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
@@ -92,7 +99,7 @@ class PlainAwsRun:
         return Runner(
             Ledger(store, UID, "test", clock, retry_for_s=0),
             store,
-            AwsDriver(CONFIG, clock),
+            AwsDriver(self._config, clock),
             clock,
             wanted,
             URI,
@@ -203,14 +210,26 @@ class PlainAwsRun:
         return self._watching.refresh()
 
     @property
-    def booked_usd(self) -> float:
-        """What the instances have cost so far, by the ledger."""
-        rule, launches = self.state.created.billing, self.state.launches.values()
-        return float(sum(launch.meter(rule).cost_until(self.clock.now()) for launch in launches))
+    def booked_usd(self) -> dict[str, float]:
+        """What each instance has cost so far, by the ledger."""
+        rule, found = self.state.created.billing, {}
+        for launch in self.state.launches.values():
+            if (known := launch.gone or launch.recorded) is not None:
+                found[known.instance_id] = float(launch.meter(rule).cost_until(self.clock.now()))
+        return found
 
-    def books_agree(self, within: float = 0.01) -> bool:
-        charged_usd = self.aws.charged_usd
-        return abs(self.booked_usd - charged_usd) <= max(within * charged_usd, A_SECOND_USD * len(self.aws.charges))
+    def misbooked(self) -> Iterator[str]:
+        """
+        The instances that the ledger has not at what was charged for them, within 1 %; within 5 % if they ended while
+        no runner was there.
+        """
+        unseen = {each.gone.instance_id for each in self.state.launches.values() if each.gone and each.gone.bounded_by}
+        charged, booked = self.aws.charged_usd, self.booked_usd
+        for instance_id in charged.keys() | booked.keys():
+            asked, told = charged.get(instance_id, 0.0), booked.get(instance_id, 0.0)
+            within = UNSEEN_WITHIN if instance_id in unseen else WITHIN
+            if abs(told - asked) > max(within * asked, A_SECOND_USD):
+                yield f"for {instance_id} ${asked:.6f} was charged, and ${told:.6f} is in the ledger"
 
     @property
     def left_behind(self) -> list[str]:

@@ -7,6 +7,7 @@ codes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -15,7 +16,7 @@ from botocore import exceptions as sdk
 from spotrun.errors import AccessDenied
 from spotrun.run.events import Cause
 from tests.support import aws_accidents as accidents
-from tests.support.aws_accidents import FIRST_LOOK, FOR_EVER_S, HALF_A_MINUTE_S, Error, broken, fault
+from tests.support.aws_accidents import FIRST_LOOK, FOR_EVER_S, HALF_A_MINUTE_S, Error, broken
 from tests.support.plain_aws_run import PlainAwsRun
 
 CALLS = tuple(call for calls in accidents.CALLS.values() for call in calls)
@@ -28,29 +29,38 @@ ERRORS: dict[str, Error] = {  # one for each way in which errors are met
     "hangs": lambda: sdk.ReadTimeoutError(endpoint_url="https://aws"),
     "nameless": lambda: RuntimeError("of the SDK"),
 }
+ELSEWHERE = "us-west-2"
 NOBODY = ("denied", "unknown caller")
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> PlainAwsRun:
-    return PlainAwsRun(monkeypatch)
+    return accidents.new_run(monkeypatch)
 
 
-HOWS = [*product(["once"], CALLS, ERRORS)]
-"""The battery has all of them. Here half of those that last are for the same runner, half for a new one."""
-HOWS += [
-    ("half a minute, for a new runner" if at % 2 else "half a minute", call, kind)
-    for at, (call, kind) in enumerate(product(CALLS, ERRORS))
-]
+WAYS = (
+    accidents.passes,
+    accidents.passes_for_a_new_runner,
+    accidents.passes_in_a_notice,
+    accidents.passes_after_a_week,
+)
+HOWS = [(WAYS[at % len(WAYS)], call, kind) for at, (call, kind) in enumerate(product(CALLS, ERRORS))]
+"""The battery has all of them in each way."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("how", "call", "kind"), HOWS)
-def test_an_error_that_passes_ends_nothing(run: PlainAwsRun, call: str, kind: str, how: str) -> None:
-    new = "new" in how
-    if new and call == FIRST_LOOK and kind in NOBODY:
-        return  # it is told at its first look
-    accidents.passes(run, call, ERRORS[kind], 0.0 if how == "once" else HALF_A_MINUTE_S, new_runner=new)
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("call", CALLS)
+def test_an_error_that_comes_once_ends_nothing(run: PlainAwsRun, call: str, kind: str) -> None:
+    accidents.passes(run, call, ERRORS[kind], 0.0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("way", "call", "kind"), HOWS)
+def test_an_error_that_passes_ends_nothing(
+    run: PlainAwsRun, way: Callable[[PlainAwsRun, str, Error, float], bool], call: str, kind: str
+) -> None:
+    way(run, call, ERRORS[kind], HALF_A_MINUTE_S)
 
 
 @pytest.mark.exhaustive
@@ -62,11 +72,15 @@ def test_an_error_that_stays_ends_no_runner_and_no_training_and_is_told(run: Pla
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("call", CALLS)
+def test_a_run_completes_beside_an_error_that_nobody_mends(run: PlainAwsRun, call: str) -> None:
+    accidents.is_never_mended(run, call, ERRORS["denied"])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("call", CALLS)
 def test_an_account_that_forbids_a_call_from_the_start_on_says_so(run: PlainAwsRun, call: str) -> None:
     """It is the run that fails, not its runner; or the run goes without what it may not ask for."""
-    if call == FIRST_LOOK:
-        return  # it is told at the first look
-    accidents.is_there_from_the_start(run, call, ERRORS["denied"])
+    accidents.is_there_from_the_start(run, call, ERRORS["denied"], by_itself=False)
     terminal = run.state.terminal
     if terminal is not None and terminal.outcome == "failed":
         assert terminal.cause is Cause.ACCESS
@@ -75,7 +89,7 @@ def test_an_account_that_forbids_a_call_from_the_start_on_says_so(run: PlainAwsR
 
 @pytest.mark.parametrize("kind", NOBODY)
 def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind: str) -> None:
-    run.aws.fault = fault(run, FIRST_LOOK, ERRORS[kind], FOR_EVER_S)
+    accidents.happens(run, FIRST_LOOK, ERRORS[kind], FOR_EVER_S)
     with pytest.raises(AccessDenied) as raised:
         run.goes_on(10)
     assert raised.value.hint
@@ -85,19 +99,20 @@ def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: Pl
     assert run.trains_within(60)
     assert run.training is not None
     run.aws.frozen.add(run.training.instance_id)
-    run.aws.fault = fault(run, "terminate_instances", ERRORS["denied"], FOR_EVER_S)
+    accidents.happens(run, "terminate_instances", ERRORS["denied"], FOR_EVER_S)
     run.completes(powers_off=False)
     run.goes_on(400)
     assert not run.ticks[-1].done
     (guard,) = run.aws.schedules.values()
     run.clock.advance((guard.at - run.clock.now()).total_seconds())
     assert run.ends_within(60)
-    assert run.books_agree()
+    assert [*run.misbooked()] == []
     assert run.left_behind == []
 
 
 def test_a_run_makes_each_of_these_calls_and_no_others(run: PlainAwsRun) -> None:
-    accidents.passes(run, "terminate_instances", ERRORS["broken"], 0.0)
-    made = {call for call, _ in run.aws.calls}
-    if_there_already = {"get_role", "get_instance_profile"}
-    assert made - if_there_already == {*CALLS} - if_there_already
+    assert run.trains_within(60)
+    run.aws.full_zone = "us-east-1b"
+    run.runner = run.new_runner()
+    accidents.passes_in_a_notice(run, "terminate_instances", ERRORS["broken"], 0.0)
+    assert {call for call, _ in run.aws.calls} == {*CALLS}
