@@ -22,6 +22,7 @@ from spotrun.errors import (
     AccessDenied,
     CloudError,
     CloudUnavailable,
+    IdentityPending,
     InsufficientCapacity,
     LaunchTokenSpent,
     QuotaExceeded,
@@ -305,6 +306,8 @@ class Runner:
             self._close(number, Cause.ACCESS, str(error))
         except LaunchTokenSpent as error:
             self._close(number, Cause.EXTERNAL, error.message, refused=False)
+        except IdentityPending:
+            raise  # nothing was asked for, and no other pool would help: it is made or known within minutes
         except CloudUnavailable as error:
             if not unanswered_for_too_long(self._ledger.state, number, self._clock.now()):
                 raise  # nobody knows whether it was launched: the next tick asks again with the same token

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from spotrun.clock import Clock
 from spotrun.clouds.driver import CloudDriver, WrappedDriver
-from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityUnknown
+from spotrun.errors import AccessDenied, CloudError, CloudUnavailable, IdentityPending, IdentityUnknown
 from spotrun.instance import Instance, LaunchRequest
 
 SETTLES_WITHIN = timedelta(minutes=3)
@@ -99,7 +99,7 @@ class IdentifiedDriver(WrappedDriver):
     def launch(self, request: LaunchRequest) -> Instance:
         """
         Raises:
-            CloudUnavailable: the cloud may not know the identity yet, or not who may use it.
+            IdentityPending: it cannot be made just now; or the cloud may not know it yet, or not who may use it.
             IdentityUnknown: it has had the time to learn of it.
         """
         self._make(request)
@@ -116,13 +116,16 @@ class IdentifiedDriver(WrappedDriver):
 
     def _wait_if_new(self, error: CloudError) -> None:
         if self._since is not None and self._clock.now() - self._since < SETTLES_WITHIN:
-            raise CloudUnavailable(error.message, hint=error.hint) from error
+            raise IdentityPending(error.message, hint=error.hint) from error
 
     def _make(self, request: LaunchRequest) -> None:
         """Once. Another runner makes it again, which is harmless."""
         if self._is_made:
             return
-        since = self._identities.make(request.run_uid, request.run_uri)
+        try:
+            since = self._identities.make(request.run_uid, request.run_uri)
+        except CloudUnavailable as error:
+            raise IdentityPending(error.message, hint=error.hint) from error
         if since is not None:
             self._since = max(since, self._since or since)
         self._is_made = True

@@ -14,9 +14,11 @@ import pytest
 from botocore import exceptions as sdk
 
 from spotrun.errors import AccessDenied
+from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from tests.support import aws_accidents as accidents
 from tests.support.aws_accidents import FIRST_LOOK, FOR_EVER_S, HALF_A_MINUTE_S, Error, broken
+from tests.support.plain_aws import refusal
 from tests.support.plain_aws_run import PlainAwsRun
 
 CALLS = tuple(call for calls in accidents.CALLS.values() for call in calls)
@@ -93,6 +95,25 @@ def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind:
     with pytest.raises(AccessDenied) as raised:
         run.goes_on(10)
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("run_instances", lambda: refusal("InvalidParameterValue", words="Invalid IAM Instance Profile name")),
+        ("run_instances", broken("UnauthorizedOperation", 403)),
+        ("attach_role_policy", broken("AccessDenied", 403)),
+        ("create_role", broken("ServiceFailure", 500)),
+    ],
+    ids=["not known yet", "not allowed yet", "no policy yet", "not made yet"],
+)
+def test_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, call: str, error: Error) -> None:
+    accidents.happens(run, call, error, 150)
+    run.goes_on(140)
+    assert "AWS refused" in (run.ticks[-1].waiting_for or "")
+    assert run.trains_within(30)
+    (launch,) = run.state.launches.values()
+    assert launch.intent.offering.capacity_type is CapacityType.SPOT
 
 
 def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: PlainAwsRun) -> None:
