@@ -12,14 +12,16 @@ from itertools import product
 
 import pytest
 from botocore import exceptions as sdk
+from msgspec.structs import replace
 
+from spotrun.clouds.aws.calls import ASIDE
 from spotrun.errors import AccessDenied
 from spotrun.offering import CapacityType
 from spotrun.run.events import Cause
 from tests.support import aws_accidents as accidents
 from tests.support.aws_accidents import FIRST_LOOK, FOR_EVER_S, HALF_A_MINUTE_S, Error, broken
-from tests.support.plain_aws import refusal
-from tests.support.plain_aws_run import PlainAwsRun
+from tests.support.plain_aws import CONFIG, REGION, refusal
+from tests.support.plain_aws_run import PASS_S, PlainAwsRun
 
 CALLS = tuple(call for calls in accidents.CALLS.values() for call in calls)
 ERRORS: dict[str, Error] = {  # one for each way in which errors are met
@@ -114,6 +116,20 @@ def test_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, cal
     assert run.trains_within(30)
     (launch,) = run.state.launches.values()
     assert launch.intent.offering.capacity_type is CapacityType.SPOT
+
+
+def test_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = PlainAwsRun(monkeypatch, config=replace(CONFIG, regions=(ELSEWHERE, REGION)))
+    assert run.trains_within(60)
+    run.aws.hanging.add(ELSEWHERE)
+    began_s, passes_s = run.clock.monotonic(), []
+    while run.clock.monotonic() - began_s < 1800:
+        before_s = run.clock.monotonic()
+        run.goes_on(PASS_S, PASS_S)
+        passes_s.append(run.clock.monotonic() - before_s - PASS_S)
+    assert max(passes_s) <= ASIDE.read_s
+    assert sum(passes_s) <= 0.05 * 1800
+    assert f"{ELSEWHERE} is left out" in (run.ticks[-1].remark or "")
 
 
 def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: PlainAwsRun) -> None:

@@ -75,10 +75,8 @@ class AwsDriver:
         return tuple(self._odd())
 
     def offerings(self, must_see: Collection[str] | None = None) -> list[Offering]:
-        found = self._offered.ask(lambda name: [*self._catalogs[name].offerings()], must_see)
-        # nobody could tell what becomes of an instance there
-        unseen = self._listed.left_out
-        return [offering for name, offered in found.items() if name not in unseen for offering in offered]
+        found = self._offered.ask(self._offered_in, must_see)
+        return [offering for offered in found.values() for offering in offered]
 
     def launch(self, request: LaunchRequest) -> Instance:
         region = self._region_of(request.offering)
@@ -123,7 +121,12 @@ class AwsDriver:
         return None
 
     def instances(self, run_uid: str | None = None, must_see: Collection[str] | None = None) -> list[Instance]:
-        found = self._listed.ask(lambda name: self._snapshot(self._regions[name], run_uid), must_see)
+        def listed_in(name: str) -> list[Instance]:
+            region = self._regions[name]
+            needed = must_see is None or name in must_see
+            return self._snapshot(region if needed else region.aside, run_uid)
+
+        found = self._listed.ask(listed_in, must_see)
         return [instance for instances in found.values() for instance in instances]
 
     def terminate(self, instance_id: str) -> None:
@@ -203,6 +206,10 @@ class AwsDriver:
             return  # it is gone; or it is too new, and the next runner that lists it ends it
         finally:
             self._snapshots.clear()
+
+    def _offered_in(self, name: str) -> list[Offering]:
+        """Nothing where nobody could tell what becomes of an instance: if the region hangs, it is asked no more."""
+        return [] if name in self._listed.left_out else [*self._catalogs[name].offerings()]
 
     # -- looking ---------------------------------------------------------------------------------------------
 
