@@ -132,6 +132,27 @@ def test_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatc
     assert f"{ELSEWHERE} is left out" in (run.ticks[-1].remark or "")
 
 
+@pytest.mark.parametrize("call", ["delete_role", "delete_instance_profile"])
+def test_what_iam_shows_although_it_says_that_there_is_none_is_told_as_left(run: PlainAwsRun, call: str) -> None:
+    accidents.passes(run, call, broken("NoSuchEntity", 404), 0.0)
+    assert "spotrun reap" in (run.ticks[-1].remark or "")
+    assert run.aws.roles != []
+
+
+def test_who_has_no_credentials_is_not_told_to_attach_a_policy(run: PlainAwsRun) -> None:
+    accidents.happens(run, "create_role", sdk.NoCredentialsError, FOR_EVER_S)
+    run.goes_on(10)
+    assert run.state.terminal is not None
+    assert "aws sts get-caller-identity" in run.state.terminal.detail
+    assert "policy" not in run.state.terminal.detail
+
+
+def test_a_profile_that_may_not_have_its_role_is_told_in_the_words_of_iam(run: PlainAwsRun) -> None:
+    accidents.happens(run, "add_role_to_instance_profile", broken("LimitExceeded", 409), FOR_EVER_S)
+    run.goes_on(10)
+    assert "LimitExceeded: by the test" in (run.ticks[-1].waiting_for or "")
+
+
 def test_what_nobody_may_end_is_ended_by_its_guard_and_billed_until_then(run: PlainAwsRun) -> None:
     assert run.trains_within(60)
     assert run.training is not None

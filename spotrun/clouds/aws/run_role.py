@@ -19,7 +19,7 @@ from spotrun.clock import Clock
 from spotrun.clouds.aws import account_checks
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import OWN_PROFILE
-from spotrun.clouds.aws.error_codes import AlreadyThere, NotThere
+from spotrun.clouds.aws.error_codes import AlreadyThere, CredentialsRefused, NotThere
 from spotrun.clouds.aws.request import RUN
 from spotrun.clouds.aws.secret_tags import KEY as SECRET
 from spotrun.clouds.aws.secret_tags import secret_tags
@@ -72,9 +72,9 @@ class RunRoles:
             with contextlib.suppress(NotThere):
                 self._known_role(name, {RUN: run_uid})
             self._undo("take a role from its instance profile", "remove_role_from_instance_profile", **both)
-            self._undo("delete an instance profile", "delete_instance_profile", **profile)
+            self._undo("delete an instance profile", "delete_instance_profile", "get_instance_profile", **profile)
             self._undo("take a role's policy", "detach_role_policy", **role, PolicyArn=self._policy_arn)
-            self._undo("delete a role", "delete_role", **role)
+            self._undo("delete a role", "delete_role", "get_role", **role)
 
     def runs(self) -> list[str]:
         roles = self._region.pages(self._region.iam, "list_roles", "Roles")
@@ -151,6 +151,8 @@ class RunRoles:
         except (AlreadyThere, QuotaExceeded) as error:
             profile = self._ask("look at an instance profile", "get_instance_profile", InstanceProfileName=name)
             roles = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
+            if not roles:
+                raise
             if roles != [name]:
                 hint = "delete it: spotrun did not make it like this"
                 raise CloudError(f"the instance profile {name} holds {roles}", hint=hint) from error
@@ -164,9 +166,20 @@ class RunRoles:
         name = parameters.get("RoleName") or parameters["InstanceProfileName"]
         return self._region.ask(f"{what}, {name}", lambda: call(**parameters))
 
-    def _undo(self, what: str, operation: str, **parameters: Any) -> None:
-        with contextlib.suppress(NotThere):
+    def _undo(self, what: str, operation: str, look: str = "", **parameters: Any) -> None:
+        """Harmless if there is none. Where IAM says so, `look` sees to it: not all of IAM knows all that there is."""
+        try:
             self._ask(what, operation, **parameters)
+        except NotThere as error:
+            if look and self._is_there(look, **parameters):
+                raise CloudUnavailable(f"IAM shows what it says is not there: {error.message}") from error
+
+    def _is_there(self, look: str, **parameters: Any) -> bool:
+        try:
+            self._ask("look again at what is deleted", look, **parameters)
+        except NotThere:
+            return False
+        return True
 
     @property
     def _policy_arn(self) -> str:
@@ -183,7 +196,7 @@ class RunRoles:
         except AccessDenied as error:
             if self._clock.now() - since >= SETTLES_WITHIN:
                 raise
-            raise CloudUnavailable(error.message, hint=_ATTACH) from error
+            raise CloudUnavailable(error.message, hint=_advice(error)) from error
 
     @contextlib.contextmanager
     def _with_advice(self, name: str) -> Iterator[None]:
@@ -191,7 +204,7 @@ class RunRoles:
         try:
             yield
         except AccessDenied as error:
-            raise AccessDenied(error.message, hint=_ATTACH) from error
+            raise AccessDenied(error.message, hint=_advice(error)) from error
         except QuotaExceeded as error:
             raise QuotaExceeded(error.message, hint=_REAP) from error
         except NotThere as error:
@@ -199,6 +212,11 @@ class RunRoles:
                 raise CloudError(f"there is no policy {POLICY} in this account", hint=_DEPLOY) from error
             # not all of IAM knows it yet, or another runner is removing it
             raise CloudUnavailable(f"{name} is not all there: {error.message}") from error
+
+
+def _advice(error: AccessDenied) -> str | None:
+    """Who has no credentials needs no policy."""
+    return error.hint if isinstance(error, CredentialsRefused) else _ATTACH
 
 
 def _trust(partition: str) -> dict[str, Any]:
