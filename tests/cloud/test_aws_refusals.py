@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import boto3
 import pytest
 
-from spotrun.clouds.aws.catalog import UNSUPPORTED_FOR_S
 from spotrun.clouds.aws.driver import AwsDriver
 from spotrun.clouds.aws.error_codes import BadSurroundings
 from spotrun.errors import InsufficientCapacity, QuotaExceeded
@@ -36,17 +35,18 @@ def cloud(account: GuardedAccount, clock: ManualClock) -> AwsDriver:
 # -- what lasts, and still passes ------------------------------------------------------------------------------------
 
 
-def test_p2_an_unsupported_pool_is_offered_again_after_an_hour(
+def test_p2_an_unsupported_pool_is_offered_again_after_ever_longer_rests_of_an_hour_at_most(
     account: GuardedAccount, cloud: AwsDriver, clock: ManualClock
 ) -> None:
     asked = request(cloud)
-    account.refuse("RunInstances", "Unsupported", 400)
-    with pytest.raises(InsufficientCapacity):
-        cloud.launch(asked)
-    clock.advance(UNSUPPORTED_FOR_S - 1)
-    assert asked.offering.pool not in {each.pool for each in cloud.offerings()}
-    clock.advance(1)
-    assert asked.offering.pool in {each.pool for each in cloud.offerings()}
+    for minutes in (10, 20, 40, 60, 60):
+        account.refuse("RunInstances", "Unsupported", 400)
+        with pytest.raises(InsufficientCapacity):
+            cloud.launch(asked)
+        clock.advance(minutes * 60 - 1)
+        assert asked.offering.pool not in {each.pool for each in cloud.offerings()}
+        clock.advance(1)
+        assert asked.offering.pool in {each.pool for each in cloud.offerings()}
 
 
 def test_p4_a_full_quota_is_told_with_its_number_and_what_uses_it(account: GuardedAccount, cloud: AwsDriver) -> None:

@@ -24,6 +24,7 @@ from spotrun.clouds.aws.error_codes import (
     error_of,
 )
 from spotrun.errors import CloudError, CloudUnavailable
+from tests.support.aws_accidents import ASKED_AGAIN
 from tests.support.manual_clock import ManualClock
 from tests.support.plain_aws import REGION, refusal
 
@@ -70,6 +71,11 @@ def error_shapes() -> Iterator[tuple[str, str, int]]:
             if shape.get("exception"):
                 told = shape.get("error", {})
                 yield service, told.get("code", name), told.get("httpStatusCode", 400)
+
+
+@pytest.mark.parametrize("code", sorted(ASKED_AGAIN))
+def test_what_the_sdk_would_ask_again_passes(code: str) -> None:
+    assert isinstance(error_of("look", refusal(code, 400)), CloudUnavailable)
 
 
 def test_every_error_of_the_service_models_is_one_of_ours() -> None:

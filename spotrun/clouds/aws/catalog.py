@@ -24,8 +24,8 @@ from spotrun.offering import CapacityType, Offering, Pool
 T = TypeVar("T")
 
 TYPES_FOR_S = PRICE_LIST_FOR_S = 24 * 3600.0
-UNSUPPORTED_FOR_S = 3600.0
-"""How long a pool is left out that EC2 does not have: what it rents out where changes, and so do its mistakes."""
+UNSUPPORTED_FIRST_S, UNSUPPORTED_MAX_S = 600.0, 3600.0
+"""How long a pool is left out that EC2 does not have, and twice as long each time: what it has changes, and it errs."""
 SHIPPED_FOR_S = 3600.0
 """How long the shipped prices are used before the live list is asked for again."""
 SPOT_PRICES_FOR_S = 60.0
@@ -88,6 +88,11 @@ class Kept(Generic[T]):
         return self._for_s(fact) if callable(self._for_s) else self._for_s
 
 
+class _LeftOut(NamedTuple):
+    until_s: float
+    lasts_s: float
+
+
 class Catalog:
     """What one region has."""
 
@@ -95,7 +100,7 @@ class Catalog:
         self._region = region
         self._config = config
         self._clock = clock
-        self._unsupported: dict[Pool, float] = {}
+        self._unsupported: dict[Pool, _LeftOut] = {}
         self._types: Kept[dict[str, InstanceType]] = Kept(clock, TYPES_FOR_S, self._read_types)
         self._zones: Kept[dict[str, set[str]]] = Kept(clock, TYPES_FOR_S, self._read_zones)
         self._price_list: Kept[PriceList] = Kept(clock, _price_list_lasts_s, self._read_price_list)
@@ -166,11 +171,13 @@ class Catalog:
 
     def leave_out(self, pool: Pool) -> None:
         """EC2 has said that it does not have this pool: it is not offered for a while."""
-        self._unsupported[pool] = self._clock.monotonic()
+        before = self._unsupported.get(pool)
+        lasts_s = UNSUPPORTED_FIRST_S if before is None else min(2 * before.lasts_s, UNSUPPORTED_MAX_S)
+        self._unsupported[pool] = _LeftOut(self._clock.monotonic() + lasts_s, lasts_s)
 
     def _is_unsupported(self, pool: Pool) -> bool:
-        said_s = self._unsupported.get(pool)
-        return said_s is not None and self._clock.monotonic() - said_s < UNSUPPORTED_FOR_S
+        left_out = self._unsupported.get(pool)
+        return left_out is not None and self._clock.monotonic() < left_out.until_s
 
     def surrounded(self, offering: Offering) -> Offering:
         """The offering with the image and subnet that it would start with now. Its zone must have a subnet of ours."""

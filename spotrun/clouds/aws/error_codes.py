@@ -137,8 +137,9 @@ ERRORS_BY_CODE: dict[str, tuple[type[CloudError], str | None]] = {
     **dict.fromkeys(
         (
             *("RequestLimitExceeded", "Throttling", "ThrottlingException", "TooManyRequestsException"),
-            *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException"),
-            *("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
+            *("RequestThrottled", "RequestThrottledException", "EC2ThrottledException", "ThrottledException"),
+            *("SlowDown", "BandwidthLimitExceeded", "RequestTimeout", "RequestTimeoutException"),
+            *("PriorRequestNotComplete", "InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable"),
             *("ConcurrentModification", "ServiceFailure", "DeleteConflict"),  # IAM sees a change late
         ),
         (CloudUnavailable, None),
