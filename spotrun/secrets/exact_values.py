@@ -25,7 +25,7 @@ _COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
 _WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
 _BLANK = r"[\x00-\x1a\x1c-\x20\x7f]+"
 _WRITTEN_BLANK = r"(?<!\\)\\++(?:[nrt]|u000[9aAdD]|x0[9aAdD]|(?=[\r\n]))"
-_WRITTEN_BEGINNING = re.compile(r"(?<!\\)\\++\w{0,4}\Z", re.ASCII)
+_WRITTEN_BEGINNING = re.compile(r"(?<!\\)\\++\w{0,5}\Z", re.ASCII)
 
 
 class Way(NamedTuple):

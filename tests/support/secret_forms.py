@@ -132,12 +132,16 @@ class Reader:
 
     def __init__(self, secret: str) -> None:
         lines = {secret, *secret.splitlines()}
-        known = {_seen(write(line).secret) for line in lines for write in FORMS.values()}
+        # of HTML the letters are looked for: its quotation marks are on each page
+        forms = [write for name, write in FORMS.items() if name != "HTML"]
+        known = {_seen(write(line).secret) for line in lines for write in forms}
         self._known = {each[at : at + READABLE] for each in known for at in range(len(each) - READABLE + 1)}
 
     def reads(self, text: str) -> str:
         """The first piece of the secret that can be read; "" if there is none."""
-        for seen in {_seen(text), _seen(html.unescape(text)), _seen(_ESCAPES.sub("", text))}:
+        unescaped = html.unescape(text)
+        for each in {text, unescaped, html.unescape(unescaped), _ESCAPES.sub("", text), _ESCAPES.sub("", unescaped)}:
+            seen = _seen(each)
             for at in range(len(seen) - READABLE + 1):
                 if seen[at : at + READABLE] in self._known:
                     return seen[max(0, at - 20) : at + 40]

@@ -197,6 +197,7 @@ def test_however_output_comes_what_stands_behind_a_name_is_starred(
         ("epoch 3 two-\n", "epoch 3 "),
         ("it is two\x1b[1", "it is "),
         (r"it is two-\u00", "it is "),
+        (r"it is two-\u001b", "it is "),
         ("a path: C:\\temp\n", "a path: C:\\temp\n"),
     ],
 )
