@@ -13,7 +13,7 @@ from spotrun.policy.actions import Action, Append, Wait
 from spotrun.policy.cross_region import NO_TRANSFER, transfer
 from spotrun.policy.deadline import give_up, leaves_time_to_move, too_late_for, towards_deadline
 from spotrun.policy.facts import Facts
-from spotrun.policy.launches import refused
+from spotrun.policy.launches import never_asked, refused
 from spotrun.policy.lives import HANDOVER_BEFORE_END, LAST_MINUTES, life_left, nearly_over
 from spotrun.policy.money import intend, pays_for_all
 from spotrun.policy.pools import name_of
@@ -196,6 +196,7 @@ def _capacity_missing_since(facts: Facts) -> datetime:
 def _asked_in_vain(facts: Facts) -> bool:
     """Spot refused since the need arose: time alone (a slow boot) is no reason to pay more."""
     since = _capacity_missing_since(facts)
-    asked = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
+    intended = (launch for launch in spot_launches(facts.state) if launch.intended_at >= since)
+    asked = (launch for launch in intended if not never_asked(launch))
     in_vain = any(launch.closed is not None or refused(launch) for launch in asked)
     return in_vain or facts.spec.policy.on_demand_after == timedelta()

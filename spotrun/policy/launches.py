@@ -24,8 +24,18 @@ def rejected(launch: Launch) -> bool:
     return launch.closed is not None and launch.closed.cause is Cause.EXTERNAL and launch.closed.refused
 
 
+def never_asked(launch: Launch) -> bool:
+    """Nobody could ask the cloud for it while it might have been asked for, which says nothing about the market."""
+    closed_at = launch.closed_at
+    if launch.closed is None or launch.closed.refused or closed_at is None:
+        return False
+    return closed_at >= launch.intent.not_after
+
+
 def why_refused(launch: Launch) -> str:
     """The kind of refusal, in a few words; "" if neither the market nor a quota nor the request was the reason."""
+    if never_asked(launch):
+        return ""
     if rejected(launch):
         return "the request is rejected"
     if launch.over_quota:

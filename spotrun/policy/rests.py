@@ -21,6 +21,7 @@ from spotrun.policy.images import with_good_image
 from spotrun.policy.launches import (
     NO_CAPACITY,
     STILLBORN_MAX,
+    never_asked,
     rejected,
     rejected_in_a_row,
     why_refused,
@@ -117,7 +118,7 @@ def _resting(facts: Facts) -> dict[Pool, Rest]:
             found[pool] = _lasting_rest(launch, found.get(pool))
         elif launch.closed is None:
             found.pop(pool, None)
-        elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS):
+        elif launch.closed.cause in (Cause.CAPACITY, Cause.ACCESS) and not never_asked(launch):
             found[pool] = _rest(launch, POOL_REST)
     return {pool: rest for pool, rest in found.items() if facts.now < rest.until}
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun.clouds.aws.calls import Region
 from spotrun.clouds.aws.config import AwsConfig
@@ -75,7 +76,7 @@ class PlainAwsRun:
         self.aws.reach(monkeypatch)
         self._store = MemoryStore(self.clock)
         created = History(uid=UID, billing=AWS_RULE, clock_epoch=self.clock.now()).entries[0]
-        self._store.put(key_of(0), ev.encode_entry(created))
+        self._store.put(key_of(0), ev.encode_entry(replace(created, at=self.clock.now())))
         self._watching = self._ledger()
         self._agent: Agent | None = None
         self._saved_s = 0.0

@@ -132,6 +132,16 @@ def test_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatc
     assert f"{ELSEWHERE} is left out" in (run.ticks[-1].remark or "")
 
 
+def test_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
+    fault = accidents.happens(run, "create_role", ERRORS["broken"], FOR_EVER_S)
+    run.goes_on(1200)
+    assert "InternalError" in (run.ticks[-1].waiting_for or "")
+    fault.ends()
+    assert run.trains_within(60)
+    types = {launch.intent.offering.capacity_type for launch in run.state.launches.values()}
+    assert types == {CapacityType.SPOT}
+
+
 @pytest.mark.parametrize("call", ["delete_role", "delete_instance_profile"])
 def test_what_iam_shows_although_it_says_that_there_is_none_is_told_as_left(run: PlainAwsRun, call: str) -> None:
     accidents.passes(run, call, broken("NoSuchEntity", 404), 0.0)
