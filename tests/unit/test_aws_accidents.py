@@ -109,7 +109,7 @@ def test_who_may_not_even_look_is_told_at_the_first_look(run: PlainAwsRun, kind:
     ],
     ids=["not known yet", "not allowed yet", "no policy yet", "not made yet"],
 )
-def test_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, call: str, error: Error) -> None:
+def test_p14_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, call: str, error: Error) -> None:
     accidents.happens(run, call, error, 150)
     run.goes_on(140)
     assert "AWS refused" in (run.ticks[-1].waiting_for or "")
@@ -118,7 +118,7 @@ def test_a_role_that_settles_late_costs_time_and_no_launch(run: PlainAwsRun, cal
     assert launch.intent.offering.capacity_type is CapacityType.SPOT
 
 
-def test_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p29_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     run = PlainAwsRun(monkeypatch, config=replace(CONFIG, regions=(ELSEWHERE, REGION)))
     assert run.trains_within(60)
     run.aws.hanging.add(ELSEWHERE)
@@ -132,7 +132,7 @@ def test_a_region_that_hangs_and_has_nothing_of_the_run_holds_no_pass(monkeypatc
     assert f"{ELSEWHERE} is left out" in (run.ticks[-1].remark or "")
 
 
-def test_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
+def test_p14_an_outage_of_iam_is_no_lack_of_spot(run: PlainAwsRun) -> None:
     fault = accidents.happens(run, "create_role", ERRORS["broken"], FOR_EVER_S)
     run.goes_on(1200)
     assert "InternalError" in (run.ticks[-1].waiting_for or "")
