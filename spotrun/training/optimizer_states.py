@@ -61,7 +61,7 @@ class OptimizerStates:
             self._regroup(optimizer, number)
             if can_wait(optimizer):
                 (groups,) = of_living([optimizer], [{**self._views[number], "state": {}}])
-                optimizer.load_state_dict(groups)
+                _load(optimizer, groups)
                 self._waiting.append((optimizer, list(map(_copied, optimizer.param_groups)), number))
                 optimizer.state = _Awaited(optimizer, self.arrive)  # type: ignore[assignment]
 
@@ -93,7 +93,7 @@ class OptimizerStates:
         odd = self._parts is not None and self._parts.has(number)
         if self._parts is None or not self._parts.has_whole(number):
             try:
-                optimizer.load_state_dict(state)
+                _load(optimizer, state)
             except Exception as error:
                 raise Misfit(
                     f"{kind_of(optimizer)} does not load its state: {type(error).__name__}: {error}"
@@ -111,6 +111,19 @@ class OptimizerStates:
         waiting, self._waiting = self._waiting, []
         for optimizer, groups, number in waiting:
             _complete(optimizer, groups, states[number])
+
+
+def _load(optimizer: Any, state: State) -> None:
+    """
+    Torch puts the parameters of a group behind its settings then. A file that pickles an optimizer has them in their
+    order, so they keep the one that the script gave them.
+    """
+    orders = list(map(list, optimizer.param_groups))
+    optimizer.load_state_dict(state)
+    for group, order in zip(optimizer.param_groups, orders, strict=False):
+        ordered = {name: group[name] for name in order if name in group} | group
+        group.clear()
+        group.update(ordered)
 
 
 def _are(some: Sequence[object], others: Sequence[object]) -> bool:
