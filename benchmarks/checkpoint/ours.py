@@ -175,7 +175,7 @@ def _restored(store: Store, commit: Commit, words: list[str], folder: Path, own:
         if agent.image_sent is not None:
             agent.image_sent.close()
     if not (folder / RESTORED).exists():
-        raise Failed(f"the checkpoint was not restored:\n{agent.log.read_text()[-2000:]}")
+        raise Failed(f"the checkpoint was not restored:\n{agent.messages[-1]}\n{agent.log.read_text()[-2000:]}")
     restored = read(folder / RESTORED)
     wanted = read(folder / DIGESTS)[str(restored["step"])]
     return Restore(restored["seconds"], restored["whole_s"], restored["digest"] == wanted)
