@@ -74,6 +74,11 @@ def examined(
     return {finding.name: finding for finding in doctor.findings()}
 
 
+def patient() -> ManualClock:
+    """Of somebody for whom waiting takes no time."""
+    return ManualClock(datetime.now(UTC))
+
+
 def told_to_wait(clock: ManualClock) -> list[tuple[float, Finding]]:
     """Who waits is told what for; and when that was."""
     doctor = AwsDoctor(calls(), CONFIG, wanted(), clock)
@@ -169,9 +174,9 @@ def test_a_launch_that_is_not_allowed_is_found_by_a_dry_run(account: GuardedAcco
 
 def test_a_role_that_may_not_be_passed_is_found_too(account: GuardedAccount) -> None:
     account.policies = without("iam:PassRole")
-    found = failures(examined(instance_profile="spotrun-run-0123456789"))
+    found = failures(examined(clock=patient(), instance_profile="spotrun-run-0123456789"))
     assert "iam:PassRole" in found["launch on demand"].detail
-    assert "iam:PassRole" in failures(examined())["role"].detail
+    assert "iam:PassRole" in failures(examined(clock=patient()))["role"].detail
 
 
 def test_a_role_like_that_of_a_run_is_tried_and_removed(account: GuardedAccount) -> None:
@@ -199,16 +204,16 @@ def test_who_has_to_wait_for_a_role_is_told_at_once_what_for(account: GuardedAcc
 
 def test_a_role_that_nobody_may_change_just_after_it_was_made_is_waited_for(account: GuardedAccount) -> None:
     account.refuse("AttachRolePolicy", "AccessDenied", 403)
-    assert failures(examined(clock=ManualClock(datetime.now(UTC)))) == {}
+    assert failures(examined(clock=patient())) == {}
     account.refuse("AttachRolePolicy", "AccessDenied", 403)
-    ((_, told),) = told_to_wait(ManualClock(datetime.now(UTC)))
+    ((_, told),) = told_to_wait(patient())
     assert told.name == "role"
     assert "AccessDenied" in told.detail
 
 
 def test_a_role_that_ec2_never_comes_to_know_is_found_and_removed(account: GuardedAccount) -> None:
     account.profiles_are_known = False
-    found = failures(examined(clock=ManualClock(datetime.now(UTC))))
+    found = failures(examined(clock=patient()))
     assert set(found) == {"launch on spot", "launch on demand"}
     assert "Invalid IAM Instance Profile name" in found["launch on spot"].detail
     assert roles(account) == {"spotrun-run-0123456789"}
@@ -236,7 +241,7 @@ def roles(account: GuardedAccount) -> set[str]:
 @pytest.mark.parametrize("action", ["iam:CreateRole", "iam:AttachRolePolicy", "iam:AddRoleToInstanceProfile"])
 def test_who_may_not_make_roles_is_told_before_a_run_is(account: GuardedAccount, action: str) -> None:
     account.policies = without(action)
-    found = failures(examined())
+    found = failures(examined(clock=patient()))
     assert set(found) == {"role"}
     assert action.partition(":")[0] in found["role"].detail
     assert "spotrun-runner" in found["role"].hint

@@ -34,6 +34,8 @@ from spotrun.spec.model import ResourcesSpec
 from spotrun.units import count_of, to_the_second
 
 LOOK_AGAIN_S = 5.0
+DENIED_WITHIN = timedelta(seconds=20)
+"""What is denied to who has just made a role is mostly denied for good. A run waits longer: nobody sits beside it."""
 _TOKEN, _NOWHERE = "spotrun-doctor", "s3://doctor/doctor"
 _DEPLOY = "deploy infra/aws/account.yaml and region.yaml, or name what you use instead"
 _TOLD_BY = {CapacityType.SPOT: "launch on spot", CapacityType.ON_DEMAND: "launch on demand"}
@@ -175,8 +177,8 @@ class AwsDoctor:
     def _made(self, roles: RunRoles, uid: str) -> Iterator[Finding]:
         """As one runner does, and then as a second one, which looks at what is there."""
         make = partial(roles.make, uid, _NOWHERE)
-        for _ in range(2):
-            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + SETTLES_WITHIN)
+        for patience in (DENIED_WITHIN, SETTLES_WITHIN):
+            yield from self._settled("role", make, CloudUnavailable, self._clock.now() + patience)
 
     def _settled(
         self, name: str, ask: Callable[[], object], unsettled: type[CloudError], until: datetime
