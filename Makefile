@@ -18,6 +18,8 @@
 # make picture   the pictures of a terminal and of a report for README and guide, from a demo run
 # make docs    the pages of docs/ as a site in build/site, with all links checked; make reference rewrites the generated ones
 # make install .venv with spotrun in it, and what the demo trains with; make clean takes all of it away
+# make lock    what make and instances install, written down anew after a change of pyproject.toml, with the digest of each
+#              wheel; make lock LOCK_ARGS=--upgrade takes the newest versions, LOCK_ARGS='-P NAME' that of one package
 #
 # Paths are relative, so that any folder will do, one with a space in its name included.
 
@@ -26,17 +28,20 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 PYTEST_ARGS ?=
 WORKERS ?= 2
 CHECKPOINT_ARGS ?=
+LOCK_ARGS ?=
 
-PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location -c constraints.txt
+PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-script-location
+LOCKED := $(PIP) --require-hashes --no-deps --only-binary :all:
 PEERS_PIP := .venv/bin/python -m pip --disable-pip-version-check install -qq --no-warn-conflicts --target .peers
-SOURCES := pyproject.toml constraints.txt Makefile
+LOCKS := spotrun/boot/torch.txt spotrun/boot/lock.txt locks/examples.txt
+SOURCES := pyproject.toml Makefile $(LOCKS) spotrun/boot/cuda.txt locks/torch-cpu.txt
 
 # A venv knows its own path: one that was copied along from elsewhere must not install into the original.
 MOVED := $(shell test -f .venv/pyvenv.cfg && grep -q '^command = ' .venv/pyvenv.cfg && \
 	! grep -qF " $$(pwd -P)/.venv" .venv/pyvenv.cfg && echo moved)
 
 .PHONY: demo quick test torture chaos attacks mutations secrets accidents best kinds scripts calls planned interruptions checkpoint-benchmark downtime picture docs \
-	reference browser install dev lint types clean moved
+	reference browser install dev lock lint types clean moved
 
 demo: .venv/.installed
 	.venv/bin/python examples/demo.py
@@ -156,18 +161,33 @@ dev: .venv/.installed-dev
 	$(if $(MOVED),rm -rf .venv)
 	@$(PYTHON) -m venv .venv
 
-# torch comes first and alone: it brings the setuptools that builds spotrun, so that nothing else has to be fetched.
+# PyTorch's CPU build, where pip finds one, is the version that torch.txt names, so that pip leaves it there. It asks for
+# no CUDA, which is gigabytes.
+HAS_CPU_BUILD := sed -e 's/ \\$$//' -e '/--hash/d' locks/torch-cpu.txt | $(PIP) --dry-run --no-deps -r /dev/stdin 2>/dev/null
+ASKS_FOR_CUDA := grep -qE '^Requires-Dist: (cuda|nvidia)-' .venv/lib/python3.*/site-packages/torch-*.dist-info/METADATA
+
+# $(1): the files of the lock, $(2): spotrun with its extras. pip finds all that it names here, or says what the lock lacks.
+define INSTALL
+	@if $(HAS_CPU_BUILD); then $(LOCKED) -r locks/torch-cpu.txt; fi
+	@$(LOCKED) $(addprefix -r ,$(1))
+	@if $(ASKS_FOR_CUDA); then $(LOCKED) -r spotrun/boot/cuda.txt; fi
+	@$(PIP) --no-index --no-build-isolation --editable '$(2)'
+endef
+
 .venv/.installed: $(SOURCES) $(MOVED) | .venv/bin/python
 	@echo "installing torch, then spotrun and what it needs, into .venv: about a minute from a warm package cache"
-	@$(PIP) torch
-	@$(PIP) --no-build-isolation --editable '.[examples]'
+	$(call INSTALL,$(LOCKS),.[examples])
 	@touch $@
 
-.venv/.installed-dev: $(SOURCES) $(MOVED) | .venv/bin/python
+.venv/.installed-dev: $(SOURCES) locks/tests.txt $(MOVED) | .venv/bin/python
 	@echo "installing torch, then spotrun and what its tests need, into .venv"
-	@$(PIP) torch
-	@$(PIP) --no-build-isolation --editable '.[dev]'
+	$(call INSTALL,$(LOCKS) locks/tests.txt,.[dev])
 	@touch .venv/.installed $@
+
+# By what the last lock has: a need that is new in pyproject.toml is in none yet.
+lock: | .venv/bin/python
+	@$(LOCKED) -r spotrun/boot/lock.txt -r locks/tests.txt
+	@.venv/bin/python -m tests.support.locks $(LOCK_ARGS)
 
 clean:
 	rm -rf .venv .peers .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -99,7 +99,7 @@ class Aws(Cloud):
     def furnish(self, store: Store) -> None:
         from spotrun.boot import upload
 
-        upload.upload(store, files(__package__).joinpath("start.sh").read_bytes(), extras="aws,lightning")
+        upload.upload(store, files(__package__).joinpath("start.sh").read_bytes())
 
     def billing(self, spec: RunSpec) -> BillingRule:
         return aws_rule(spec.aws.volume_gb, self.regions(spec, Wish()))

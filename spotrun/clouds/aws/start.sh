@@ -42,7 +42,14 @@ if [[ ! -e "${SPOTRUN_INSTANCE_DIR}/ready" ]]; then
     "${python}" -c 'import site; print(*site.getsitepackages(), sep="\n")' > "${site}/image.pth"
     pip=("${python}" -m pip --python "${own}" --disable-pip-version-check --no-input install --quiet --retries 10)
     "${pip[@]}" --no-deps --force-reinstall "${boot}"/spotrun-*.whl
-    "${pip[@]}" --constraint "${boot}/constraints.txt" 'spotrun[aws,lightning]'
+    locked=("${pip[@]}" --require-hashes --no-deps --only-binary :all:)
+    "${locked[@]}" --requirement "${site}/spotrun/boot/lock.txt"
+    # From nowhere: pip looks whether all is there now. What an image may lack is PyTorch.
+    complete=("${pip[@]}" --no-index 'spotrun[aws,lightning]')
+    if ! "${complete[@]}"; then
+        "${locked[@]}" --requirement "${site}/spotrun/boot/torch.txt" --requirement "${site}/spotrun/boot/cuda.txt"
+        "${complete[@]}"
+    fi
     touch "${SPOTRUN_INSTANCE_DIR}/ready"
 fi
 
