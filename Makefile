@@ -129,10 +129,9 @@ picture: .venv/.installed-dev .browser/.installed
 	.venv/bin/python -m tests.support.demo_pictures build/picture/output build/picture/runs docs
 
 # Peers go into a folder of their own: s3fs holds back boto3.
-.peers: benchmarks/peers.txt benchmarks/peers_alone.txt | .venv/.installed-dev
+.peers: locks/peers.txt | .venv/.installed-dev
 	rm -rf $@
-	$(PEERS_PIP) -r benchmarks/peers.txt
-	$(PEERS_PIP) --no-deps --no-build-isolation -r benchmarks/peers_alone.txt
+	$(PEERS_PIP) --require-hashes --no-deps --no-build-isolation -r locks/peers.txt
 
 interruptions: .peers
 	OMP_NUM_THREADS=1 .venv/bin/python -m benchmarks.interruptions

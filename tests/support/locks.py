@@ -5,7 +5,7 @@ The lock: what `make` and instances install, to the version and with the SHA-256
 
 uv finds the versions of all that pyproject.toml names, for all platforms and Pythons at once; it keeps those that the
 lock has, unless its options say otherwise. They are written to files that are installed one after another, so each
-names only what those before it do not.
+names only what those before it do not. Peers of a benchmark are installed elsewhere, and have a file of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from tests.support.repository import ROOT
 
 BOOT, TORCH, CUDA = (f"spotrun/boot/{name}.txt" for name in ("lock", "torch", "cuda"))
 EXAMPLES, TESTS = "locks/examples.txt", "locks/tests.txt"
+PEERS, WANTED_PEERS = "locks/peers.txt", "benchmarks/peers.in"
 CPU_BUILD = "locks/torch-cpu.txt"
 """Written by hand: no package index has it."""
 HEADS = {
@@ -35,11 +36,15 @@ HEADS = {
     CUDA: "What PyTorch needs on Linux besides, unless it is a CPU build.",
     EXAMPLES: "What the examples need besides what is in spotrun/boot.",
     TESTS: "What tests, checks and documentation need besides.",
+    PEERS: "What the peers of a benchmark need, in a folder of their own.",
 }
 """What each file says of itself."""
 EXTRAS = {BOOT: ("aws", "lightning"), EXAMPLES: ("examples",), TESTS: ("dev",)}
 """The extras of pyproject.toml whose needs are met when a file and those before it are installed."""
+LAYERS = [name for name in HEADS if name != PEERS]
+"""What `make` installs into .venv."""
 OLDEST_PYTHON = "3.11"
+WHEELS_ALONE = ("--only-binary", ":all:")
 _OF_CUDA = ("cuda-", "nvidia-", "triton")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^ ;\\]+)(?: ; ([^\\]+?))?(?: \\)?")
 _DIGEST = re.compile(r" {4}--hash=sha256:([0-9a-f]{64})(?: \\)?")
@@ -114,36 +119,59 @@ def asked_for(extras: Iterable[str], project: Path = ROOT / "pyproject.toml") ->
 
 
 def main(options: Sequence[str]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        versions = Path(folder) / "versions.txt"
-        versions.write_text("".join((ROOT / name).read_text() for name in HEADS if (ROOT / name).exists()))
-        _resolved(EXTRAS[TESTS], "--output-file", str(versions), *options)
-        every = _blocks(versions.read_text())
-        without_torch = Path(folder) / "without.txt"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        without_torch = folder / "without.txt"
         without_torch.write_text("torch\n")
+        _write_layers(folder / "versions.txt", without_torch, options)
+        # s3torchconnector has no wheel.
+        excluded = ("--excludes", str(without_torch))
+        peers = _blocks(_kept(folder / "peers.txt", [PEERS], WANTED_PEERS, *excluded, *options))
+        _write(PEERS, peers, peers)
 
-        def needed(extras: Iterable[str], *more: str) -> set[str]:
-            return set(_blocks(_resolved(extras, "--constraints", str(versions), *more)))
 
-        spotrun = needed(EXTRAS[BOOT])
-        own = needed(EXTRAS[BOOT], "--excludes", str(without_torch))
-        examples = needed((*EXTRAS[BOOT], *EXTRAS[EXAMPLES]))
-    cuda = {name for name in every if name.startswith(_OF_CUDA)}
-    layers = {BOOT: own, CUDA: cuda, TORCH: spotrun, EXAMPLES: examples, TESTS: set(every)}
+def _write_layers(versions: Path, without_torch: Path, options: Sequence[str]) -> None:
+    project = "pyproject.toml"
+
+    def needed(*more: str) -> set[str]:
+        return set(_blocks(_compiled(project, *WHEELS_ALONE, "--constraints", str(versions), *more)))
+
+    every = _blocks(_kept(versions, LAYERS, project, *WHEELS_ALONE, *_with(EXTRAS[TESTS]), *options))
+    spotrun = _with(EXTRAS[BOOT])
+    layers = {
+        BOOT: needed(*spotrun, "--excludes", str(without_torch)),
+        CUDA: {name for name in every if name.startswith(_OF_CUDA)},
+        TORCH: needed(*spotrun),
+        EXAMPLES: needed(*spotrun, *_with(EXTRAS[EXAMPLES])),
+        TESTS: set(every),
+    }
     written: set[str] = set()
     for name, members in layers.items():
-        head = "".join(f"# {line}\n" for line in (*HEADS[name].splitlines(), "Written by `make lock`."))
-        (ROOT / name).parent.mkdir(exist_ok=True)
-        (ROOT / name).write_text(head + "".join(every[each] for each in sorted(members - written)))
+        _write(name, every, members - written)
         written |= members
 
 
-def _resolved(extras: Iterable[str], *options: str) -> str:
-    """What uv says of spotrun with these extras. It names no place that anything came from."""
-    named = [word for extra in extras for word in ("--extra", extra)]
-    how = ["--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes", "--only-binary", ":all:"]
-    quietly = ["--quiet", "--no-header", "--system-certs"]
-    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", *named, *how, *quietly, *options]
+def _write(name: str, blocks: Mapping[str, str], members: Iterable[str]) -> None:
+    head = "".join(f"# {line}\n" for line in (*HEADS[name].splitlines(), "Written by `make lock`."))
+    (ROOT / name).write_text(head + "".join(blocks[each] for each in sorted(members)))
+
+
+def _with(extras: Iterable[str]) -> list[str]:
+    return [word for extra in extras for word in ("--extra", extra)]
+
+
+def _kept(output: Path, before: Iterable[str], wanted: str, *options: str) -> str:
+    """What uv says, which keeps the versions that these files have."""
+    output.write_text("".join((ROOT / name).read_text() for name in before if (ROOT / name).exists()))
+    _compiled(wanted, "--output-file", str(output), *options)
+    return output.read_text()
+
+
+def _compiled(wanted: str, *options: str) -> str:
+    """What uv says of the packages that a file names, for each Python and system. It names no place they came from."""
+    how = ("--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes")
+    quietly = ("--quiet", "--no-header", "--system-certs")
+    command = [sys.executable, "-m", "uv", "pip", "compile", wanted, *how, *quietly, *options]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -17,8 +17,11 @@ from tests.support.locks import (
     EXAMPLES,
     EXTRAS,
     HEADS,
+    LAYERS,
+    PEERS,
     TESTS,
     TORCH,
+    WANTED_PEERS,
     Pin,
     asked_for,
     pins,
@@ -39,6 +42,13 @@ def test_each_line_of_the_lock_is_a_version_with_digests(name: str) -> None:
     assert len({pin.name for pin in locked(name)}) > 5
 
 
+def test_the_lock_has_the_peers_of_the_benchmark() -> None:
+    lines = (ROOT / WANTED_PEERS).read_text().splitlines()
+    wanted = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert len(wanted) > 5
+    assert unmet(wanted, locked(PEERS)) == []
+
+
 @pytest.mark.parametrize("name", EXTRAS)
 def test_the_lock_has_all_that_pyproject_names(name: str) -> None:
     needs = asked_for([extra for each in EXTRAS for extra in EXTRAS[each] if each in (name, *BEFORE[name])])
@@ -47,13 +57,13 @@ def test_the_lock_has_all_that_pyproject_names(name: str) -> None:
 
 
 def test_the_lock_has_nothing_for_what_pyproject_names_no_longer() -> None:
-    ours = {pin.name for pin in locked(*HEADS) if pin.is_ours}
+    ours = {pin.name for pin in locked(*LAYERS) if pin.is_ours}
     assert ours == {canonicalize_name(each.name) for each in asked_for(EXTRAS[TESTS])}
 
 
 def test_what_a_package_of_the_lock_asks_for_is_in_it_too() -> None:
     """pip is not asked to look for more (`--no-deps`), so nothing must be missing."""
-    whole = locked(*HEADS)
+    whole = locked(*LAYERS)
     asked = [need for pin in whole for need in asked_here(pin)]
     assert len(asked) > 100
     assert unmet(asked, whole) == []
@@ -71,7 +81,7 @@ def asked_here(pin: Pin) -> Iterator[Requirement]:
 
 
 def test_no_package_is_in_two_files() -> None:
-    names = [pin.name for name in HEADS for pin in {each.name: each for each in locked(name)}.values()]
+    names = [pin.name for name in LAYERS for pin in {each.name: each for each in locked(name)}.values()]
     assert len(names) == len(set(names))
 
 
@@ -83,7 +93,7 @@ def test_a_build_without_cuda_is_of_the_same_version() -> None:
         assert Version(pin.version).local == "cpu"
 
 
-@pytest.mark.parametrize("text", ["://", "@ ", "--index", "--find-links", "-r "])
+@pytest.mark.parametrize("text", ["://", "@ ", "--index", "--find-links", "\n-"])
 @pytest.mark.parametrize("name", [*HEADS, CPU_BUILD])
 def test_the_lock_names_no_places(name: str, text: str) -> None:
     assert text not in (ROOT / name).read_text()
