@@ -199,16 +199,18 @@ def _varying(
 def _of_results(straight: Trace, interrupted: Trace) -> Difference | None:
     """
     Each process of the interrupted training must have given what the straight one gave, as far as it came; the last
-    one all of it.
+    one all of it. Only the last one was at its end: what another had in its variables is what an error left there.
     """
     given, again = straight.of_each_process(), interrupted.of_each_process()
     wanted = given[-1] if given else ()
     varying = varying_places(straight, interrupted)
-    for number, done in enumerate(again or [()]):
+    for number, given_now in enumerate(again or [()], 1):
+        is_last = number >= len(again)
+        done = given_now if is_last else tuple(each for each in given_now if isinstance(each, Evaluated))
         for one, other in zip(wanted, done, strict=False):
             if (found := _of_one_result(one, other, varying)) is not None:
                 return found
-        if len(done) > len(wanted) or (number + 1 >= len(again) and len(done) < len(wanted)):
+        if len(done) > len(wanted) or (is_last and len(done) < len(wanted)):
             return difference(DifferenceKind.RESULTS, *(f"{len(each)} results" for each in (wanted, done)))
     return None
 

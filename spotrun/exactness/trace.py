@@ -10,6 +10,7 @@ A *place* is where an object lives, such as `callbacks[0].meters[3].total`; its 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import takewhile
 from typing import TypeVar
@@ -130,7 +131,12 @@ _decoder: msgspec.json.Decoder[TraceRecord] = msgspec.json.Decoder(TraceRecord)
 
 
 def encode_record(record: TraceRecord) -> bytes:
-    return _encoder.encode(record) + b"\n"
+    """A name of a file that is not UTF-8 has references like `&#56575;` in place of its odd bytes."""
+    try:
+        return _encoder.encode(record) + b"\n"
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(record), ensure_ascii=False)
+        return text.encode("utf-8", "xmlcharrefreplace") + b"\n"
 
 
 def decode_record(line: bytes) -> TraceRecord | None:

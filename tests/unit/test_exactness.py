@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,15 @@ def test_a_torn_line_is_dropped_and_what_follows_is_read(tmp_path: Path) -> None
     assert reader.read().records == TraceFile(path).read().records == [trained(0), trained(1)]
 
 
+def test_names_that_are_not_utf_8_are_recorded_apart(tmp_path: Path) -> None:
+    names = [os.fsdecode(b"odd-\xff"), os.fsdecode(b"odd-\xfe"), "\u00e4 \U0001f600"]
+    TraceFile(tmp_path / "trace").append(Left(pid=1, places=dict.fromkeys(names, "a"), unread={}))
+    (record,) = TraceFile(tmp_path / "trace").read().records
+    assert isinstance(record, Left)
+    assert len(record.places) == len(names)
+    assert names[-1] in record.places
+
+
 @pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", encode_record(trained(3))[:-5]])
 def test_what_is_no_record_is_none(line: bytes) -> None:
     assert decode_record(line) is None
@@ -292,6 +302,12 @@ def test_a_process_that_gave_results_before_it_was_killed_gives_them_again() -> 
     found = first_difference(straight, other)
     assert found is not None
     assert (found.kind, found.name) == (DifferenceKind.RESULTS, "val")
+
+
+def test_what_an_error_left_in_variables_is_not_the_end_of_the_training() -> None:
+    failed = [GIVEN, replace(LEFT, places={"__main__.seen": "before it"})]
+    again = whole(3, after=(replace(GIVEN, pid=2), replace(LEFT, pid=2)))
+    assert first_difference(Trace(whole()), Trace([*failed, *steps(0, 5), Held(step=5), *again])) is None
 
 
 def noted(**places: str) -> Noted:
