@@ -159,7 +159,7 @@ class Runner:
         (promise I6).
 
         Raises:
-            LedgerDamaged: nobody may go on.
+            LedgerDamaged, KeyMissing: nobody may go on.
             AccessDenied: the cloud has refused the credentials from the first look on; instances and agents go on
                 without a runner. Once it has answered, a refusal may pass.
         """
@@ -268,6 +268,8 @@ class Runner:
     def _append(self, event: ev.AnyEvent) -> bool:
         """Write an event unless the run has changed since it was decided on."""
         decided_at = self._ledger.state.next_number
+        if isinstance(event, ev.LaunchIntended):
+            self._ledger.require_whole()
         if isinstance(event, ev.InstanceGone) and (step := self._statuses.last_step(event.launch)) is not None:
             event = replace(event, last_step_seen=step)
         if isinstance(event, ev.LaunchRecorded):

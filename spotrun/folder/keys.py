@@ -74,6 +74,14 @@ class OwnersKey:
             self._signs = self._read()
         return self._signs(body).hex()
 
+    def read_again(self) -> None:
+        """
+        Raises:
+            KeyMissing: the key is there no longer, or is another run's.
+            StoreError: it cannot be read.
+        """
+        self._signs = self._read()
+
     def _read(self) -> Callable[[bytes], bytes]:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

@@ -24,7 +24,7 @@ from spotrun.errors import (
     StoreUnavailable,
     WritesRefused,
 )
-from spotrun.folder.keys import is_signed
+from spotrun.folder.keys import OwnersKey, is_signed
 from spotrun.run import fold
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
@@ -167,9 +167,11 @@ class Ledger:
         self._entries: list[Entry] = []
         self._state: RunState | None = None
         self._newest = b""
+        self._sizes: list[int | None] = []
         self._cold = True
         if first is not None:
             self._begin(first)
+            self._sizes.append(None)
 
     @property
     def state(self) -> RunState:
@@ -243,6 +245,28 @@ class Ledger:
                 if self._propose(entry):
                     return entry
 
+    def require_whole(self) -> None:
+        """
+        Before money is spent: all that was read is still there, each entry in its size, and so is the owner's key.
+
+        Nobody can tell a runner to stop by a ledger that lacks something: `spotrun down` would end an instance, and the
+        runner would rent another.
+
+        Raises:
+            LedgerDamaged: an entry is gone, or was replaced.
+            KeyMissing: the key is gone, or is another one.
+            StoreUnavailable: as in `refresh`.
+        """
+        with self._lock:
+            there = {stored.key: stored.size_bytes for stored in self._list()}
+            for number, size in enumerate(self._sizes):
+                if (found := there.get(key_of(number))) is None:
+                    raise _damaged(f"entry {number} was read, and is missing now")
+                if size not in (None, found):
+                    raise _damaged(f"entry {number} has another size than when it was read")
+        if self.state.created.public_key and isinstance(self._sign, OwnersKey):
+            self._sign.read_again()
+
     @property
     def _next(self) -> int:
         """The number of the entry to be read or written next."""
@@ -310,6 +334,7 @@ class Ledger:
     def _fold(self, number: int, data: bytes) -> None:
         self._fold_one(number, data)
         self._newest = data
+        self._sizes.append(len(data))
 
     def _fold_one(self, number: int, data: bytes) -> None:
         if self._state is None:

@@ -14,13 +14,18 @@ import pytest
 
 from spotrun import errors
 from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
+from spotrun.folder import keys
+from spotrun.folder.keys import KeyMissing, OwnersKey
 from spotrun.folder.ledger import Ledger, key_of
+from spotrun.run.events import StopRequested, encode_entry
 from spotrun.run.fold import fold
 from spotrun.store.local import LocalStore
 from tests.support.called_spotrun import Spotrun
 from tests.support.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
 from tests.support.histories import History
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
+from tests.support.played_run import PlayedRun
 from tests.support.repository import ROOT
 
 ACCIDENTS_MIN = 400
@@ -107,6 +112,41 @@ def test_an_entry_lost_from_the_end_cannot_be_told_from_one_that_never_was(run: 
         assert witness.refresh() == whole
 
     after(Case("the end is lost", {last: None}), run, check)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_whoever_has_read_an_entry_that_is_gone_now_rents_nothing(number: int) -> None:
+    played = PlayedRun()
+    runner = played.runner()
+    while played.training_on() is None:
+        played.turn()
+        runner.tick()
+    lost = played.store.get(key_of(number))
+    played.store.delete(key_of(number))
+    (alive,) = played.cloud.alive
+    played.cloud.terminate(alive.instance_id)
+    with pytest.raises(LedgerDamaged, match=f"entry {number} was read, and is missing now"):
+        played.settle(runner, 10)
+    played.store.put(key_of(number), lost + b" ")
+    with pytest.raises(LedgerDamaged, match=f"entry {number} has another size"):
+        played.settle(runner, 10)
+    assert played.cloud.alive == []
+    assert len(played.cloud.launches) == 1
+
+
+def test_nobody_rents_for_a_run_whose_key_is_gone() -> None:
+    runs, history = MemoryStore(), History()
+    public_key = keys.make(runs, history.uid)
+    history = History(public_key=public_key)
+    store = MemoryStore()
+    store.put(key_of(0), encode_entry(history.entries[0]))
+    owner = OwnersKey(lambda: runs, history.uid, public_key)
+    opened = Ledger(store, history.uid, "test", ManualClock(history.now), 0, sign=owner)
+    opened.append(lambda _: history.entry(StopRequested(by="the owner")).event)
+    opened.require_whole()
+    keys.remove(runs, history.uid)
+    with pytest.raises(KeyMissing):
+        opened.require_whole()
 
 
 def test_one_bad_answer_is_forgiven_and_two_are_damage(run: SmallRun) -> None:
