@@ -186,7 +186,7 @@ endef
 # By what the last lock has: a need that is new in pyproject.toml is in none yet.
 lock: | .venv/bin/python
 	@$(LOCKED) -r spotrun/boot/lock.txt -r locks/tests.txt
-	@.venv/bin/python -m tests.support.locks $(LOCK_ARGS)
+	@.venv/bin/python -m tests.support.write_locks $(LOCK_ARGS)
 
 clean:
 	rm -rf .venv .peers .browser build dist spotrun.egg-info .pytest-results.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
