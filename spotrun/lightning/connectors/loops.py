@@ -26,6 +26,7 @@ class Loops:
         self._entering: dict[str, Any] | None = None
         self._loaded_at: dict[str, int] = {}
         self._begins_epoch = False
+        self._lag = 0
         self._tapped: list[tuple[object, str]] = []
 
     def open(self, hooks: Hooks) -> None:
@@ -43,6 +44,7 @@ class Loops:
             self._tapped.append((loop, name))
 
     def close(self) -> None:
+        self._lag_again()
         for loop, name in self._tapped:
             with suppress(AttributeError):
                 delattr(loop, name)
@@ -100,6 +102,30 @@ class Loops:
                 original()
         finally:
             current.completed = true
+
+    def as_after_other_epochs(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
+        """
+        In `Callback.setup`: `state` with the epoch that had begun counted as begun.
+
+        A fit() that continues a checkpoint of the script, written in the last batch of an epoch, does not count the next
+        one as begun, nor all that follow. Lightning would take a snapshot within such an epoch for one of its end. Once
+        training goes on, the counters are again what they were.
+        """
+        progress = state["loops"]["fit_loop"]["epoch_progress"]
+        current = progress["current"]
+        self._lag = current["processed"] + (not epoch_ended) - current["ready"]
+        ahead = {
+            span: {**progress[span], **{name: progress[span][name] + self._lag for name in ("ready", "started")}}
+            for span in ("current", "total")
+        }
+        fit_loop = {**state["loops"]["fit_loop"], "epoch_progress": {**progress, **ahead}}
+        return {**state, "loops": {**state["loops"], "fit_loop": fit_loop}}
+
+    def _lag_again(self) -> None:
+        for span in (self._fit.epoch_progress.current, self._fit.epoch_progress.total):
+            span.ready -= self._lag
+            span.started -= self._lag
+        self._lag = 0
 
     def resume(self, *, validation_due: bool, should_stop: bool) -> None:
         """
@@ -165,6 +191,7 @@ class Loops:
         if self._entering is not None:
             entering, self._entering = self._entering, None
             self._forget_restart()
+            self._lag_again()
             self._trainer.should_stop = entering["should_stop"]
             self._epoch.max_steps = entering["max_steps"]
             if entering["validation_due"]:
