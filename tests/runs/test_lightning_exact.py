@@ -536,15 +536,22 @@ def test_nan_is_noticed(zygote, tmp_path):
     assert not any(good for step, good in finite.items() if step > 12)
 
 
-def test_the_users_checkpoint_is_used_on_a_fresh_start_only(zygote, tmp_path):
+AT_THE_END_OF = {
+    "an epoch": {},
+    "the last batch of an epoch": {"monitor": "step", "mode": "max", "every_n_train_steps": 8},
+}
+
+
+@pytest.mark.parametrize("saved", AT_THE_END_OF)
+def test_the_users_checkpoint_is_used_on_a_fresh_start_only(zygote, tmp_path, saved):
     job = {"checkpoints": True, "trainer": {"max_epochs": 5}, "scheduler": "epoch"}
-    job["ckpt_path"] = str(user_checkpoint(zygote, tmp_path))
+    job["ckpt_path"] = str(user_checkpoint(zygote, tmp_path, AT_THE_END_OF[saved]))
     _, result = exact(zygote, tmp_path, job, ["batch:3:3", "batch:3:8", "validation:3:8", "batch:4:2"])
     assert trained(result)[0][1] == 3
 
 
-def user_checkpoint(zygote, folder):
-    job = {"checkpoints": True, "scheduler": "epoch"}
+def user_checkpoint(zygote, folder, saving):
+    job = {"checkpoints": True, "scheduler": "epoch", "saving": saving}
     Agent(zygote, job, folder / "user").run()
     checkpoints = folder / "user" / "checkpoints"
     return max(checkpoints.glob("*step=*.ckpt"), key=lambda path: int(path.stem.partition("step=")[2]))
