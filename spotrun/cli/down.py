@@ -42,7 +42,8 @@ def _end(opened: OpenRun) -> None:
     try:
         request_stop(opened)
     except (StoreError, KeyMissing):
-        _end_instances(opened)  # nobody can append, and nobody should pay for that
+        ended = _end_instances(opened)  # nobody can append, and nobody should pay for that
+        print(f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it")
         for remark in opened.driver.remarks:
             print(remark)
         raise
@@ -59,8 +60,13 @@ def _end(opened: OpenRun) -> None:
     raise CloudUnavailable(f"{opened.id} is not down after a minute", hint="repeat, or look at `spotrun events`")
 
 
-def _end_instances(run: OpenRun) -> None:
-    """Of a region that fails the runner's tick says so, if the run has something there."""
+def _end_instances(run: OpenRun) -> list[str]:
+    """
+    Of a region that fails the runner's tick says so, if the run has something there.
+
+    Returns:
+        The ids of those that lived.
+    """
     from spotrun.cli.unreadable import end_listed
 
     try:
@@ -68,6 +74,7 @@ def _end_instances(run: OpenRun) -> None:
     except SpecInvalid:
         end_listed(run.store, run.created.uid)  # of a job that this spotrun cannot read
         raise
-    for instance in driver.instances(run.created.uid, must_see=()):
-        if instance.alive:
-            driver.terminate(instance.instance_id)
+    living = [each.instance_id for each in driver.instances(run.created.uid, must_see=()) if each.alive]
+    for instance_id in living:
+        driver.terminate(instance_id)
+    return living

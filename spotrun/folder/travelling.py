@@ -8,6 +8,7 @@ the last word, in the same syntax: `data/` leaves out, `!.env` takes along.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,9 @@ SECRETS = GitIgnoreSpec.from_lines(
 KEY_FILE_MAX_BYTES = 1 << 16
 KEY_MARK = b"-----BEGIN PRIVATE KEY-----"
 """In the JSON file of a service account of Google Cloud, whatever its name."""
+_KEY_BEGINS = re.compile(rb"\s*-----BEGIN (?:[A-Z]+ )*PRIVATE KEY(?: BLOCK)?-----")
+"""So does the file of a private key in PEM (RFC 7468), of OpenSSH or of PGP, whatever its name."""
+_BEGINNING_BYTES = 128
 
 
 class Travelling(NamedTuple):
@@ -138,7 +142,7 @@ def _judge(path: Path, name: str, own: GitIgnoreSpec | None, git: Sequence[tuple
     """The field of `Travelling` that it belongs in; None if it travels. The rules that lie deepest come first."""
     if own is not None and (decided := own.check_file(name).include) is not None:
         return "ignored" if decided else None
-    if SECRETS.check_file(name).include or _holds_key(path):
+    if SECRETS.check_file(name.lower()).include or (path.is_file() and _holds_key(path)):
         return "secrets"
     slash = "/" if name.endswith("/") else ""
     for folder, rules in reversed(git):
@@ -157,9 +161,13 @@ def _may_take_along(own: GitIgnoreSpec | None, git: Sequence[tuple[Path, GitIgno
 
 
 def _holds_key(path: Path) -> bool:
-    if path.suffix != ".json" or path.stat().st_size > KEY_FILE_MAX_BYTES:
-        return False
-    return KEY_MARK in path.read_bytes()
+    in_json = path.suffix.lower() == ".json"
+    try:
+        with path.open("rb") as file:
+            data = file.read(KEY_FILE_MAX_BYTES + 1 if in_json else _BEGINNING_BYTES)
+    except OSError:
+        return False  # nor can it be packed, which says so
+    return bool(_KEY_BEGINS.match(data)) or (in_json and len(data) <= KEY_FILE_MAX_BYTES and KEY_MARK in data)
 
 
 def _rules(path: Path) -> GitIgnoreSpec | None:

@@ -226,6 +226,13 @@ def test_a_damaged_ledger_is_one_letter_at_the_door(verb: str, what: str, stored
     assert "restore the entry" in output + letter
 
 
+def test_down_says_what_it_has_ended_of_a_damaged_run(stored: SmallRun, spotrun: Spotrun) -> None:
+    stored.store.delete(key_of(2))
+    code, output, letter = spotrun("down", stored.history.uid, "-y")
+    assert code == LEDGER, (output, letter)
+    assert output == "the cloud lists no living instance of it\n"
+
+
 @pytest.mark.parametrize("name", ["part-0001", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_by_verify_and_does_not_trouble_the_others(
     name: str, stored: SmallRun, spotrun: Spotrun

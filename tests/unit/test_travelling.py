@@ -71,6 +71,21 @@ def test_what_looks_like_a_secret_stays_here_and_is_named(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.parametrize("name", [".ENV", "keys/ID_RSA", "Server.PEM", ".Aws/Credentials"])
+def test_a_secret_in_other_letters_stays_here_too(tmp_path: Path, name: str) -> None:
+    assert names(tree(tmp_path, **{name: "", "Train.py": ""})) == ["Train.py"]
+
+
+@pytest.mark.parametrize("kind", ["", "RSA ", "OPENSSH ", "ENCRYPTED ", "PGP "])
+def test_a_private_key_stays_here_whatever_its_name(tmp_path: Path, kind: str) -> None:
+    block = " BLOCK" if kind == "PGP " else ""
+    key, public = (f"-----BEGIN {kind}{half} KEY{block}-----\nab\n" for half in ("PRIVATE", "PUBLIC"))
+    plain = {"a.txt": public, "keys.py": f'KEY = """{key}"""'}
+    found = travelling(tree(tmp_path, deploykey=key, **plain))
+    assert sorted(path.name for path in found.files) == sorted(plain)
+    assert found.secrets == ["deploykey"]
+
+
 def test_the_own_rules_have_the_last_word(tmp_path: Path) -> None:
     tree(
         tmp_path, **{".gitignore": "data/\n*.pt\n", ".env": "", "data/small.csv": "", "data/large.bin": "", "x.pt": ""}

@@ -107,9 +107,9 @@ class Loops:
         """
         In `Callback.setup`: `state` with the epoch that had begun counted as begun.
 
-        A fit() that continues a checkpoint of the script, written in the last batch of an epoch, does not count the next
-        one as begun, nor all that follow. Lightning would take a snapshot within such an epoch for one of its end. Once
-        training goes on, the counters are again what they were.
+        A fit() that continues a checkpoint of the script, written in the last batch of an epoch, counts none of its
+        epochs as begun before they have ended. Lightning would take a snapshot within one for a snapshot of its end.
+        Once training goes on, the counters are again what they were.
         """
         progress = state["loops"]["fit_loop"]["epoch_progress"]
         current = progress["current"]
