@@ -108,6 +108,7 @@ def test_init_finds_its_run_its_clock_and_its_disk(bench: Bench) -> None:
     cloud = bench.cloud(init=["sh", "-c", "env > environment; pwd > here; echo hello; exec sleep 1000"])
     instance = bench.running(cloud)
     disk = cloud.folder(instance.instance_id)
+    assert disk.stat().st_mode & 0o777 == 0o700
     eventually(lambda: (disk / "console.log").exists() and "hello" in (disk / "console.log").read_text())
     environment = dict(line.split("=", 1) for line in (disk / "environment").read_text().splitlines() if "=" in line)
     assert environment["SPOTRUN_RUN"] == f"{bench.root}/run"

@@ -101,7 +101,7 @@ class Launcher:
             init=self._init,
             script_seen=script_seen,
         )
-        self._places.disk(folder.instance_id).mkdir(exist_ok=True)
+        self._places.disk(folder.instance_id).mkdir(exist_ok=True, mode=0o700)
         folder.write(record)
         return record
 
