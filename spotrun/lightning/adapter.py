@@ -140,7 +140,7 @@ class LightningFramework(Position, Loaders):
         self._sanity_steps = self._trainer.num_sanity_val_steps
         self._trainer.num_sanity_val_steps = 0  # the first attempt has run it, and nothing counts it
         others_load_it = trainer_state.others_load_it(self._trainer)
-        counted = self._loops.as_after_other_epochs(state, epoch_ended=place.epoch_ended)
+        counted = self._loops.counting_the_epoch_as_begun(state, epoch_ended=place.epoch_ended)
         self._state = counted | {OPTIMIZERS: optimizers.take() if others_load_it else []}
         self._kinds = rest.get("schedules")  # None in an older snapshot
         trainer_state.load(self._trainer, self._state, self._kinds)

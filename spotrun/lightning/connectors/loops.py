@@ -103,7 +103,7 @@ class Loops:
         finally:
             current.completed = true
 
-    def as_after_other_epochs(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
+    def counting_the_epoch_as_begun(self, state: dict[str, Any], *, epoch_ended: bool) -> dict[str, Any]:
         """
         In `Callback.setup`: `state` with the epoch that had begun counted as begun.
 
