@@ -51,7 +51,7 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
     hidden = {AGENT_FD, *(each.variable for each in spec.notify), *kept_from_setup(spec)}
     inherited = {name: value for name, value in os.environ.items() if name not in hidden}
     return {
-        **wandb_run(run_uid),
+        **names_for_loggers(run_uid),
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
@@ -63,15 +63,21 @@ def user_environment(spec: RunSpec, instance_dir: Path, instance_id: str, run_ui
     }
 
 
-def wandb_run(run_uid: str) -> dict[str, str]:
+def names_for_loggers(run_uid: str) -> dict[str, str]:
     """
-    https://docs.wandb.ai/guides/runs/resuming: an offline run with that id is appended to it by `wandb sync`. Its file
-    is written each second, not each 15 s: what was not written before a checkpoint is lost with the instance.
+    What makes a logging service take all attempts for one run.
+
+    W&B: https://docs.wandb.ai/guides/runs/resuming, an offline run with that id is appended to it by `wandb sync`. Its
+    file is written each second, not each 15 s: what was not written before a checkpoint is lost with the instance.
+
+    Comet: `comet_ml.start`, which CometLogger calls, goes on in the experiment of that key if there is one. A key has
+    32 to 50 letters and digits.
     """
     return {
         "WANDB_RUN_ID": f"spotrun-{run_uid}",
         "WANDB_RESUME": "allow",
         "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "1",
+        "COMET_EXPERIMENT_KEY": f"spotrun{run_uid:0>25}",
     }
 
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from spotrun.account.summary import summarise
 from spotrun.agent.trainer_process import user_environment
+from spotrun.creation import new_uid
 from spotrun.errors import SpecInvalid, StoreUnavailable
 from spotrun.notify.delivery import TRIES, TRIES_EVER, letter
 from spotrun.notify.news import News, news_of, night
@@ -420,18 +421,28 @@ def test_the_training_does_not_see_the_address(tmp_path: Path, monkeypatch: pyte
     assert seen["OTHER"] == "x"
 
 
-def test_wandb_is_told_of_one_run_through_all_attempts_unless_the_user_says_which(
+NAMES_FOR_LOGGERS = ("WANDB_RUN_ID", "WANDB_RESUME", "COMET_EXPERIMENT_KEY")
+
+
+def test_loggers_are_told_of_one_run_through_all_attempts_unless_the_user_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen() -> tuple[str, str]:
+    def seen() -> list[str]:
         environment = user_environment(wanted(), tmp_path, "i-1", "0123456789")
-        return environment["WANDB_RUN_ID"], environment["WANDB_RESUME"]
+        return [environment[name] for name in NAMES_FOR_LOGGERS]
 
-    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
-    monkeypatch.delenv("WANDB_RESUME", raising=False)
-    assert seen() == ("spotrun-0123456789", "allow")
+    for name in NAMES_FOR_LOGGERS:
+        monkeypatch.delenv(name, raising=False)
+    assert seen() == ["spotrun-0123456789", "allow", "spotrun0000000000000000123456789"]
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
-    assert seen() == ("mine", "allow")
+    monkeypatch.setenv("COMET_EXPERIMENT_KEY", "mine")
+    assert seen() == ["mine", "allow", "mine"]
+
+
+def test_comet_takes_the_key_of_a_run(tmp_path: Path) -> None:
+    key = user_environment(wanted(), tmp_path, "i-1", new_uid())["COMET_EXPERIMENT_KEY"]
+    assert key.isalnum()
+    assert 32 <= len(key) <= 50, "comet_ml refuses others"
 
 
 def commands_of(run: str) -> set[int]:
