@@ -22,7 +22,7 @@ from pathlib import Path
 from spotrun.agent.output_redaction import OutputRedaction
 from spotrun.clock import Clock
 from spotrun.errors import StoreError, unless_no_room
-from spotrun.secrets.exact_values import PART
+from spotrun.secrets.readings import PART
 from spotrun.store.port import Store
 
 SHIP_EVERY_S = 5.0

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spotrun.secrets import named_values
-from spotrun.secrets.exact_values import BREAKS_MAX, ExactValues
+from spotrun.secrets.exact_values import ExactValues
+from spotrun.secrets.readings import WAYS_OF_BYTES
 from spotrun.secrets.redaction import forms_of, sounds_secret
 
 ONE_BYTE_EACH = "latin-1"
@@ -43,12 +44,12 @@ class OutputRedaction:
     def __init__(self, secrets: Iterable[str] = (), sealed: int = 0) -> None:
         self.sealed = sealed
         self._secrets = [secret.encode() for secret in secrets]
-        self._exact = ExactValues(secret.decode(ONE_BYTE_EACH) for secret in self._secrets)
+        self._exact = ExactValues((secret.decode(ONE_BYTE_EACH) for secret in self._secrets), WAYS_OF_BYTES)
 
     @property
     def reach(self) -> int:
         """How many bytes before a position may belong to a secret that continues there."""
-        return max(named_values.REACH, self._exact.longest + BREAKS_MAX if self._secrets else 0)
+        return max(named_values.REACH, self._exact.reach)
 
     def hide(self, data: bytes) -> bytes:
         """`data`, as long as it was, without any whole secret. What breaks one in the middle stays."""

@@ -22,7 +22,7 @@ import typer
 from rich.progress import track
 
 from tests.support.secret_forms import BREAKS, FORMS, random_value
-from tests.support.telling_run import TellingRun
+from tests.support.telling_run import BREAKS_EACH, TellingRun
 
 
 def leaks(seed: int) -> list[str]:
@@ -44,7 +44,7 @@ def main(
     for seed, each in zip(numbers, found, strict=True):
         for leak in each:
             print(f"seed {seed}: {leak}")
-    told = f"{seeds} values, each in {len(FORMS)} forms, whole and broken in {len(BREAKS) - 1} ways"
+    told = f"{seeds} values, each in {len(FORMS)} forms, whole and broken in {BREAKS_EACH} of {len(BREAKS) - 1} ways"
     print(f"{told}: {sum(map(len, found))} places where one can be read")
     raise typer.Exit(any(found))
 

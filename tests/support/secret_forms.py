@@ -57,6 +57,63 @@ FORMS: dict[str, Callable[[str], Written]] = {
     "within a text in base64": lambda secret: _in_base64(b"a", secret, b", and more", base64.b64encode),
     "within a text in base64 for a URL": lambda secret: _in_base64(b"to", secret, b"!", base64.urlsafe_b64encode),
 }
+_NUMBERED: dict[str, Callable[[str], str]] = {
+    "each byte quoted for a URL": lambda letter: "".join(f"%{byte:02X}" for byte in letter.encode()),
+    "each byte quoted in small letters": lambda letter: "".join(f"%{byte:02x}" for byte in letter.encode()),
+    "each byte quoted twice": lambda letter: "".join(f"%25{byte:02X}" for byte in letter.encode()),
+    "numbers of HTML": lambda letter: f"&#{ord(letter)};",
+    "hexadecimal numbers of HTML": lambda letter: f"&#x{ord(letter):X};",
+    "HTML that was written as HTML": lambda letter: f"&amp;#{ord(letter)};",
+    "letters by number in JSON": lambda letter: "".join(f"\\u{unit:04x}" for unit in _utf16(letter)),
+    "letters by number in JSON in JSON": lambda letter: "".join(f"\\\\u{unit:04X}" for unit in _utf16(letter)),
+    "bytes of Python by number": lambda letter: "".join(f"\\x{byte:02x}" for byte in letter.encode()),
+    "bytes of C by number": lambda letter: "".join(f"\\{byte:03o}" for byte in letter.encode()),
+}
+"""How each letter of a secret may be written by its number."""
+
+
+def _utf16(letter: str) -> Iterator[int]:
+    data = letter.encode("utf-16-be")
+    return (int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2))
+
+
+def _mixed(secret: str) -> list[str]:
+    """Each letter in a form of its own; some as they are."""
+    random, forms = Random(secret), [*_NUMBERED.values(), str, str]
+    return [random.choice(forms)(letter) for letter in secret]
+
+
+BY_LETTER: dict[str, Callable[[str], list[str]]] = {
+    **{name: (lambda secret, write=write: [write(each) for each in secret]) for name, write in _NUMBERED.items()},
+    "each letter in another form": _mixed,
+}
+FORMS |= {
+    "bytes of Python": lambda secret: Written("b'", repr(secret.encode())[2:-1], "'"),
+    "JSON in JSON": lambda secret: Written('"[\\"', _json(secret, 2), '\\"]"'),
+    "JSON in JSON in JSON": lambda secret: Written('"[\\\\\\"', _json(secret, 3), '\\\\\\"]"'),
+    "JSON four times": lambda secret: Written('"', _json(secret, 4), '"'),
+    "HTML in JSON": lambda secret: Written('{"a": "', _json(html.escape(secret), 1), '"}'),
+    "JSON in HTML": lambda secret: Written("<i>", html.escape(_json(secret, 1)), "</i>"),
+    "JSON in a URL": lambda secret: Written("?x=", quote(_json(secret, 1), safe=""), "&y=1"),
+    "a form in JSON in HTML": lambda secret: Written("<i>", html.escape(_json(quote_plus(secret), 1)), "</i>"),
+    "a URL in a URL": lambda secret: Written("?x=", quote(quote(secret, safe=""), safe=""), "&y=1"),
+    "HTML in HTML": lambda secret: Written("<b>", html.escape(html.escape(secret)), "</b>"),
+    "a literal of Python in JSON": lambda secret: Written('["', _json(ascii(secret)[1:-1], 1), '"]'),
+    "bytes of Python in JSON": lambda secret: Written('["', _json(repr(secret.encode())[2:-1], 1), '"]'),
+    "base64 in a URL": lambda secret: Written("?x=", quote(base64.b64encode(secret.encode()).decode(), safe=""), "&y"),
+    **{
+        name: (lambda secret, write=write: Written("<", "".join(write(secret)), ">"))
+        for name, write in BY_LETTER.items()
+    },
+}
+
+
+def _json(secret: str, times: int) -> str:
+    for _ in range(times):
+        secret = json.dumps(secret)[1:-1]
+    return secret
+
+
 COLOURS = ("\x1b[31m", "\x1b[0m", "\x1b[1;38;5;208m", "\x1b[38;2;255;128;0m", "\x1b(B\x1b[m", "\x1b[K")
 LINE_ENDS = ("\n", "\r\n", "\n    ", "  \n\t")
 
@@ -117,13 +174,13 @@ def random_value(random: Random) -> str:
             return value
 
 
-def all_of(secret: str, random: Random) -> Iterator[tuple[str, str]]:
-    """Every form of each line of a secret, broken in every way; each with what it is called."""
+def all_of(secret: str, random: Random, breaks: int = len(BREAKS)) -> Iterator[tuple[str, str]]:
+    """Every form of each line of a secret, whole and broken in so many ways, each with what it is called."""
     for line in {secret, *secret.splitlines()}:
         for form, write in FORMS.items():
             written = write(line)
-            for how, break_up in BREAKS.items():
-                broken = break_up(written.secret, random)
+            for how in ["whole", *random.sample(sorted(BREAKS.keys() - {"whole"}), min(breaks, len(BREAKS) - 1))]:
+                broken = BREAKS[how](written.secret, random)
                 yield f"{form}, {how}", f"{written.before}{broken}{written.behind}"
 
 
@@ -133,18 +190,28 @@ class Reader:
     def __init__(self, secret: str) -> None:
         lines = {secret, *secret.splitlines()}
         # of HTML the letters are looked for: its quotation marks are on each page
-        forms = [write for name, write in FORMS.items() if name != "HTML"]
+        forms = [write for name, write in FORMS.items() if "HTML" not in name and name not in BY_LETTER]
         known = {_seen(write(line).secret) for line in lines for write in forms}
         self._known = {each[at : at + READABLE] for each in known for at in range(len(each) - READABLE + 1)}
+        self._known = {each for each in self._known if each.count("\\") <= READABLE // 2}
+        letters = [write(line) for line in lines for write in BY_LETTER.values()]
+        self._by_letter = {
+            _seen("".join(each[at : at + READABLE])) for each in letters for at in range(len(each) - READABLE + 1)
+        }
 
     def reads(self, text: str) -> str:
         """The first piece of the secret that can be read; "" if there is none."""
         unescaped = html.unescape(text)
-        for each in {text, unescaped, html.unescape(unescaped), _ESCAPES.sub("", text), _ESCAPES.sub("", unescaped)}:
+        without = _seen(_ESCAPES.sub("", text))
+        looks = {text, unescaped, html.unescape(unescaped), _ESCAPES.sub("", text), _ESCAPES.sub("", unescaped)}
+        for each in looks | {html.unescape(without), html.unescape(html.unescape(without)).replace("\\", "")}:
             seen = _seen(each)
             for at in range(len(seen) - READABLE + 1):
                 if seen[at : at + READABLE] in self._known:
                     return seen[max(0, at - 20) : at + 40]
+            for piece in self._by_letter:
+                if piece in seen:
+                    return piece
         return ""
 
 

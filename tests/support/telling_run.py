@@ -48,6 +48,8 @@ COMMANDS = (
     "report RUN --json",
     "report RUN --html report.html",
 )
+BREAKS_EACH = 3
+"""Each form is told whole, and broken in so many ways."""
 PARTS = 12
 """The log is written and shipped in so many parts, whatever they cut through."""
 
@@ -61,7 +63,7 @@ class TellingRun:
             patch.setenv(name, text)
         patch.setenv("SPOTRUN_LOCAL_CLOUD", str(folder / "cloud"))
         self._folder, self._patch, self._random, self._value = folder, patch, random, value
-        self.texts = dict(all_of(value, random))
+        self.texts = dict(all_of(value, random, BREAKS_EACH))
         self._spec = spec(name=NAME, secrets=[WORD])
         history = History(name=NAME, uid=UID, spec=self._spec.to_dict())
         launch = history.running()

@@ -1,0 +1,234 @@
+"""
+Ways to read a text: as it is, without what stands between letters (the colours of a terminal, the end of a line,
+blanks), and with each letter that a program has written by a number or behind a backslash as that letter.
+
+Programs colour what they print, wrap it at the width of a window, and write base64 in lines of 76 letters. A logger may
+write all that down as JSON, and a server that as HTML or in a URL. So letters are decoded again and again, whatever the
+order was. A value is read in the same way, so that one which has a backslash or a `%` of its own stays the same as
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from html.entities import html5
+from typing import NamedTuple
+
+SHORT = 8
+"""Characters. Two lines of any output hold a shorter value by chance, if the end between them does not count."""
+PART = 4
+"""So many letters of a value before a break may be its beginning. Fewer are the end of any line."""
+DECODED_MIN = 4
+"""Letters. Of a value that has fewer once it is decoded, only what it is itself is looked for."""
+LEVELS = 5
+"""A letter is decoded so many times at most. Backslashes before backslashes count once."""
+WRITTEN_MAX = 16
+"""Characters in which a program writes one byte down: `&amp;#xe9;`, and `\\\\u0041` within JSON within JSON."""
+
+_COLOUR = r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[ -/]*[0-~]?)"
+"""https://ecma-international.org/publications-and-standards/standards/ecma-48/, 5.4. Its end may still be to come."""
+_WRITTEN_COLOUR = r"(?<!\\)\\++(?:x1[bB]|u001[bB]|033|e)\[[0-?]*[ -/]*[@-~]?"
+_BLANK = r"[\x00-\x1a\x1c-\x20\x7f]+"
+_WRITTEN_BLANK = r"(?<!\\)\\++(?:[nrt]|u000[9aAdD]|x0[9aAdD]|(?=[\r\n]))"
+_HEX = "[0-9a-fA-F]"
+_ESCAPE = re.compile(
+    rf"""
+      \\++(?:
+          u(?P<high>[dD][89abAB]{_HEX}{{2}})\\++u(?P<low>[dD][c-fC-F]{_HEX}{{2}})
+        | u(?P<u>{_HEX}{{4}}) | U(?P<U>{_HEX}{{8}}) | u\{{(?P<braced>{_HEX}{{1,6}})\}}
+        | x(?P<x>{_HEX}{{2}}) | (?P<octal>[0-3][0-7]{{2}}) | (?P<blank>[bfnrt]) | )
+    | %(?:(?P<quoted>{_HEX}{{2}}) | u(?P<quoted_u>{_HEX}{{4}}))
+    | &(?:\#(?P<decimal>\d{{1,7}}) | \#[xX](?P<hexadecimal>{_HEX}{{1,6}}) | (?P<name>[A-Za-z][A-Za-z0-9]{{1,31}}));
+    """,
+    re.VERBOSE | re.ASCII,
+)
+_BEGUN = re.compile(
+    rf"""
+      (?<!\\)\\++(?:u[dD][89abAB]{_HEX}{{2}}\\*+(?:u{_HEX}{{0,3}})? | u\{{?{_HEX}{{0,6}} | U{_HEX}{{0,7}} | \w{{0,3}})\Z
+    | %(?:{_HEX}? | u{_HEX}{{0,3}})\Z
+    | &(?:\#[xX]?{_HEX}{{0,7}} | [A-Za-z][A-Za-z0-9]{{0,31}})?\Z
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""What may be the beginning of a letter, or of a break, of which the rest is still to come."""
+
+SIGNS = ("\\", "%", "&")
+"""Each letter that is written in another way begins with one of them."""
+SIGNS_CUT = tuple(f"\\{each}" for each in "\n\r\t \x1b")
+"""A line ends between a backslash and what belongs to it. (Elsewhere that backslash means that the line goes on.)"""
+
+Letters = Callable[[re.Match[str]], str]
+
+
+class Step(NamedTuple):
+    """Puts `letters` in the place of all that fits `pattern`; nothing, if there are none."""
+
+    pattern: re.Pattern[str]
+    letters: Letters | None = None
+
+    def of(self, found: re.Match[str]) -> str:
+        return "" if self.letters is None else self.letters(found)
+
+
+def _utf8(character: str) -> str:
+    """Its bytes, each as a character."""
+    return character.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def _numbered(code: int) -> str:
+    return _utf8(chr(code)) if code <= 0x10FFFF else ""
+
+
+def _decoded(found: re.Match[str]) -> str:
+    """The bytes of a letter, each as a character."""
+    match found.lastgroup:
+        case None:
+            return ""  # backslashes before a letter that stands for itself
+        case "low":
+            pair = bytes.fromhex(found["high"] + found["low"]).decode("utf-16-be")
+            return _utf8(pair)
+        case "u" | "U" | "braced" | "quoted_u" | "hexadecimal" as kind:
+            return _numbered(int(found[kind], 16))
+        case "x" | "quoted" as kind:
+            return chr(int(found[kind], 16))
+        case "octal":
+            return chr(int(found["octal"], 8))
+        case "decimal":
+            return _numbered(int(found["decimal"]))
+        case "name":
+            known = html5.get(f"{found['name']};")
+            return found[0] if known is None else _utf8(known)
+    return "\n"
+
+
+def _breaks(*patterns: str) -> Step:
+    return Step(re.compile("|".join(patterns), re.ASCII))
+
+
+_AS_BYTES = Step(re.compile(r"[^\x00-\x7f]"), lambda found: _utf8(found[0]))
+_LETTERS = Step(_ESCAPE, _decoded)
+_LATIN = Step(re.compile(r"[\xc2\xc3][\x80-\xbf]"), lambda found: found[0].encode("latin-1").decode())
+"""`\\xe9` may be a byte or a letter; so the letters up to \\xff are read as the one byte that Latin-1 has for them."""
+
+
+class Way(NamedTuple):
+    """
+    The steps are taken `once` and then in turn, `levels` times at most. There is nothing to read in that way where none
+    of the `signs` is. Values of `least` letters are looked for, and at the end of a text `part` letters of one count as
+    its beginning. `decodes`: what is short after it is no value any more.
+    """
+
+    turn: tuple[Step, ...] = ()
+    once: tuple[Step, ...] = ()
+    levels: int = 1
+    signs: tuple[str, ...] = ()
+    least: int = 1
+    part: int = 1
+    decodes: bool = False
+
+    def read(self, text: str, *, cut: bool = False) -> Reading | None:
+        """
+        None if nothing is another in that way. `cut`: without what may be the beginning of a letter, or of a break, at
+        the end.
+        """
+        if self.signs and not any(sign in text for sign in self.signs):
+            return None
+        reading = self._reading(text, cut)
+        return None if self.turn and reading.left == text else reading
+
+    def without(self, value: str) -> str:
+        """A value as it is read in that way; "" if nothing is left of it that could be looked for."""
+        left = self._reading(value, cut=False).left
+        if len(value) < self.least or (self.decodes and len(left) < max(DECODED_MIN, self.least)):
+            return ""
+        return left
+
+    def _reading(self, text: str, cut: bool) -> Reading:
+        reading = Reading(text)
+        for step in self.once:
+            reading = reading.after(step)
+        for _ in range(self.levels):
+            before = reading.left
+            if cut:
+                reading = reading.until_begun()
+            for step in self.turn:
+                reading = reading.after(step)
+            if reading.left == before:
+                break
+        return reading
+
+
+def _ways(*once: Step) -> tuple[Way, ...]:
+    colours, raw_breaks = _breaks(_COLOUR, _WRITTEN_COLOUR), _breaks(_COLOUR, _BLANK)
+    breaks = _breaks(_COLOUR, _WRITTEN_COLOUR, _WRITTEN_BLANK, _BLANK)
+    decoded = (breaks, _LETTERS, _LATIN)
+    return (
+        Way(),
+        Way((colours,), signs=("\x1b", "\\")),
+        Way((raw_breaks,), least=SHORT, part=PART),
+        Way((breaks,), signs=("\\",), least=SHORT, part=PART),
+        Way((colours, _LETTERS, _LATIN), once, LEVELS, SIGNS, decodes=True),
+        Way(decoded, once, LEVELS, SIGNS, least=SHORT, part=PART, decodes=True),
+        Way(decoded, (*once, raw_breaks), LEVELS, SIGNS_CUT, least=SHORT, part=PART, decodes=True),
+    )
+
+
+WAYS_OF_TEXT = _ways(_AS_BYTES)
+WAYS_OF_BYTES = _ways()
+"""For bytes as text in which each is one character."""
+
+
+class Reading:
+    """What is `left` of a text, and where each letter of that stands."""
+
+    def __init__(self, left: str, before: Reading | None = None, step: Step | None = None) -> None:
+        self.left = left
+        self._before, self._step = before, step
+
+    def after(self, step: Step) -> Reading:
+        left = step.pattern.sub(step.letters or "", self.left)
+        return Reading(left, self, step) if left != self.left else self
+
+    def until_begun(self) -> Reading:
+        begun = _BEGUN.search(self.left)
+        return self if begun is None else Reading(self.left[: begun.start()], self)
+
+    def places(self, start: int, end: int) -> Sequence[int]:
+        """Those of the letters from `start` to `end`: each character that a letter is written with."""
+        starts, ends = self._spans
+        if isinstance(starts, range):
+            return range(starts[start], ends[end - 1])
+        return [place for at in range(start, end) for place in range(starts[at], ends[at])]
+
+    def start(self, at: int) -> int:
+        return self._spans[0][at]
+
+    @cached_property
+    def _spans(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Where each letter begins, and where it ends."""
+        if self._before is None:
+            return range(len(self.left)), range(1, len(self.left) + 1)
+        if self._step is None:
+            return self._before._spans
+        starts, ends = self._before._spans
+        of_letters: tuple[list[int], list[int]] = [], []
+        for begin, end, size in _pieces(self._step, self._before.left):
+            if size is None:
+                of_letters[0].extend(starts[begin:end])
+                of_letters[1].extend(ends[begin:end])
+            elif size:
+                of_letters[0].extend([starts[begin]] * size)
+                of_letters[1].extend([ends[end - 1]] * size)
+        return of_letters
+
+
+def _pieces(step: Step, text: str) -> Iterator[tuple[int, int, int | None]]:
+    """Each stretch of a text, with the number of letters that stand for it; None if it stays as it is."""
+    done = 0
+    for found in step.pattern.finditer(text):
+        yield done, found.start(), None
+        yield found.start(), found.end(), len(step.of(found))
+        done = found.end()
+    yield done, len(text), None
