@@ -11,6 +11,7 @@ import msgspec
 from spotrun.account.summary import Account, RunSummary
 from spotrun.account.timeline import Activity
 from spotrun.run.billing import ZERO, to_nano
+from spotrun.run.bounds import NUMBER_MAX
 
 EPOCHS_LOOKED_AT = 5
 """The newest epochs say most about the next ones: prices and capacity change."""
@@ -58,9 +59,9 @@ def forecast_spending(
         if needs_usd <= budget_usd:
             return spent
     left = wall.total_seconds() * float(spent.left_usd / usd)
-    if left > LONGEST.total_seconds():
-        return msgspec.structs.replace(spent, needs_usd=needs_usd)
     epoch = newest + 1 + int((summary.rest.cost_usd + spent.left_usd) / usd)
+    if left > LONGEST.total_seconds() or epoch > NUMBER_MAX:  # an agent may call its epochs what it likes
+        return msgspec.structs.replace(spent, needs_usd=needs_usd)
     passes_at = now + timedelta(seconds=left)
     return msgspec.structs.replace(spent, passes_at=passes_at, epoch=epoch, needs_usd=needs_usd)
 

@@ -26,6 +26,8 @@ def attack(seed: int) -> str:
         AttackedWorld(seed).attack()
     except AssertionError as error:
         return str(error)
+    except Exception as error:  # noqa: BLE001 - a runner that an attacker has ended attends to nothing
+        return f"the runner ended: {error!r}"
     return ""
 
 

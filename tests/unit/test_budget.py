@@ -25,6 +25,7 @@ from spotrun.report.budget import budget_line
 from spotrun.report.describe import describe
 from spotrun.run import events as ev
 from spotrun.run.billing import LOCAL_RULE, Meter
+from spotrun.run.bounds import NUMBER_MAX
 from spotrun.run.fold import replay
 from spotrun.simulation.generator import generate
 from spotrun.spec.model import RunSpec
@@ -336,6 +337,16 @@ def test_a_run_that_will_be_done_before_is_not_said_to_pass_its_budget() -> None
     beyond = forecast_spending(summary, BUDGET, history.now, epochs_total=60)
     assert beyond.epoch == 39
     assert beyond.needs_usd == pytest.approx(Decimal(60), rel=Decimal("0.02"))
+
+
+def test_no_epoch_is_foreseen_that_no_entry_could_name() -> None:
+    history = trained(1)
+    for epoch in (NUMBER_MAX - 2, NUMBER_MAX - 1, NUMBER_MAX):
+        history.step += 100
+        history.after(3600).epoch(epoch)
+        history.commit(size_bytes=1)
+    found = forecast_spending(summarise(history.state, history.now), BUDGET, history.now)
+    assert (found.passes_at, found.epoch) == (None, None)
 
 
 def test_nothing_is_foreseen_before_an_epoch_is_durable() -> None:
