@@ -14,6 +14,7 @@ Every failure that a user of spotrun can meet, with its exit code.
     │   ├── RunMisnamed              a folder says that it is a run of another name
     │   ├── LedgerVersionUnknown     another version of spotrun wrote it: read it with that one
     │   └── LedgerDamaged        8   an entry is missing, moved or changed: nobody may append
+    │       └── RunGone              the folder of the run was moved or deleted while it was attended
     ├── CheckpointDamaged        6   no checkpoint can be read back intact
     ├── Unreckonable             1   figures that are stored, and each in its bounds, cannot be reckoned with
     ├── NotIdentical             9   an interrupted training differs from the uninterrupted one
@@ -36,7 +37,7 @@ Exit code 130 is an interrupt by Ctrl-C, 129 by SIGHUP, 143 by SIGTERM. Bugs are
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -142,6 +143,17 @@ class LedgerVersionUnknown(StoreError):
 
 class LedgerDamaged(StoreError):
     exit_code = 8
+
+
+class RunGone(LedgerDamaged):
+    """`ended` are the instances that belonged to it."""
+
+    def __init__(self, uri: str, ended: Sequence[str]) -> None:
+        left = f"ended {', '.join(ended)}" if ended else "the cloud lists no living instance of it"
+        super().__init__(
+            f"the folder {uri} was moved or deleted, so that nothing of the run can be stored; {left}",
+            hint="move the folder back, delete what has come into its place since, and `spotrun resume` the run",
+        )
 
 
 class CheckpointDamaged(SpotrunError):

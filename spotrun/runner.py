@@ -25,7 +25,9 @@ from spotrun.errors import (
     IdentityPending,
     InsufficientCapacity,
     LaunchTokenSpent,
+    LedgerDamaged,
     QuotaExceeded,
+    RunGone,
     StoreUnavailable,
 )
 from spotrun.folder.agent_statuses import AgentStatuses
@@ -111,7 +113,7 @@ class Runner:
         self._spec = spec
         self._decide = decide
         self._uri = uri
-        self._heartbeats = Heartbeats(store, clock)
+        self._heartbeats = Heartbeats(store, clock, erased=self._refuse_gone)
         self._statuses = AgentStatuses(store)
         self._room = Room(store, clock)
         self._market = market
@@ -160,28 +162,40 @@ class Runner:
 
         Raises:
             LedgerDamaged, KeyMissing: nobody may go on.
+            RunGone: the run's folder was moved or deleted, and its instances were ended.
             AccessDenied: the cloud has refused the credentials from the first look on; instances and agents go on
                 without a runner. Once it has answered, a refusal may pass.
         """
         self._statuses.forget()
         try:
-            world = self._observe()
-            read = self._ledger.state.next_number
-            actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
-            self._act(actions)
-            self._arm_missing_guards(world.instances)
+            world, actions, wrote = self._see_and_act()
         except (CloudError, StoreUnavailable) as error:
             if isinstance(error, AccessDenied) and not self._has_seen_cloud:
                 raise
             tick = Tick(state=self._ledger.state, blind=error.one_line)
         else:
-            tick = self._told(world, actions, wrote=self._ledger.state.next_number > read)
+            tick = self._told(world, actions, wrote=wrote)
             if tick.done:
                 write_final_status(self._store, self._ledger)
                 if left := self._identified.remove_identity(self._run_uid):
                     tick = replace(tick, remark=_joined([tick.remark or "", left]))
         self._message = tick.waiting_for or tick.remark or ""
         return tick
+
+    def _see_and_act(self) -> tuple[World, list[Action], bool]:
+        """What was seen and done, and whether an entry was written."""
+        try:
+            world = self._observe()
+            read = self._ledger.state.next_number
+            actions = self._decide(self._ledger.state, self._spec, world, self._clock.now())
+            self._act(actions)
+            self._arm_missing_guards(world.instances)
+        except RunGone:
+            raise
+        except LedgerDamaged:
+            self._refuse_gone()
+            raise
+        return world, actions, self._ledger.state.next_number > read
 
     def _told(self, world: World, actions: list[Action], *, wrote: bool) -> Tick:
         state = self._ledger.state
@@ -231,6 +245,23 @@ class Runner:
             observations=() if self._market is None else self._market.exchange(state, offerings, self._clock.now()),
         )
 
+    def _refuse_gone(self) -> None:
+        """
+        End what the cloud has of a run whose folder was moved or deleted: nothing that it trains can be stored any more
+        (protocol 4).
+
+        Raises:
+            RunGone: it was.
+            CloudUnavailable, StoreUnavailable: nobody knows, or something of it goes on; a later look tries again.
+        """
+        if not self._ledger.is_gone():
+            return
+        uid = self._ledger.state.created.uid
+        living = [found.instance_id for found in self._driver.instances(uid) if found.alive]
+        for instance_id in living:
+            self._driver.terminate(instance_id)
+        raise RunGone(self._uri, living)
+
     def _instances(self, state: RunState, occupied: set[str]) -> tuple[Instance, ...]:
         """
         What the cloud shows. A cloud that rations its calls is asked now and then while the run is still and its agent
@@ -268,8 +299,6 @@ class Runner:
     def _append(self, event: ev.AnyEvent) -> bool:
         """Write an event unless the run has changed since it was decided on."""
         decided_at = self._ledger.state.next_number
-        if isinstance(event, ev.LaunchIntended):
-            self._ledger.require_whole()
         if isinstance(event, ev.InstanceGone) and (step := self._statuses.last_step(event.launch)) is not None:
             event = replace(event, last_step_seen=step)
         if isinstance(event, ev.LaunchRecorded):

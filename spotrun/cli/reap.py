@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from spotrun.cli.options import StoreOption, YesOption
-from spotrun.errors import CloudError, LedgerDamaged, SpecInvalid, StoreUnavailable
+from spotrun.errors import CloudError, LedgerDamaged, RunNotFound, SpecInvalid, StoreUnavailable
 from spotrun.units import count_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from spotrun.cli.runs import OpenRun
     from spotrun.clouds.driver import CloudDriver
@@ -20,8 +20,26 @@ if TYPE_CHECKING:
     from spotrun.clouds.identities import Identities
     from spotrun.instance import Instance
 
-    Runs = Callable[[], Mapping[str, OpenRun]]
-    """The runs of the store by uid; the first call reads the store."""
+    Runs = Callable[[], "Known"]
+    """The runs of the store; the first call reads it."""
+
+
+class Known(NamedTuple):
+    """The runs of a store by uid, and what else may be the uid of one: that of a folder that cannot be read."""
+
+    runs: dict[str, OpenRun]
+    unreadable: frozenset[str]
+
+    @classmethod
+    def of(cls, store: str) -> Known:
+        from spotrun.cli.runs import look_in
+
+        runs, unreadable = look_in(store)
+        words = frozenset(word for each in unreadable for word in (*each.words, each.name.rpartition("-")[2]))
+        return cls({run.created.uid: run for run in runs}, words)
+
+    def has(self, uid: str) -> bool:
+        return uid in self.runs or uid in self.unreadable
 
 
 def reap(
@@ -34,22 +52,32 @@ def reap(
             "--region", metavar="REGION", help="AWS: which region to look at. Repeatable.", show_default="us-east-1"
         ),
     ] = None,
+    lost: Annotated[
+        str | None,
+        typer.Option("--run", metavar="UID", help="End the instances of this run, which is not in the store."),
+    ] = None,
 ) -> None:
     """
     Find and end instances that no run needs any more.
+
+    Living instances of runs that are not in the store are named: another store may have the run. With --run those of
+    one such run are ended, if its folder is lost.
 
     On AWS this also removes roles of ended runs, and what a doctor left behind. If one region does not answer, the
     others are reaped all the same.
     """
     from spotrun.address import DEFAULT_STORE
-    from spotrun.cli.runs import runs_in
     from spotrun.clouds.registry import cloud_named
 
-    runs = cache(lambda: {run.created.uid: run for run in runs_in(store or DEFAULT_STORE)})
+    runs = cache(lambda: Known.of(store or DEFAULT_STORE))
     account = cloud_named(cloud).account(region or ())
     found, unseen = _listed(account.driver)
-    _end_instances(found, account.driver, account.guards, runs, yes)
-    _remove_identities(account.identities, runs, yes)
+    if lost is not None:
+        _end_lost(found, account.driver, account.guards, runs(), lost, yes)
+    else:
+        _end_instances(found, account.driver, account.guards, runs, yes)
+        _name_strangers(found, runs, store or DEFAULT_STORE)
+        _remove_identities(account.identities, runs, yes)
     if unseen is not None:
         raise unseen
 
@@ -69,16 +97,53 @@ def _listed(driver: CloudDriver) -> tuple[list[Instance], CloudError | None]:
 
 
 def _end_instances(found: Iterable[Instance], driver: CloudDriver, guards: Guards, runs: Runs, yes: bool) -> None:
-    from spotrun.cli.asking import confirm
-
-    unwanted = [each for each in found if each.alive and not _wanted(each, runs().get(each.run_uid))]
-    for instance in unwanted:
-        print(f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}")
+    unwanted = [each for each in found if each.alive and not _wanted(each, runs().runs.get(each.run_uid))]
     if not unwanted:
         print("no instance is unwanted")
         return
-    confirm(yes, f"End {count_of(len(unwanted), 'instance')}?", default=True, declined="nothing was ended")
-    print(f"ended {sum(_is_ended(driver, guards, instance) for instance in unwanted)}")
+    _end(unwanted, driver, guards, yes)
+
+
+def _end_lost(
+    found: Iterable[Instance], driver: CloudDriver, guards: Guards, known: Known, run_uid: str, yes: bool
+) -> None:
+    """
+    Raises:
+        SpecInvalid: the store has the run.
+        RunNotFound: the cloud lists no living instance of it.
+    """
+    if known.has(run_uid):
+        raise SpecInvalid(f"--run: the run {run_uid} is in the store", hint=f"end it by `spotrun down {run_uid}`")
+    living = [each for each in found if each.alive and each.run_uid == run_uid]
+    if not living:
+        raise RunNotFound(
+            f"the cloud lists no living instance of a run {run_uid!r}", hint="`spotrun reap` names those it lists"
+        )
+    _end(living, driver, guards, yes)
+
+
+def _end(instances: list[Instance], driver: CloudDriver, guards: Guards, yes: bool) -> None:
+    from spotrun.cli.asking import confirm
+
+    for instance in instances:
+        print(_named(instance))
+    confirm(yes, f"End {count_of(len(instances), 'instance')}?", default=True, declined="nothing was ended")
+    print(f"ended {sum(_is_ended(driver, guards, instance) for instance in instances)}")
+
+
+def _name_strangers(found: Iterable[Instance], runs: Runs, store: str) -> None:
+    """Living instances whose run is not in the store: it may be in another one, or its folder was moved or deleted."""
+    strangers = [each for each in found if each.alive and not runs().has(each.run_uid)]
+    if not strangers:
+        return
+    print(f"of runs that are not in {store}:")
+    for instance in strangers:
+        print(f"  {_named(instance)}")
+    print("  name their store by --store; if it is lost, `spotrun reap --run UID` ends those of one run")
+
+
+def _named(instance: Instance) -> str:
+    return f"{instance.instance_id}  {instance.offering}  of run {instance.run_uid}, launch {instance.launch}"
 
 
 def _is_ended(driver: CloudDriver, guards: Guards, instance: Instance) -> bool:
@@ -123,8 +188,8 @@ def _remove_identities(identities: Identities, runs: Runs, yes: bool) -> None:
     for uid in _identified(identities):
         if is_left_trial(uid, now):
             unused[uid] = f"the role of the trial {uid}"
-        elif uid in runs() and _is_over(runs()[uid]):
-            unused[uid] = f"the role of {runs()[uid].id}"
+        elif (run := runs().runs.get(uid)) is not None and _is_over(run):
+            unused[uid] = f"the role of {run.id}"
     for what in unused.values():
         print(f"{what}, which has ended")
     if not unused:

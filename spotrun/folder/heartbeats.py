@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from spotrun.clock import Clock
@@ -22,7 +23,9 @@ longer than an agent's write may hang, so an agent that lives is heard in time.
 class Heartbeats:
     """What one runner knows of them. It looks now and then; between two looks the silences stay as they are."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, erased: Callable[[], None] = lambda: None) -> None:
+        """`erased` is called, before anything is written, where a heartbeat that this process wrote is not there."""
+        self._erased = erased
         self._store = store
         self._clock = clock
         self._looks = Looks(clock)
@@ -60,6 +63,8 @@ class Heartbeats:
     def _look(self) -> dict[int, timedelta]:
         written = {stored.key: stored.modified_at for stored in self._store.list(FOLDER)}
         if RUNNER_KEY not in written:
+            if self._sequence:
+                self._erased()
             return {}
         now, agents = written[RUNNER_KEY], {launch_of(key): at for key, at in written.items()}
         self._note(now)

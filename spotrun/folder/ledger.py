@@ -24,7 +24,7 @@ from spotrun.errors import (
     StoreUnavailable,
     WritesRefused,
 )
-from spotrun.folder.keys import OwnersKey, is_signed
+from spotrun.folder.keys import KeyMissing, OwnersKey, is_signed
 from spotrun.run import fold
 from spotrun.run.events import (
     ENTRY_SIZE_MAX,
@@ -33,6 +33,7 @@ from spotrun.run.events import (
     RESTORE,
     AnyEvent,
     Entry,
+    LaunchIntended,
     RunCreated,
     Sign,
     decode_entry,
@@ -51,6 +52,8 @@ FOLDER = "ledger/"
 RETRY_FOR_S = 60.0
 """System time for which a passing fault of the store is retried; then the caller gets it."""
 READERS = 8
+FIRST_ENTRIES = 2
+"""So many entries no agent writes: that of the run, and that of its first launch."""
 READS_MAX = 5
 """Reads of one entry whose bytes differ each time."""
 
@@ -229,6 +232,7 @@ class Ledger:
 
         Raises:
             EntryRefused: the event would be void on the newest state.
+            LedgerDamaged, KeyMissing: an instance would be rented, and what was read is not there any more.
             RunNotFound, LedgerDamaged, LedgerVersionUnknown, StoreUnavailable: as in `refresh`; whether it was
                 written is then unknown.
         """
@@ -245,7 +249,29 @@ class Ledger:
                 if self._propose(entry):
                     return entry
 
-    def require_whole(self) -> None:
+    def is_gone(self) -> bool:
+        """
+        Whether the run's folder was moved or deleted: the store is there, as it has the run's key, and the first
+        entries are not. Agents that do not know it may have written later ones. A store that is away for a while, like
+        a disk that is not mounted, has no key either.
+
+        Raises:
+            StoreUnavailable: as in `refresh`.
+        """
+        if not self.state.created.public_key or not isinstance(self._sign, OwnersKey):
+            return False
+        with self._lock:
+            there = {stored.key for stored in self._list()}
+            first = range(min(self._next, FIRST_ENTRIES))
+            if any(key_of(number) in there or self._read(number) is not None for number in first):
+                return False
+        try:
+            self._sign.read_again()
+        except KeyMissing:
+            return False
+        return True
+
+    def _require_whole(self, listed: Iterable[StoredObject]) -> None:
         """
         Before money is spent: all that was read is still there, each entry in its size, and so is the owner's key.
 
@@ -257,13 +283,12 @@ class Ledger:
             KeyMissing: the key is gone, or is another one.
             StoreUnavailable: as in `refresh`.
         """
-        with self._lock:
-            there = {stored.key: stored.size_bytes for stored in self._list()}
-            for number, size in enumerate(self._sizes):
-                if (found := there.get(key_of(number))) is None:
-                    raise _damaged(f"entry {number} was read, and is missing now")
-                if size not in (None, found):
-                    raise _damaged(f"entry {number} has another size than when it was read")
+        there = {stored.key: stored.size_bytes for stored in listed}
+        for number, size in enumerate(self._sizes):
+            if (found := there.get(key_of(number))) is None:
+                raise _damaged(f"entry {number} was read, and is missing now")
+            if size not in (None, found):
+                raise _damaged(f"entry {number} has another size than when it was read")
         if self.state.created.public_key and isinstance(self._sign, OwnersKey):
             self._sign.read_again()
 
@@ -289,7 +314,11 @@ class Ledger:
             raise SpotrunError(f"{kind(entry.event)} is {len(data):,} bytes; an entry may have {ENTRY_SIZE_MAX:,}")
         if decode_entry(data) is None:
             raise SpotrunError(f"{kind(entry.event)} was not written: it has a figure that is out of bounds")
-        self._refuse_gap()
+        rents = isinstance(entry.event, LaunchIntended)
+        listed = self._list(after="" if rents else key_of(entry.number))
+        if rents:
+            self._require_whole(listed)
+        self._refuse_gap(entry.number, listed)
         stored = self._patiently(self._settle, entry.number, data)
         self._fold(entry.number, stored)
         settled = decode_entry(stored)
@@ -318,11 +347,10 @@ class Ledger:
             raise refused or StoreUnavailable(f"ledger entry {number} could not be written")
         return stored
 
-    def _refuse_gap(self) -> None:
-        number = self._next
-        later = self._list(after=key_of(number))
-        if later and self._read(number) is None:
-            raise _missing(number, later[0].key)
+    def _refuse_gap(self, number: int, listed: Iterable[StoredObject]) -> None:
+        later = next((stored.key for stored in listed if stored.key > key_of(number)), None)
+        if later is not None and self._read(number) is None:
+            raise _missing(number, later)
 
     def _begin(self, entry: Entry) -> None:
         try:

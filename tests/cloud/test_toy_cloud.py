@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import spotrun
-from spotrun.errors import SpecInvalid
+from spotrun.errors import RunNotFound, SpecInvalid
 from spotrun.instance import LaunchRequest
 from spotrun.run import events as ev
 from spotrun.spec.file import SpecFileInvalid, load_spec
@@ -90,6 +90,23 @@ def test_an_instance_that_nobody_wants_is_reaped(sandbox: Sandbox) -> None:
     assert left.instance_id in said
     assert f"the role of {run.id}, which has ended" in said
     assert not any(each.alive for each in driver.instances())
+    lost = driver.launch(
+        LaunchRequest(
+            token="ffffffffff-1",
+            run_uid="ffffffffff",
+            run_uri="/elsewhere/n-ffffffffff",
+            launch=1,
+            offering=driver.offerings()[0],
+            time_to_live=timedelta(hours=1),
+        )
+    )
+    assert lost.instance_id in sandbox.call("reap", "--cloud", NAME, "-y").split("of runs that are not in")[1]
+    assert any(each.alive for each in driver.instances("ffffffffff")), "another store may have its run"
+    known = sandbox.call("reap", "--cloud", NAME, "-y", "--run", run.created.uid, code=SpecInvalid.exit_code)
+    assert f"spotrun down {run.created.uid}" in known
+    assert "ended 1" in sandbox.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff")
+    assert not any(each.alive for each in driver.instances())
+    sandbox.call("reap", "--cloud", NAME, "-y", "--run", "ffffffffff", code=RunNotFound.exit_code)
     assert "has no regions" in sandbox.call("reap", "--cloud", NAME, "--region", "toyland", code=SpecInvalid.exit_code)
 
 

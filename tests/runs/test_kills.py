@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
+from spotrun.errors import RunGone
 from tests.support.audit import instance_dollars, one_attempt_at_a_time, samples_are_whole
 from tests.support.eventually import eventually
 from tests.support.process_signals import send_signal
@@ -68,3 +71,17 @@ def test_no_process_is_left_by_a_killed_launch_that_is_taken_down(sandbox: Sandb
     assert sandbox.left_running() != []
     sandbox.call("down", "dropped", "-y")
     assert sandbox.left_running() == []
+
+
+def test_a_run_whose_folder_is_moved_away_ends_with_its_instance(sandbox: Sandbox) -> None:
+    launch = sandbox.start("launch", sandbox.job("moved", args="--epochs, '50'"), "-y")
+    eventually(lambda: sandbox.trace.exists(), within_s=90)
+    folder = Path(sandbox.run("moved").uri)
+    folder.rename(sandbox.folder / folder.name)
+    output, _ = launch.communicate(timeout=120)
+    assert launch.returncode == RunGone.exit_code, output
+    assert f"{folder} was moved or deleted" in " ".join(output.split())
+    assert sandbox.left_running() == []
+    shutil.rmtree(folder, ignore_errors=True)
+    (sandbox.folder / folder.name).rename(folder)
+    sandbox.call("down", "moved", "-y")

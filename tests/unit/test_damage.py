@@ -11,19 +11,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from spotrun import errors
-from spotrun.errors import CheckpointDamaged, LedgerDamaged, SpotrunError
+from spotrun.errors import CheckpointDamaged, LedgerDamaged, RunGone, SpotrunError
 from spotrun.folder import keys
 from spotrun.folder.keys import KeyMissing, OwnersKey
 from spotrun.folder.ledger import Ledger, key_of
-from spotrun.run.events import StopRequested, encode_entry
 from spotrun.run.fold import fold
+from spotrun.runner import Runner
 from spotrun.store.local import LocalStore
+from spotrun.store.port import Store
 from tests.support.called_spotrun import Spotrun
 from tests.support.damaged_runs import COMMITS, Case, SmallRun, accidents, ledger_accidents
+from tests.support.decisions import spec
 from tests.support.histories import History
-from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.support.played_run import PlayedRun
 from tests.support.repository import ROOT
@@ -134,19 +136,102 @@ def test_whoever_has_read_an_entry_that_is_gone_now_rents_nothing(number: int) -
     assert len(played.cloud.launches) == 1
 
 
-def test_nobody_rents_for_a_run_whose_key_is_gone() -> None:
-    runs, history = MemoryStore(), History()
-    public_key = keys.make(runs, history.uid)
-    history = History(public_key=public_key)
-    store = MemoryStore()
-    store.put(key_of(0), encode_entry(history.entries[0]))
-    owner = OwnersKey(lambda: runs, history.uid, public_key)
-    opened = Ledger(store, history.uid, "test", ManualClock(history.now), 0, sign=owner)
-    opened.append(lambda _: history.entry(StopRequested(by="the owner")).event)
-    opened.require_whole()
-    keys.remove(runs, history.uid)
+@pytest.fixture
+def signed() -> PlayedRun:
+    """It trains, and its key lies beside it in the store of runs."""
+    runs, uid = MemoryStore(), "0123456789"
+    played = PlayedRun(uid=uid, public_key=keys.make(runs, uid))
+    played.beside = runs
+    return played
+
+
+def runner_of(signed: PlayedRun) -> Runner:
+    sign = OwnersKey(lambda: signed.beside, signed.uid, signed.state().created.public_key)
+    ledger = Ledger(signed.store, signed.uid, "runner", signed.clock, 0, sign=sign)
+    return Runner(ledger, signed.store, signed.cloud, signed.clock, spec(), "runs/n-0123456789")
+
+
+def train(signed: PlayedRun, runner: Runner) -> str:
+    while signed.training_on() is None:
+        signed.turn()
+        runner.tick()
+    return signed.cloud.alive[0].instance_id
+
+
+def test_nobody_rents_for_a_run_whose_key_is_gone(signed: PlayedRun) -> None:
+    runner = runner_of(signed)
+    alive = train(signed, runner)
+    keys.remove(signed.beside, signed.uid)
+    signed.cloud.terminate(alive)
     with pytest.raises(KeyMissing):
-        opened.require_whole()
+        signed.settle(runner, 10)
+    assert len(signed.cloud.launches) == 1
+
+
+def test_before_an_instance_is_rented_the_ledger_is_listed_once(
+    signed: PlayedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    list_it = signed.store.list
+    monkeypatch.setattr(signed.store, "list", lambda prefix, after="": listed.append(prefix) or list_it(prefix, after))
+    runner = runner_of(signed)
+    runner._ledger.refresh()
+    listed.clear()
+    runner.tick()
+    assert signed.state().launches.keys() == {1}
+    assert listed.count("ledger/") == 1
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_runner_whose_run_was_moved_or_deleted_ends_its_instances_and_says_so(signed: PlayedRun, moved: bool) -> None:
+    runner = runner_of(signed)
+    alive = train(signed, runner)
+    other = signed.cloud.launch(replace(signed.cloud.launches[0], token="ffffffffff-1", run_uid="ffffffffff"))
+    erase(signed.store)
+    if moved:  # an agent that does not know it writes on where the folder was
+        signed.store.put(key_of(40), b"an entry")
+    with pytest.raises(RunGone, match=f"n-0123456789 was moved or deleted.*; ended {alive}\n"):
+        attend(signed, runner)
+    assert [each.instance_id for each in signed.cloud.alive] == [other.instance_id]
+    assert not [key for key in signed.store.objects if key != key_of(40)], "nothing is written where it was"
+
+
+def test_before_it_rents_a_runner_notices_that_its_run_is_gone(signed: PlayedRun) -> None:
+    runner = runner_of(signed)
+    signed.cloud.terminate(train(signed, runner))
+    erase(signed.store)
+    with pytest.raises(RunGone, match="lists no living instance"):
+        signed.settle(runner, 10)
+    assert len(signed.cloud.launches) == 1
+
+
+def test_an_instance_lives_on_while_the_store_is_away(signed: PlayedRun) -> None:
+    """A disk that is not mounted is an empty folder: the key is away too. A store that fails lists nothing."""
+    runner = runner_of(signed)
+    alive = train(signed, runner)
+    kept = [(store, erase(store)) for store in (signed.store, signed.beside)]
+    attend(signed, runner)
+    assert [each.instance_id for each in signed.cloud.alive] == [alive]
+    for store, objects in kept:
+        for key, data in objects.items():
+            store.put(key, data)
+    attend(signed, runner)
+    assert [each.instance_id for each in signed.cloud.alive] == [alive]
+
+
+def erase(store: Store) -> dict[str, bytes]:
+    """Returns what was there."""
+    objects = {each.key: store.get(each.key) for each in store.list("")}
+    for key in objects:
+        store.delete(key)
+    return objects
+
+
+def attend(signed: PlayedRun, runner: Runner) -> None:
+    """For a minute, in which no agent says anything."""
+    for _ in range(6):
+        signed.clock.advance(10)
+        runner.tick()
 
 
 def test_one_bad_answer_is_forgiven_and_two_are_damage(run: SmallRun) -> None:
@@ -180,7 +265,8 @@ def test_an_entry_of_another_run_is_void_and_named(run: SmallRun) -> None:
 def test_each_kind_of_damage_has_an_exit_code_of_its_own_that_the_pages_tell() -> None:
     kinds = [errors.SpotrunError, *_below(errors.SpotrunError)]
     codes = {kind.__name__: kind.exit_code for kind in kinds}
-    assert codes["LedgerDamaged"] not in {code for name, code in codes.items() if name != "LedgerDamaged"}
+    of_ledger = {kind.__name__ for kind in (LedgerDamaged, *_below(LedgerDamaged))}
+    assert codes["LedgerDamaged"] not in {code for name, code in codes.items() if name not in of_ledger}
     assert codes["CheckpointDamaged"] not in {code for name, code in codes.items() if name != "CheckpointDamaged"}
     (told,) = [page.read_text() for page in (ROOT / "docs").glob("*.md") if "\n| code | meaning |" in page.read_text()]
     table = told.split("## Exit codes")[1].split("\n## ")[0]
