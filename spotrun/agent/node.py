@@ -109,7 +109,7 @@ class Node:
             booted_at=_booted_at(assignment.folder / "booted-at", clock),
             heartbeat=Heartbeat(store, clock, assignment.launch, status, console),
             shipper=LogShipper(store, clock, console, assignment.launch),
-            watcher=NoticeWatcher(cloud_of(spec).notice_source(os.environ, clock), clock, inbox, console.note),
+            watcher=NoticeWatcher(cloud_of(spec).notice_sources(os.environ, clock), clock, inbox, console.note),
         )
 
     def start(self) -> None:

@@ -1,64 +1,69 @@
 """
-Watching for notices that this instance will be taken, from the source that its cloud has. The watcher tells the main
+Watching for notices that this instance will be taken, from the sources that its cloud has. The watcher tells the main
 loop and does nothing else. A source that gives no answer makes it *blind*: it says so once, and training goes on.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
 from spotrun.clock import Clock
 from spotrun.clouds.notices import Blind, NoticeSource
 
 POLL_S = 5.0
-"""Run time."""
+"""Run time from one look to the next. A source that held its answer back for longer is asked again at once."""
 POLL_MIN_S, POLL_MAX_S = 0.05, 2.0
 """System time."""
 BLIND_AFTER = 3
-"""Consecutive failures."""
+"""Consecutive failures of one source."""
 
 
 class NoticeWatcher:
-    """A thread that polls. Each kind of notice is told once; the same deadline twice is one notice."""
+    """A thread for each source. Each kind of notice is told once; the same deadline twice is one notice."""
 
-    def __init__(self, source: NoticeSource, clock: Clock, inbox: Inbox, note: Callable[[str], None]) -> None:
-        self._source = source
-        self._clock = clock
+    def __init__(
+        self, sources: Sequence[NoticeSource], clock: Clock, inbox: Inbox, note: Callable[[str], None]
+    ) -> None:
+        self._sources = sources
         self._inbox = inbox
         self._note = note
         self._told: set[str] = set()
-        self._failures = 0
+        self._telling = threading.Lock()
         self._every_s = min(max(POLL_S / clock.scale, POLL_MIN_S), POLL_MAX_S)
         self._stop = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._work, name="notices", daemon=True).start()
+        for source in self._sources:
+            threading.Thread(target=self._watch, args=(source,), name="notices", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def _work(self) -> None:
-        while not self._stop.wait(self._every_s):
+    def _watch(self, source: NoticeSource) -> None:
+        failures, asked_s = 0, time.monotonic()
+        while not self._stop.wait(max(0.0, asked_s + self._every_s - time.monotonic())):
+            asked_s = time.monotonic()
             try:
-                self._look()
-                self._failures = 0
+                for notice in source.notices():
+                    if self._is_new(notice.kind):
+                        self._inbox.put(NoticeHeard(*notice))
+                failures = 0
             except Blind as error:
-                self._count(error)
+                failures += 1
+                if failures == BLIND_AFTER:
+                    self._lost(str(error))
 
-    def _count(self, error: Blind) -> None:
-        self._failures += 1
-        if self._failures == BLIND_AFTER:
-            self._note(f"interruption notices cannot be seen: {error}; checkpoints go on at their interval")
-            self._once("blind", NoticesLost(str(error)))
+    def _lost(self, reason: str) -> None:
+        if self._is_new("blind"):
+            self._note(f"interruption notices cannot be seen: {reason}; checkpoints go on at their interval")
+            self._inbox.put(NoticesLost(reason))
 
-    def _look(self) -> None:
-        asked_s = self._clock.monotonic()
-        for kind, deadline_at, left_s in self._source.notices():
-            self._once(kind, NoticeHeard(kind, deadline_at, None if left_s is None else asked_s + left_s))
-
-    def _once(self, what: str, letter: NoticeHeard | NoticesLost) -> None:
-        if what not in self._told:
+    def _is_new(self, what: str) -> bool:
+        """Whether it was not told yet; from now on it counts as told."""
+        with self._telling:
+            new = what not in self._told
             self._told.add(what)
-            self._inbox.put(letter)
+            return new

@@ -123,7 +123,7 @@ class Cloud(CloudRules[RunSpec], Protocol):
     # -- an instance ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
+    def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
         """What tells an agent that its instance will be taken. `environment` is that of the instance."""
 
     @abstractmethod

@@ -9,13 +9,12 @@ from typing import Literal, NamedTuple, Protocol
 
 class Notice(NamedTuple):
     """
-    `termination`: the instance ends at `deadline_at`, `left_s` seconds of run time after the source was asked.
-    `rebalance`: it may.
+    `termination`: the instance ends at `deadline_at`, which is `deadline_s` in monotonic run time. `rebalance`: it may.
     """
 
     kind: Literal["termination", "rebalance"]
     deadline_at: datetime | None = None
-    left_s: float | None = None
+    deadline_s: float | None = None
 
 
 class Blind(Exception):
@@ -23,7 +22,10 @@ class Blind(Exception):
 
 
 class NoticeSource(Protocol):
-    """One instance's source of notices. It is asked every few seconds, in a thread of its own."""
+    """
+    One of an instance's sources of notices. It is asked every few seconds, in a thread of its own. One that holds its
+    answer back until there is something to say is asked again at once.
+    """
 
     def notices(self) -> Iterator[Notice]:
         """

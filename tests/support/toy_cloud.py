@@ -123,7 +123,8 @@ class RecordNotices:
             raise Blind(f"{self._record}: {error}") from error
         if deadline is not None:
             at = datetime.fromisoformat(deadline)
-            yield Notice("termination", at, (at - self._clock.now()).total_seconds())
+            left_s = (at - self._clock.now()).total_seconds()
+            yield Notice("termination", at, self._clock.monotonic() + left_s)
 
 
 class Toy(Cloud):
@@ -167,8 +168,8 @@ class Toy(Cloud):
     def interruption_rates(self, spec: RunSpec) -> dict[str, str]:
         return {f"{ZONES[0].region}/{TYPES[0].name}": "<5%"}
 
-    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> RecordNotices:
-        return RecordNotices(Path(environment["SPOTRUN_INSTANCE_RECORD"]) / "instance.json", clock)
+    def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> list[RecordNotices]:
+        return [RecordNotices(Path(environment["SPOTRUN_INSTANCE_RECORD"]) / "instance.json", clock)]
 
     def shell(self, instance: Instance) -> Shell:
         return Shell(("sh",), self._everything().folder(instance))

@@ -274,7 +274,7 @@ def test_what_an_agent_needs_of_its_cloud_is_light() -> None:
     """Whoever reads a job loads the entry of its cloud, and neither a driver nor an SDK."""
     code = (
         "import sys; from spotrun.clouds.registry import cloud_named; from spotrun.clock import system_clock\n"
-        f"[cloud_named(name).notice_source({{}}, system_clock()) for name in {BUILT_IN!r}]\n"
+        f"[cloud_named(name).notice_sources({{}}, system_clock()) for name in {BUILT_IN!r}]\n"
         "print(*sorted(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

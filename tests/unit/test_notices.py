@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from spotrun.agent.attempt_journal import AttemptJournal
 from spotrun.agent.decisions import SnapshotFacts, snapshot_due
 from spotrun.agent.drain import Drain, Stage
-from spotrun.agent.inbox import Inbox, NoticeHeard, NoticesLost
-from spotrun.agent.notices import NoticeWatcher
+from spotrun.agent.inbox import NoticeHeard, NoticesLost
 from spotrun.agent.pace import Pace
 from spotrun.clock import ScaledClock
 from spotrun.clouds.aws.notices import (
@@ -40,6 +39,7 @@ from spotrun.run import events as ev
 from spotrun.run.state import AttemptEnd, RunState
 from tests.support.checkpoint_entries import committed
 from tests.support.eventually import eventually
+from tests.support.hearing import Hearing
 from tests.support.histories import History, offering
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -131,25 +131,12 @@ def odd() -> Iterator[Odd]:
         server.shutdown()
 
 
-class Hearing:
-    """A watcher that asks 20 times a second, and what it tells."""
-
-    def __init__(self, endpoint: str, clock: ScaledClock | None = None) -> None:
-        self.clock = clock or ScaledClock(datetime.now(UTC), 1000)
-        self.inbox, self.notes = Inbox(), list[str]()
-        self.watcher = NoticeWatcher(Ec2Notices(endpoint, self.clock), self.clock, self.inbox, self.notes.append)
-        self.watcher.start()
-
-    def next(self) -> object:
-        return self.inbox.get(timeout=60)
-
-
 @pytest.fixture
 def hear() -> Iterator[Callable[..., Hearing]]:
     made: list[Hearing] = []
 
     def start(endpoint: str, clock: ScaledClock | None = None) -> Hearing:
-        made.append(Hearing(endpoint, clock))
+        made.append(Hearing(lambda own: [Ec2Notices(endpoint, own)], clock))
         return made[-1]
 
     yield start
@@ -287,7 +274,7 @@ def test_n5_a_service_out_of_reach_is_told_once_and_the_ledger_knows(hear: Calla
     heard = hear("http://127.0.0.1:1/")
     lost = heard.next()
     assert isinstance(lost, NoticesLost)
-    eventually(lambda: heard.watcher._failures > 10)
+    eventually(lambda: heard.looks > 10)
     assert heard.inbox.empty()
     assert len(heard.notes) == 1
     written = Written()

@@ -114,8 +114,8 @@ class Aws(Cloud):
 
     # -- an instance ---------------------------------------------------------------------------------------------
 
-    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
-        return Ec2Notices.of(environment, clock)
+    def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
+        return [Ec2Notices.of(environment, clock)]
 
     def shell(self, instance: Instance) -> Shell:
         """Through Session Manager, which needs no open port."""

@@ -7,7 +7,6 @@ only a 200 with a known action and a time is a notice. Whatever else comes back 
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 from spotrun.clock import Clock
+from spotrun.clouds.metadata import Answer, MetadataConnection
 from spotrun.clouds.notices import Blind, Notice
 
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -24,14 +24,6 @@ TOKEN_TTL_S = 21600
 ACTION_PATH = "/latest/meta-data/spot/instance-action"
 REBALANCE_PATH = "/latest/meta-data/events/recommendations/rebalance"
 _ACTIONS = ("terminate", "stop", "hibernate")
-_BODY_MAX_BYTES = 4096
-
-
-class Answer:
-    def __init__(self, status: int, body: bytes, date: str | None) -> None:
-        self.status = status
-        self.body = body
-        self.date = date
 
 
 def parse_action(body: bytes) -> datetime | None:
@@ -75,13 +67,11 @@ def _parse_time(text: object) -> datetime | None:
 
 
 class Metadata:
-    """One kept connection to the service, with a session token that is renewed when it is refused."""
+    """A session token at the service, which is renewed when it is refused."""
 
     def __init__(self, endpoint: str) -> None:
         parts = urlsplit(endpoint)
-        self._connection = http.client.HTTPConnection(
-            parts.hostname or "169.254.169.254", parts.port, timeout=TIMEOUT_S
-        )
+        self._connection = MetadataConnection(parts.hostname or "169.254.169.254", parts.port)
         self._token: str | None = None
 
     def get(self, path: str) -> Answer | None:
@@ -112,16 +102,7 @@ class Metadata:
         return token
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> Answer:
-        try:
-            self._connection.request(method, path, headers=headers)
-            response = self._connection.getresponse()
-            body = response.read(_BODY_MAX_BYTES)
-            if response.length:
-                self._connection.close()  # nobody needs the rest
-            return Answer(response.status, body, response.headers.get("Date"))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._connection.close()
-            raise Blind(f"{method} {path}: {type(error).__name__} {error}") from error
+        return self._connection.ask(method, path, headers, TIMEOUT_S)
 
 
 class Ec2Notices:
@@ -137,11 +118,13 @@ class Ec2Notices:
         return cls(environment.get(ENDPOINT_VARIABLE, ENDPOINT), clock)
 
     def notices(self) -> Iterator[Notice]:
+        asked_s = self._clock.monotonic()
         action = self._metadata.get(ACTION_PATH)
         if action is not None:
             if (deadline := parse_action(action.body)) is None:
                 raise Blind(f"{ACTION_PATH} holds no action with a time: {action.body[:80]!r}")
-            yield Notice("termination", deadline, remaining_s(deadline, action.date, self._clock.now()))
+            left_s = remaining_s(deadline, action.headers.get("Date"), self._clock.now())
+            yield Notice("termination", deadline, asked_s + left_s)
         rebalance = self._metadata.get(REBALANCE_PATH)
         if rebalance is not None and parse_rebalance(rebalance.body) is not None:
             yield Notice("rebalance")

@@ -65,8 +65,8 @@ class Local(Cloud):
 
     # -- an instance ---------------------------------------------------------------------------------------------
 
-    def notice_source(self, environment: Mapping[str, str], clock: Clock) -> NoticeSource:
-        return Ec2Notices.of(environment, clock)  # the metadata service of a local instance speaks as EC2's does
+    def notice_sources(self, environment: Mapping[str, str], clock: Clock) -> Sequence[NoticeSource]:
+        return [Ec2Notices.of(environment, clock)]  # the metadata service of a local instance speaks as EC2's does
 
     def shell(self, instance: Instance) -> Shell:
         folder = self._everything().folder(instance.instance_id)

@@ -1,0 +1,3 @@
+"""Google Compute Engine."""
+
+from __future__ import annotations

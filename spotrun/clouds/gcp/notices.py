@@ -1,0 +1,171 @@
+"""
+The notices of Compute Engine's metadata server.
+
+https://cloud.google.com/compute/docs/instances/spot and https://cloud.google.com/compute/docs/metadata/querying-metadata:
+the server holds its answer back until a value has changed. It says that the instance is taken, and never when: that
+depends on the notice which was asked for when it was made. Fields of a graceful shutdown say nothing of a preemption
+(failures.md N14). Whatever else comes back is no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from itertools import cycle
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from spotrun.clock import Clock
+from spotrun.clouds.metadata import MetadataConnection
+from spotrun.clouds.notices import Blind, Notice
+
+HOST_VARIABLE = "GCE_METADATA_HOST"
+HOSTS = ("169.254.169.254", "metadata.google.internal")
+"""The address needs no name server. Where there is only IPv6, the name alone is found."""
+ROOT = "/computeMetadata/v1/"
+FLAVOR_HEADER, FLAVOR = "Metadata-Flavor", "Google"
+PREEMPTED = "instance/preempted"
+MAINTENANCE = "instance/maintenance-event"
+HELD_BACK_S = 60
+"""For so long the server may have nothing to say. Then it repeats the value, which is the normal case."""
+ANSWER_WITHIN_S = 5.0
+"""What an answer may take beside that."""
+
+NOTICE_VARIABLE = "SPOTRUN_NOTICE_S"
+"""What the bootstrap says: how many seconds of notice the launch asked for, 0 for none."""
+EXTENDED_NOTICE = timedelta(seconds=120)
+"""Before the signal that shuts the instance down. The usual notice follows if all goes well: no plan counts on it."""
+USUAL_NOTICE = timedelta(seconds=30)
+"""From that signal on."""
+HEARD_LATE = timedelta(seconds=3)
+"""What may have passed of the usual notice until it is heard."""
+
+
+class Value:
+    """
+    One value of the metadata. It is answered at once when it is asked for first, and after a failure; then as soon as
+    it has changed, or after `held_back_s`. After a failure another one of `hosts` is asked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hosts: tuple[str, ...],
+        held_back_s: float = HELD_BACK_S,
+        answer_within_s: float = ANSWER_WITHIN_S,
+    ) -> None:
+        self._name = name
+        self._hosts = cycle(hosts)
+        self._held_back_s = held_back_s
+        self._answer_within_s = answer_within_s
+        self._connection = self._next_host()
+        self._etag: str | None = None
+
+    def get(self) -> str:
+        """
+        Raises:
+            Blind
+        """
+        etag, self._etag = self._etag, None
+        try:
+            return self._ask(etag)
+        except Blind:
+            self._connection = self._next_host()
+            raise
+
+    def _ask(self, etag: str | None) -> str:
+        path, timeout_s = ROOT + self._name, self._answer_within_s
+        if etag is not None:
+            wait = {"wait_for_change": "true", "last_etag": etag, "timeout_sec": f"{self._held_back_s:.0f}"}
+            path, timeout_s = f"{path}?{urlencode(wait)}", timeout_s + self._held_back_s
+        answer = self._connection.ask("GET", path, {FLAVOR_HEADER: FLAVOR}, timeout_s)
+        if answer.headers.get(FLAVOR_HEADER) != FLAVOR:
+            raise Blind(f"{self._name}: HTTP {answer.status} by who is not Google's metadata server")
+        if answer.status != 200:
+            raise Blind(f"{self._name}: HTTP {answer.status}")
+        self._etag = answer.headers.get("ETag")
+        return answer.body.decode("ascii", "replace").strip()
+
+    def _next_host(self) -> MetadataConnection:
+        parts = urlsplit(f"//{next(self._hosts)}")
+        return MetadataConnection(parts.hostname or HOSTS[0], parts.port)
+
+
+class Preemption:
+    """
+    See NoticeSource. `left` is how long before the end a preemption is heard. The moment of hearing is kept in `kept`:
+    an agent that is started again has no more time than the one before it.
+    """
+
+    def __init__(self, value: Value, left: timedelta, kept: Path | None, clock: Clock) -> None:
+        self._value = value
+        self._left = left
+        self._kept = kept
+        self._clock = clock
+        self._heard_s: float | None = None
+
+    def notices(self) -> Iterator[Notice]:
+        preempted = self._value.get()
+        if preempted not in ("TRUE", "FALSE"):
+            raise Blind(f"{PREEMPTED} holds neither TRUE nor FALSE: {preempted[:80]!r}")
+        if preempted == "TRUE":
+            now_s = self._clock.monotonic()
+            deadline_s = self._heard_at(now_s) + self._left.total_seconds()
+            yield Notice("termination", self._clock.now() + timedelta(seconds=deadline_s - now_s), deadline_s)
+
+    def _heard_at(self, now_s: float) -> float:
+        """In monotonic run time, which all processes of this machine share."""
+        if self._heard_s is None:
+            self._heard_s = min(now_s, _read(self._kept, now_s))
+            _write(self._kept, self._heard_s)
+        return self._heard_s
+
+
+class HostMaintenance:
+    """
+    See NoticeSource. That the host will end the instance is known up to an hour ahead, so it is a recommendation to
+    leave. A migration ends nothing.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+
+    def notices(self) -> Iterator[Notice]:
+        event = self._value.get()
+        if event == "TERMINATE_ON_HOST_MAINTENANCE":
+            yield Notice("rebalance")
+        elif event not in ("NONE", "MIGRATE_ON_HOST_MAINTENANCE"):
+            raise Blind(f"{MAINTENANCE} holds no event that is known: {event[:80]!r}")
+
+
+def gce_notices(environment: Mapping[str, str], clock: Clock) -> tuple[Preemption, HostMaintenance]:
+    """From the host that the environment names, as Google's own libraries do, or from the usual ones."""
+    host = environment.get(HOST_VARIABLE)
+    hosts = HOSTS if host is None else (host,)
+    folder = environment.get("SPOTRUN_INSTANCE_DIR")
+    kept = None if folder is None else Path(folder) / "preempted-at"
+    left = time_left(timedelta(seconds=int(environment.get(NOTICE_VARIABLE, "0"))))
+    return Preemption(Value(PREEMPTED, hosts), left, kept, clock), HostMaintenance(Value(MAINTENANCE, hosts))
+
+
+def time_left(asked: timedelta) -> timedelta:
+    """How long an instance has once it has heard; `asked` is the notice that its launch asked for."""
+    return asked or USUAL_NOTICE - HEARD_LATE
+
+
+def _read(kept: Path | None, otherwise: float) -> float:
+    """What cannot be read was not heard before."""
+    if kept is not None:
+        with contextlib.suppress(OSError, ValueError):
+            return float(kept.read_text())
+    return otherwise
+
+
+def _write(kept: Path | None, heard_s: float) -> None:
+    """A full disk must not cost the notice."""
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            temporary = kept.with_suffix(".tmp")
+            temporary.write_text(repr(heard_s))
+            temporary.replace(kept)

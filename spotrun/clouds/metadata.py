@@ -1,0 +1,48 @@
+"""A connection to the metadata service of an instance. What each cloud says there is in its `notices.py`."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from spotrun.clouds.notices import Blind
+
+_BODY_MAX_BYTES = 4096
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: http.client.HTTPMessage
+
+
+class MetadataConnection:
+    """Kept from question to question, and made anew after a failure. It follows no redirect, and asks no proxy."""
+
+    def __init__(self, host: str, port: int | None) -> None:
+        self._connection = http.client.HTTPConnection(host, port)
+
+    def ask(self, method: str, path: str, headers: Mapping[str, str], timeout_s: float) -> Answer:
+        """
+        Whatever the service answers. `timeout_s` is system time.
+
+        Raises:
+            Blind: it answers nothing, or what is no HTTP.
+        """
+        try:
+            self._wait_for(timeout_s)
+            self._connection.request(method, path, headers=dict(headers))
+            response = self._connection.getresponse()
+            body = response.read(_BODY_MAX_BYTES)
+            if response.length:
+                self._connection.close()  # nobody needs the rest
+            return Answer(response.status, body, response.headers)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            raise Blind(f"{method} {path}: {type(error).__name__} {error}") from error
+
+    def _wait_for(self, timeout_s: float) -> None:
+        self._connection.timeout = timeout_s
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(timeout_s)

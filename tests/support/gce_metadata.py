@@ -1,0 +1,196 @@
+"""
+The metadata server of a Compute Engine instance, over HTTP, with long polls and with all that goes wrong there.
+
+https://cloud.google.com/compute/docs/metadata/querying-metadata. Who waits for a change waits on an event: a test lets
+the time of the polls pass (`time_out`), and sleeps nowhere. google-auth finds its tokens here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+from spotrun.clouds.gcp.notices import FLAVOR, FLAVOR_HEADER, MAINTENANCE, PREEMPTED, ROOT
+
+ACCOUNT = "instance/service-accounts/default/"
+GOOGLE = {FLAVOR_HEADER: FLAVOR, "Server": "Metadata Server for VM"}
+PLAIN = "application/text"
+
+
+class Reply(NamedTuple):
+    """What is answered in place of the value. `close`: the connection ends before that."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = GOOGLE
+    close: bool = False
+
+
+USUAL = Reply(status=0)
+
+
+class Asked(NamedTuple):
+    name: str
+    query: Mapping[str, str]
+
+    @property
+    def waits(self) -> bool:
+        return self.query.get("wait_for_change") == "true"
+
+
+class GceMetadata:
+    """
+    `replies` are answered in place of a value, one a question, until there are none left; None lets whoever asks wait
+    for ever, and USUAL is the value after all. `asked` is all that was asked with Google's header.
+    """
+
+    def __init__(
+        self,
+        name: str = "spotrun-0123456789-7",
+        zone: str = "us-central1-a",
+        account: str = "run@p.iam.gserviceaccount.com",
+    ) -> None:
+        self.token = "ya29.c.a-token_of.tests"
+        self.replies: dict[str, Iterator[Reply | None]] = {}
+        self.asked: list[Asked] = []
+        self._changed = threading.Condition()
+        self._timeouts = self._moves = 0
+        self._over = False
+        credentials = {"access_token": self.token, "expires_in": 3599, "token_type": "Bearer"}
+        self._values = {
+            "instance/name": name,
+            "instance/zone": f"projects/123456789012/zones/{zone}",
+            "project/project-id": "tests",
+            "universe/universe-domain": "googleapis.com",
+            PREEMPTED: "FALSE",
+            MAINTENANCE: "NONE",
+            f"{ACCOUNT}email": account,
+            f"{ACCOUNT}token": json.dumps(credentials),
+            ACCOUNT: json.dumps({"aliases": ["default"], "email": account, "scopes": []}),
+        }
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.metadata = self
+        self.host = f"127.0.0.1:{self._server.server_port}"
+        """As GCE_METADATA_HOST wants it."""
+
+    # -- what tests do -------------------------------------------------------------------------------------------
+
+    def preempt(self) -> None:
+        self.change(PREEMPTED, "TRUE")
+
+    def change(self, name: str, value: str) -> None:
+        with self._changed:
+            self._values[name] = value
+            self._changed.notify_all()
+
+    def time_out(self) -> None:
+        """All polls that wait now have waited for as long as they wanted."""
+        with self._changed:
+            self._timeouts += 1
+            self._changed.notify_all()
+
+    def move_etags(self) -> None:
+        """With no change of any value, as happens."""
+        with self._changed:
+            self._moves += 1
+            self._changed.notify_all()
+
+    def polls(self, name: str) -> list[Asked]:
+        """The long polls of a value so far."""
+        return [asked for asked in self.asked if asked.name == name and asked.waits]
+
+    # -- what is answered ----------------------------------------------------------------------------------------
+
+    def answer(self, asked: Asked) -> Reply | None:
+        self.asked.append(asked)
+        reply = next(self.replies.get(asked.name, iter(())), USUAL)
+        if reply is not USUAL:
+            return reply
+        with self._changed:
+            if asked.waits:
+                before = self._timeouts
+                self._changed.wait_for(
+                    lambda: self._over or self._timeouts > before or self._etag(asked.name) != asked.query["last_etag"],
+                    float(asked.query["timeout_sec"]),
+                )
+            value = self._values.get(asked.name)
+            etag = self._etag(asked.name)
+        if value is None:
+            return Reply(404, b"<!DOCTYPE html>", {**GOOGLE, "Content-Type": "text/html; charset=UTF-8"})
+        kind = "application/json" if value.startswith("{") else PLAIN
+        return Reply(200, value.encode(), {**GOOGLE, "Content-Type": kind, "ETag": etag})
+
+    def hang(self) -> None:
+        """Until the server ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over)
+
+    def _etag(self, name: str) -> str:
+        """Hexadecimal, as the server's are."""
+        return f"{hash((self._values.get(name), self._moves)) & (1 << 64) - 1:016x}"
+
+    # -- its life ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), name="metadata", daemon=True).start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def gce_metadata() -> Iterator[GceMetadata]:
+    metadata = GceMetadata()
+    metadata.start()
+    try:
+        yield metadata
+    finally:
+        metadata.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    metadata: GceMetadata
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asks may go at any time."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        if self.headers.get(FLAVOR_HEADER) != FLAVOR or "X-Forwarded-For" in self.headers:
+            self._send(Reply(403, b"Missing Metadata-Flavor:Google header."))
+            return
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        reply = self.server.metadata.answer(Asked(parts.path.removeprefix(ROOT), query))
+        if reply is None:
+            self.server.metadata.hang()
+            self.close_connection = True
+        elif reply.close:
+            self.close_connection = True
+        else:
+            self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        self.send_response_only(reply.status)
+        for name, text in reply.headers.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, *_: object) -> None:
+        """Tests read `asked`."""
